@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Target TensorFlow::TensorFlow: headers, flags and libraries of the TensorFlow that the given Python imports.
+# Sets TensorFlow_VERSION and TensorFlow_CXX_STANDARD. The answer is kept until another Python is given: importing
+# TensorFlow takes seconds.
+
+find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
+
+if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE)
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+      ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/ask_tensorflow.py
+    OUTPUT_VARIABLE answer ERROR_VARIABLE errors RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "\
+horovod_data: TensorFlow can't be imported by ${Python_EXECUTABLE}.
+  Looked for: the Python package `tensorflow` with its headers and libraries.
+  Works with: TensorFlow 2.15 and newer (2.15.1 together with Horovod 0.28.1, which doesn't build with 2.20 and newer).
+  What to do: `pip install tensorflow-cpu==2.15.1` (or tensorflow==2.15.1, with GPU support) first, then \
+`pip install --no-build-isolation .`: without --no-build-isolation pip hides the installed TensorFlow from the build.
+  Python said:
+${errors}")
+  endif()
+  foreach(line_name VERSION INCLUDE_DIR CXX_STANDARD OPTIONS FRAMEWORK_LIBRARY CC_LIBRARY)
+    string(REGEX MATCH "${line_name}=([^\n]*)" line "${answer}")
+    set(TensorFlow_${line_name} "${CMAKE_MATCH_1}" CACHE INTERNAL "")
+  endforeach()
+  set(TensorFlow_ASKED ${Python_EXECUTABLE} CACHE INTERNAL "")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(TensorFlow
+  REQUIRED_VARS TensorFlow_FRAMEWORK_LIBRARY TensorFlow_INCLUDE_DIR VERSION_VAR TensorFlow_VERSION)
+
+if(NOT TARGET TensorFlow::TensorFlow)
+  add_library(TensorFlow::TensorFlow INTERFACE IMPORTED)
+  # Imported targets' include directories are SYSTEM ones: our warnings are not for TensorFlow's headers.
+  set_target_properties(TensorFlow::TensorFlow PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${TensorFlow_INCLUDE_DIR}"
+    INTERFACE_COMPILE_OPTIONS "${TensorFlow_OPTIONS}"
+    INTERFACE_LINK_LIBRARIES "${TensorFlow_FRAMEWORK_LIBRARY};${TensorFlow_CC_LIBRARY}")
+endif()

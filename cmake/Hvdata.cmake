@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# What all our targets share.
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+endif()
+# -O2 as TensorFlow is built: -O3 buys nothing in code that moves messages.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g -DNDEBUG")
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(HVDATA_CCACHE ccache)
+mark_as_advanced(HVDATA_CCACHE)
+if(HVDATA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HVDATA_CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+
+# hvdata_sources(VARIABLE LAYER...): every .cc file of the layers, looked for anew at each build.
+function(hvdata_sources variable)
+  set(all)
+  foreach(layer IN LISTS ARGN)
+    file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/csrc/${layer}/*.cc)
+    list(APPEND all ${found})
+  endforeach()
+  if(NOT all)
+    message(FATAL_ERROR "horovod_data: no .cc file in csrc/{${ARGN}}: is the checkout or the sdist complete?")
+  endif()
+  set(${variable} ${all} PARENT_SCOPE)
+endfunction()
+
+# hvdata_target(TARGET): our include directory, warnings, visibility.
+function(hvdata_target target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
+  target_compile_definitions(${target} PRIVATE HVDATA_VERSION="${HVDATA_VERSION}")
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror)
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+  set_target_properties(${target} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()

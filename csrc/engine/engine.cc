@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <pthread.h>
+
+#include <random>
+#include <utility>
+
+#include "engine/log.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+namespace {
+
+// Never destroyed: a process that exits without shutdown(), or a forked child, must not join a thread from a static
+// destructor.
+struct Process {
+  std::mutex mu;
+  std::shared_ptr<Engine> engine;
+  EngineState state = EngineState::kNone;
+  std::string broken;
+};
+
+Process& ThisProcess() {
+  static Process* const process = new Process;
+  return *process;
+}
+
+std::atomic<bool> forked{false};
+MakeLanding make_landing = nullptr;  // set while the library is loaded
+
+void WatchForks() {
+  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  (void)installed;
+}
+
+uint64_t RandomSession() {
+  std::random_device random;
+  return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
+}
+
+Outcome ShutDownOutcome() {
+  return {kFailedPrecondition, "horovod_data has been shut down on this rank: call horovod_data.init() to start again"};
+}
+
+}  // namespace
+
+void SetMakeLanding(MakeLanding make) { make_landing = make; }
+
+Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, double stall_seconds, double timeout_seconds) {
+  WatchForks();
+  int self = 0;
+  MPI_Comm own = MPI_COMM_NULL;
+  if (MPI_Comm_rank(comm, &self) != MPI_SUCCESS || MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
+    return {kInternal, "MPI could not duplicate the communicator given to init()"};
+  }
+  MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+  const int64_t pid = getpid();
+  int64_t mine[2] = {pid, static_cast<int64_t>(ProcessStartTime(pid))};
+  std::vector<int64_t> all(2 * roles.size());
+  if (MPI_Allgather(mine, 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, own) != MPI_SUCCESS) {
+    return {kInternal, "MPI could not exchange process numbers in init()"};
+  }
+  for (size_t i = 0; i < roles.size(); ++i) {
+    roles[i].pid = all[2 * i];
+    roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
+  }
+  std::shared_ptr<Engine> engine(
+      new Engine(World::Of(self, std::move(roles)), own, stall_seconds, timeout_seconds));
+  Process& process = ThisProcess();
+  std::shared_ptr<Engine> before;
+  std::lock_guard<std::mutex> lock(process.mu);
+  before = std::exchange(process.engine, engine);
+  process.state = EngineState::kRunning;
+  return {};
+}
+
+std::shared_ptr<Engine> Engine::Current() {
+  if (forked) return nullptr;
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  return process.engine;
+}
+
+EngineState Engine::State() {
+  if (forked) return EngineState::kForked;
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  return process.state;
+}
+
+Outcome Engine::NotRunning() {
+  switch (State()) {
+    case EngineState::kNone:
+      return {kFailedPrecondition, "horovod_data is not initialized: call horovod_data.init() first"};
+    case EngineState::kForked:
+      return {kFailedPrecondition,
+              "this is a forked child of a process that uses horovod_data; MPI does not survive a fork. Use the "
+              "'spawn' start method, or fork before init()"};
+    case EngineState::kBroken: {
+      std::lock_guard<std::mutex> lock(ThisProcess().mu);
+      return {kUnavailable, ThisProcess().broken};
+    }
+    default:
+      return ShutDownOutcome();
+  }
+}
+
+Engine::Engine(World world, MPI_Comm own, double stall_seconds, double timeout_seconds)
+    : world_(std::move(world)),
+      stall_seconds_(stall_seconds),
+      timeout_seconds_(timeout_seconds),
+      session_(RandomSession()),
+      peers_(world_),
+      agreements_(std::make_unique<Agreements>(&world_, stall_seconds, timeout_seconds,
+                                               [this](int member, Header h) { SendHeader(member, std::move(h)); })),
+      exchange_(std::make_unique<Exchange>(
+          &world_, stall_seconds, timeout_seconds,
+          [this](int member, Header h, const Share& share) { SendShare(member, std::move(h), share); })),
+      transport_(std::make_unique<Transport>(own, this)) {
+  complete_.set_value();
+}
+
+Engine::~Engine() = default;
+
+// ---- Out.
+
+void Engine::SendHeader(int member, Header header) {
+  if (member == world_.self) {
+    Dispatch(member, std::move(header), nullptr);
+    return;
+  }
+  Parcel parcel;
+  parcel.header = std::move(header);
+  transport_->Send(member, std::move(parcel));
+}
+
+// Within the process the tensors themselves change hands.
+void Engine::SendShare(int member, Header header, const Share& share) {
+  if (member == world_.self) {
+    Dispatch(member, std::move(header), share.bundle);
+    return;
+  }
+  Parcel parcel;
+  parcel.header = std::move(header);
+  parcel.blocks = share.blocks;
+  transport_->Send(member, std::move(parcel));
+}
+
+// ---- In.
+
+Landing Engine::Place(int, const Header& header) { return make_landing(header.components); }
+
+void Engine::Deliver(int source, Header header, Landing landing) {
+  completed_.wait();
+  Dispatch(source, std::move(header), std::move(landing.owner));
+}
+
+void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
+  switch (header.kind) {
+    case Kind::kHello:
+      return agreements_->OnHello(member, header);
+    case Kind::kAbsent:
+      return agreements_->OnAbsent(header);
+    case Kind::kVerdict:
+      return agreements_->OnVerdict(header);
+    case Kind::kScatter:
+    case Kind::kGather:
+      return exchange_->OnParcel(member, std::move(header), std::move(bundle));
+    case Kind::kBye:
+      return OnBye(member);
+    default:
+      return DispatchToChannel(member, std::move(header), std::move(bundle));
+  }
+}
+
+void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
+  std::shared_ptr<Sink> sink;
+  std::shared_ptr<Source> source;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = channels_.find(header.channel);
+    if (found == channels_.end()) {
+      // A trainer may be quicker than we are to create the channel; what comes for one that is gone is dropped.
+      if (header.channel > created_) early_[header.channel].push_back({member, std::move(header)});
+      return;
+    }
+    sink = found->second.sink;
+    source = found->second.source;
+  }
+  const int trainer = world_.members[static_cast<size_t>(member)].trainer;
+  const int reader = world_.members[static_cast<size_t>(member)].reader;
+  if (source && trainer >= 0) {
+    const uint64_t limit = static_cast<uint64_t>(header.a);
+    switch (header.kind) {
+      case Kind::kOpen:
+        return source->OnOpen(trainer, header.epoch, limit);
+      case Kind::kTaken:
+        return source->OnTaken(trainer, header.epoch, header.step, limit);
+      case Kind::kRecalled:
+        return source->OnRecalled(trainer, header.epoch, header.step, limit);
+      case Kind::kClose:
+        return source->OnClose(trainer, header.epoch, header.step);
+      case Kind::kRelease:
+        return source->OnGone(trainer);
+      case Kind::kWhy:
+        return source->OnWhy(trainer, header.epoch, header.step);
+      case Kind::kSave:
+        return source->OnSave(trainer, header.epoch, header.step, header.a);
+      case Kind::kRestore:
+        return source->OnRestore(trainer, header.epoch, {std::move(header.text), header.step}, header.a);
+      default:
+        break;
+    }
+  }
+  if (sink && reader >= 0) {
+    switch (header.kind) {
+      case Kind::kData:
+        return sink->OnData(reader, header, std::move(bundle));
+      case Kind::kEnd:
+        return sink->OnEnd(reader, header);
+      case Kind::kRecall:
+        return sink->OnRecall(reader, header);
+      case Kind::kBecause:
+        return sink->OnBecause(header);
+      case Kind::kState:
+        return sink->OnState(header);
+      default:
+        break;
+    }
+  }
+}
+
+// ---- Channels.
+
+void Engine::CreateChannel(ChannelConfig config, bool is_source) {
+  const uint32_t number = config.number;
+  Channel channel;
+  channel.uses = 1;
+  if (world_.me().trains()) {
+    channel.sink = std::make_shared<Sink>(config, &world_, stall_seconds_, timeout_seconds_, [this](int reader, Header h) {
+      SendHeader(world_.readers[static_cast<size_t>(reader)], std::move(h));
+    });
+  }
+  if (is_source) {
+    channel.source = std::make_shared<Source>(config, &world_, [this](int trainer, Header h, const Share* share) {
+      const int member = world_.trainers[static_cast<size_t>(trainer)];
+      if (share) {
+        SendShare(member, std::move(h), *share);
+      } else {
+        SendHeader(member, std::move(h));
+      }
+    });
+    std::lock_guard<std::mutex> lock(mu_);
+    for (int member : byes_) {
+      const int trainer = world_.members[static_cast<size_t>(member)].trainer;
+      if (trainer >= 0) channel.source->OnGone(trainer);
+    }
+  }
+  std::deque<Early> early;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    channels_[number] = std::move(channel);
+    created_ = std::max(created_, number);
+    const auto found = early_.find(number);
+    if (found != early_.end()) {
+      early = std::move(found->second);
+      early_.erase(found);
+    }
+  }
+  for (Early& e : early) DispatchToChannel(e.member, std::move(e.header), nullptr);
+}
+
+std::shared_ptr<Sink> Engine::UseChannel(uint32_t number) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = channels_.find(number);
+  if (found == channels_.end() || !found->second.sink) return nullptr;
+  ++found->second.uses;
+  return found->second.sink;
+}
+
+void Engine::UnuseChannel(uint32_t number) {
+  std::shared_ptr<Sink> sink;  // freed outside of the lock
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = channels_.find(number);
+    if (found == channels_.end() || !found->second.sink || --found->second.uses > 0) return;
+    sink = std::move(found->second.sink);
+    if (!found->second.source) channels_.erase(found);
+    if (said_bye_ || stopped_) return;
+  }
+  for (int member : world_.readers) {
+    Header h;
+    h.kind = Kind::kRelease;
+    h.channel = number;
+    SendHeader(member, std::move(h));
+  }
+}
+
+std::shared_ptr<Source> Engine::FindSource(uint32_t number) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = channels_.find(number);
+  return found == channels_.end() ? nullptr : found->second.source;
+}
+
+void Engine::EndSource(uint32_t number) {
+  std::shared_ptr<Source> source;
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = channels_.find(number);
+  if (found == channels_.end()) return;
+  source = std::move(found->second.source);
+  if (!found->second.sink) channels_.erase(found);
+}
+
+std::string Engine::StatsJson() const {
+  const TransportStats t = transport_->Stats();
+  return "{\"messages_sent\": " + std::to_string(t.messages_sent) + ", \"bytes_sent\": " + std::to_string(t.bytes_sent) +
+         ", \"messages_received\": " + std::to_string(t.messages_received) +
+         ", \"bytes_received\": " + std::to_string(t.bytes_received) + "}";
+}
+
+// ---- The end.
+
+void Engine::Bye() {
+  std::vector<std::shared_ptr<Sink>> sinks;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (std::exchange(said_bye_, true)) return;
+    for (auto& [number, channel] : channels_) {
+      if (channel.sink) sinks.push_back(channel.sink);
+    }
+  }
+  for (const auto& sink : sinks) sink->Fail(ShutDownOutcome());
+  // Everybody needs to know whom a scatter would wait for in vain; otherwise only the readers.
+  const bool everybody = exchange_->used();
+  for (size_t m = 0; m < world_.members.size(); ++m) {
+    if (!everybody && !world_.members[m].reads()) continue;
+    Header h;
+    h.kind = Kind::kBye;
+    SendHeader(static_cast<int>(m), std::move(h));
+  }
+}
+
+void Engine::OnBye(int member) {
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    byes_.insert(member);
+    for (auto& [number, channel] : channels_) {
+      if (channel.source) sources.push_back(channel.source);
+    }
+    changed_.notify_all();
+  }
+  const int trainer = world_.members[static_cast<size_t>(member)].trainer;
+  if (trainer >= 0) {
+    for (const auto& source : sources) source->OnGone(trainer);
+  }
+  agreements_->OnGone(member);
+  exchange_->OnGone(member);
+}
+
+bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
+  std::unique_lock<std::mutex> lock(mu_);
+  return changed_.wait_for(lock, slice, [this] {
+    if (broken_) return true;
+    for (int member : world_.trainers) {
+      if (!byes_.count(member)) return false;
+    }
+    return true;
+  });
+}
+
+void Engine::Stop() {
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (std::exchange(stopped_, true)) return;
+    for (auto& [number, channel] : channels_) {
+      if (channel.source) sources.push_back(channel.source);
+    }
+  }
+  for (const auto& source : sources) source->Shut();
+  agreements_->Fail(ShutDownOutcome());
+  exchange_->Fail(ShutDownOutcome());
+  {
+    Process& process = ThisProcess();
+    std::lock_guard<std::mutex> lock(process.mu);
+    if (process.engine.get() == this && process.state == EngineState::kRunning) process.state = EngineState::kShutDown;
+  }
+  transport_->Leave();
+}
+
+void Engine::FailAll(const Outcome& outcome) {
+  {
+    Process& process = ThisProcess();
+    std::lock_guard<std::mutex> lock(process.mu);
+    if (process.engine.get() == this && process.state == EngineState::kRunning) {
+      process.state = EngineState::kBroken;
+      process.broken = outcome.message;
+    }
+  }
+  std::vector<std::shared_ptr<Sink>> sinks;
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    broken_ = true;
+    for (auto& [number, channel] : channels_) {
+      if (channel.sink) sinks.push_back(channel.sink);
+      if (channel.source) sources.push_back(channel.source);
+    }
+    changed_.notify_all();
+  }
+  for (const auto& sink : sinks) sink->Fail(outcome);
+  for (const auto& source : sources) source->Shut();
+  agreements_->Fail(outcome);
+  exchange_->Fail(outcome);
+}
+
+void Engine::Tick() {
+  completed_.wait();
+  agreements_->Tick();
+  exchange_->Tick();
+  for (int member : peers_.Died()) {
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (byes_.count(member) || (said_bye_ && stopped_)) continue;
+    }
+    const std::string lost = world_.Name(member) + " (process " +
+                             std::to_string(world_.members[static_cast<size_t>(member)].pid) +
+                             ") has died: no batch can reach it or come from it any more, the job has to end";
+    Log("[" + world_.Name(world_.self) + "] " + lost);
+    FailAll({kUnavailable, lost});
+  }
+}
+
+void Engine::Broken(const std::string& what) {
+  completed_.wait();
+  Log("[" + world_.Name(world_.self) + "] " + what);
+  FailAll({kUnavailable, what});
+}
+
+}  // namespace hvdata

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over peers.
+// Every message of every channel passes through Send() on its way out and Deliver() on its way in.
+#ifndef HOROVOD_DATA_ENGINE_ENGINE_H_
+#define HOROVOD_DATA_ENGINE_ENGINE_H_
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/agreements.h"
+#include "engine/exchange.h"
+#include "engine/outcome.h"
+#include "engine/peers.h"
+#include "engine/share.h"
+#include "engine/sink.h"
+#include "engine/source.h"
+#include "engine/world.h"
+#include "transport/transport.h"
+
+namespace hvdata {
+
+// Memory for a share that comes in; the owner is a BundlePtr. Given by the ops, called on the communication thread.
+using MakeLanding = Landing (*)(const std::vector<wire::Component>&);
+void SetMakeLanding(MakeLanding make_landing);
+
+enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kForked = 4 };
+
+class Engine : public Inbox {
+ public:
+  // Collective on `comm`, which stays the caller's: makes a duplicate on the caller's thread.
+  // `roles` need not know pids: they are exchanged here.
+  static Outcome Start(MPI_Comm comm, std::vector<Member> roles, double stall_seconds, double timeout_seconds);
+  // The engine of this process; null before Start, after a complete stop, and in a forked child.
+  static std::shared_ptr<Engine> Current();
+  static EngineState State();
+  // Why there is no running engine, for people.
+  static Outcome NotRunning();
+
+  ~Engine() override;
+
+  const World& world() const { return world_; }
+  uint64_t session() const { return session_; }
+  Agreements& agreements() { return *agreements_; }
+  Exchange& exchange() { return *exchange_; }
+  // Counters of the transport, as a JSON object.
+  std::string StatsJson() const;
+
+  // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
+  // trainer side says RELEASE.
+  void CreateChannel(ChannelConfig config, bool is_source);
+  std::shared_ptr<Sink> UseChannel(uint32_t number);  // null when there is none; otherwise pair with Unuse
+  void UnuseChannel(uint32_t number);
+  std::shared_ptr<Source> FindSource(uint32_t number);
+  // The dealer of this channel has stopped for good.
+  void EndSource(uint32_t number);
+
+  void Bye();
+  bool WaitAllBye(std::chrono::milliseconds slice);
+  // Ends all sources and sinks, and lets the transport go.
+  void Stop();
+  bool JoinTransport(double seconds) { return transport_->Join(seconds); }
+
+ private:
+  struct Channel {
+    std::shared_ptr<Sink> sink;
+    std::shared_ptr<Source> source;
+    int uses = 0;
+  };
+  struct Early {
+    int member;
+    wire::Header header;
+  };
+
+  Engine(World world, MPI_Comm own, double stall_seconds, double timeout_seconds);
+
+  void SendHeader(int member, wire::Header header);
+  void SendShare(int member, wire::Header header, const Share& share);
+  void Dispatch(int member, wire::Header header, BundlePtr bundle);
+  void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
+  void OnBye(int member);
+  void FailAll(const Outcome& outcome);
+
+  // Inbox.
+  Landing Place(int source, const wire::Header& header) override;
+  void Deliver(int source, wire::Header header, Landing landing) override;
+  void Tick() override;
+  void Broken(const std::string& what) override;
+
+  const World world_;
+  const double stall_seconds_, timeout_seconds_;
+  const uint64_t session_;
+  Peers peers_;
+  std::unique_ptr<Agreements> agreements_;
+  std::unique_ptr<Exchange> exchange_;
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<uint32_t, Channel> channels_;
+  std::map<uint32_t, std::deque<Early>> early_;  // for channels that this process is about to create
+  uint32_t created_ = 0;                         // highest number so far
+  std::set<int> byes_;                           // members that need nothing more
+  bool said_bye_ = false;
+  bool stopped_ = false;
+  std::atomic<bool> broken_{false};
+
+  std::promise<void> complete_;                  // the communication thread begins before we have its handle
+  std::shared_future<void> completed_{complete_.get_future()};
+  std::unique_ptr<Transport> transport_;  // last: its thread uses everything above
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_ENGINE_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/interrupts.h"
+
+#include <csignal>
+
+#include <atomic>
+#include <mutex>
+
+namespace hvdata {
+namespace {
+
+std::atomic<uint64_t> interrupts{0};
+struct sigaction previous;  // written before our handler is installed
+
+void Count(int signal, siginfo_t* info, void* context) {
+  interrupts.fetch_add(1, std::memory_order_relaxed);
+  if (previous.sa_flags & SA_SIGINFO) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  }
+}
+
+}  // namespace
+
+uint64_t Interrupts() { return interrupts.load(std::memory_order_relaxed); }
+
+uint64_t WatchInterrupts() {
+  static std::mutex mu;
+  std::lock_guard<std::mutex> lock(mu);
+  struct sigaction now;
+  if (sigaction(SIGINT, nullptr, &now) != 0) return Interrupts();
+  const bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Count;
+  const bool plain = !(now.sa_flags & SA_SIGINFO) && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
+  if (!ours && !plain) {
+    previous = now;
+    struct sigaction count = now;
+    count.sa_flags |= SA_SIGINFO;
+    count.sa_sigaction = Count;
+    sigaction(SIGINT, &count, nullptr);
+  }
+  return Interrupts();
+}
+
+}  // namespace hvdata

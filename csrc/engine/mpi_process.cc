@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/mpi_process.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace hvdata {
+namespace {
+
+bool we_initialized = false;
+pid_t our_pid = 0;
+
+// Runs when the process exits, after Python has gone. A status other than 0 that nobody has acted on so far (raise
+// SystemExit in a place that we can't see, exit() in C code) must not leave the other ranks waiting in MPI_Finalize.
+void AtExit(int status, void*) {
+  if (getpid() != our_pid) return;  // a forked child
+  const MpiState mpi = QueryMpi();
+  if (!mpi.initialized || mpi.finalized) return;
+  if (status != 0) Abort(status);
+  if (we_initialized) MPI_Finalize();
+}
+
+void WatchExit() {
+  if (our_pid == getpid()) return;
+  our_pid = getpid();
+  on_exit(AtExit, nullptr);
+}
+
+}  // namespace
+
+MpiState QueryMpi() {
+  int initialized = 0, finalized = 0, level = -1;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  MpiState state;
+  state.initialized = initialized != 0;
+  state.finalized = finalized != 0;
+  if (state.initialized && !state.finalized) {
+    MPI_Query_thread(&level);
+    state.thread_level = level == MPI_THREAD_MULTIPLE     ? 3
+                         : level == MPI_THREAD_SERIALIZED ? 2
+                         : level == MPI_THREAD_FUNNELED   ? 1
+                                                          : 0;
+    WatchExit();
+  }
+  return state;
+}
+
+Outcome InitMpi() {
+  int provided = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    return {kInternal, "MPI_Init_thread failed"};
+  }
+  we_initialized = true;
+  WatchExit();
+  return {};
+}
+
+void BeforeMpiFinalize(void (*stop)()) {
+  static void (*hook)() = nullptr;
+  if (hook) return;
+  hook = stop;
+  // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize (MPI standard, "Allowing User Functions at Process
+  // Termination").
+  int key = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(
+      MPI_COMM_NULL_COPY_FN,
+      [](MPI_Comm, int, void*, void*) {
+        hook();
+        return MPI_SUCCESS;
+      },
+      &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+}
+
+void Abort(int status) {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, status);
+  _exit(status);
+}
+
+}  // namespace hvdata

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI in this process, before and after the engine: who initialises it, who finalises it, and how the process ends.
+#ifndef HOROVOD_DATA_ENGINE_MPI_PROCESS_H_
+#define HOROVOD_DATA_ENGINE_MPI_PROCESS_H_
+
+#include <mpi.h>
+
+#include "engine/outcome.h"
+
+namespace hvdata {
+
+struct MpiState {
+  bool initialized = false, finalized = false;
+  int thread_level = -1;  // 0 SINGLE .. 3 MULTIPLE
+};
+MpiState QueryMpi();
+
+// MPI_Init_thread(MPI_THREAD_MULTIPLE); what we initialise we finalise when the process exits.
+Outcome InitMpi();
+
+// Calls `stop` at the start of MPI_Finalize, whoever calls that. Once per process.
+void BeforeMpiFinalize(void (*stop)());
+
+// Ends the whole job, or at least this process. Does not return.
+[[noreturn]] void Abort(int status);
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_MPI_PROCESS_H_

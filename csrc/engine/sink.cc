@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sink.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/interrupts.h"
+#include "engine/log.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send)
+    : config_(std::move(config)),
+      world_(world),
+      stall_seconds_(stall_seconds),
+      timeout_seconds_(timeout_seconds),
+      send_(std::move(send)) {}
+
+std::string Sink::Where(uint64_t epoch, uint64_t step) const {
+  return "[" + world_->Name(world_->self) + ", channel " + config_.name + ", epoch " + std::to_string(epoch) + ", step " +
+         std::to_string(step) + "] ";
+}
+
+Header Sink::MakeHeader(Kind kind) const {
+  Header h;
+  h.kind = kind;
+  h.channel = config_.number;
+  h.epoch = epoch_;
+  return h;
+}
+
+// A reader in our own process answers inside of send_, and then comes back to us: so never send under the mutex.
+void Sink::SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out) {
+  if (out->empty()) return;
+  Outgoing now;
+  now.swap(*out);
+  lock->unlock();
+  for (auto& [reader, header] : now) send_(reader, std::move(header));
+  lock->lock();
+}
+
+// ---- Epochs.
+
+void Sink::OpenLocked(Asker* asker, Outgoing* out) {
+  if (open_) CloseLocked(out);
+  asker->epoch = ++epoch_;
+  open_ = true;
+  lanes_ = std::vector<Lane>(static_cast<size_t>(world_->reader_count()));
+  rotation_ = plan::Rotation(world_->reader_count());
+  taken_ = 0;
+  position_ = asker->restored.position;
+  on_demand_ = false;
+  because_.clear();
+  for (int r = 0; r < world_->reader_count(); ++r) {
+    Header h = MakeHeader(Kind::kOpen);
+    lanes_[static_cast<size_t>(r)].told_limit = LimitLocked(r);
+    h.a = static_cast<int64_t>(lanes_[static_cast<size_t>(r)].told_limit);
+    out->emplace_back(r, std::move(h));
+  }
+}
+
+void Sink::CloseLocked(Outgoing* out) {
+  open_ = false;
+  for (int r = 0; r < world_->reader_count(); ++r) {
+    Lane& lane = lanes_[static_cast<size_t>(r)];
+    lane.queue.clear();
+    Header h = MakeHeader(Kind::kClose);
+    h.step = lane.taken;
+    out->emplace_back(r, std::move(h));
+  }
+  changed_.notify_all();
+}
+
+// The step up to which a reader may send: what it deals of the next `prefetch` steps.
+uint64_t Sink::LimitLocked(int reader) const {
+  const Lane& lane = lanes_[static_cast<size_t>(reader)];
+  if (rotation_.Done()) return lane.taken;
+  if (on_demand_) return lane.taken + (waiting_ && lane.queue.empty() ? 1 : 0);
+  return lane.taken + static_cast<uint64_t>(rotation_.Ahead(reader, config_.prefetch));
+}
+
+// Tells the reader of the step just taken, and every other reader whose limit has moved.
+void Sink::CreditLocked(int taken_from, Outgoing* out) {
+  for (int r = 0; r < world_->reader_count(); ++r) {
+    Lane& lane = lanes_[static_cast<size_t>(r)];
+    const uint64_t limit = LimitLocked(r);
+    if (r != taken_from && limit == lane.told_limit) continue;
+    lane.told_limit = limit;
+    Header h = MakeHeader(Kind::kTaken);
+    h.step = lane.taken;
+    h.a = static_cast<int64_t>(limit);
+    out->emplace_back(r, std::move(h));
+  }
+}
+
+// ---- The iterator.
+
+Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
+  std::unique_lock<std::mutex> lock(mu_);
+  *end = false;
+  if (asker->over) {
+    *end = true;
+    return {};
+  }
+  Outgoing out;
+  if (asker->epoch == 0) {
+    if (!failed_.ok()) return failed_;
+    OpenLocked(asker, &out);
+    SendAll(&lock, &out);
+  }
+  for (;;) {
+    if (asker->epoch != epoch_ || !open_) {
+      asker->over = true;
+      return {kFailedPrecondition,
+              Where(asker->epoch, taken_) + "a newer iterator of this channel has taken over on this rank (epoch " +
+                  std::to_string(epoch_) + "). One channel feeds one iterator at a time: for a second one that runs "
+                  "beside it call distribute_dataset again"};
+    }
+    const int reader = rotation_.Reader();
+    Lane& lane = lanes_[static_cast<size_t>(reader)];
+    if (!lane.queue.empty()) {
+      *arrival = std::move(lane.queue.front());
+      lane.queue.pop_front();
+      ++lane.taken;
+      ++taken_;
+      position_ = arrival->position;
+      rotation_.Advance();
+      CreditLocked(reader, &out);
+      SendAll(&lock, &out);
+      return {};
+    }
+    if (lane.ended) {
+      Outcome outcome = lane.outcome;
+      if (outcome.ok()) {
+        rotation_.Retire();
+        if (!rotation_.Done()) {
+          CreditLocked(-1, &out);
+          SendAll(&lock, &out);
+          continue;
+        }
+      }
+      asker->over = true;
+      *end = outcome.ok();
+      CloseLocked(&out);
+      SendAll(&lock, &out);
+      return outcome;
+    }
+    waiting_ = true;
+    if (on_demand_) {
+      CreditLocked(-1, &out);
+      SendAll(&lock, &out);
+    }
+    const uint64_t epoch = epoch_;
+    Outcome waited = WaitLocked(
+        &lock, asker,
+        [&] { return epoch != epoch_ || !open_ || !lanes_[static_cast<size_t>(reader)].queue.empty() ||
+                     lanes_[static_cast<size_t>(reader)].ended; },
+        "for step " + std::to_string(taken_) + " from " + world_->ReaderName(reader), true);
+    waiting_ = false;
+    if (!waited.ok()) return waited;
+  }
+}
+
+// Waits until ready(), with `what` for messages. Looks up ten times a second, so that no wake-up can be missed for long.
+Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
+                         const std::string& what, bool ask_why) {
+  const auto begin = Clock::now();
+  const uint64_t interrupts = WatchInterrupts();
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  double report = stall_seconds_;
+  bool asked = false;
+  const auto explain = [&] { return because_.empty() ? "the reader has not said why" : because_; };
+  while (!ready()) {
+    const std::string where = asker->epoch ? Where(asker->epoch, taken_) : Where(epoch_, 0);
+    if (asker->cancelled) return {kCancelled, where + "the iterator was cancelled while it waited " + what};
+    if (interrupts != Interrupts()) return {kCancelled, where + "interrupted (SIGINT) while it waited " + what};
+    if (!failed_.ok()) return {failed_.code, where + failed_.message};
+    const double waited = seconds();
+    // Ask the reader a moment before the report is due, so that the report can give the reason.
+    const double due = timeout_seconds_ > 0 ? std::min(report, timeout_seconds_) : report;
+    if (ask_why && !asked && waited >= due - std::min(1.0, due / 2)) {
+      asked = true;
+      because_.clear();
+      const int reader = rotation_.Done() ? 0 : rotation_.Reader();
+      Header h = MakeHeader(Kind::kWhy);
+      h.step = taken_;
+      Outgoing out;
+      out.emplace_back(reader, std::move(h));
+      SendAll(lock, &out);
+      continue;
+    }
+    if (timeout_seconds_ > 0 && waited >= timeout_seconds_) {
+      return {kDeadlineExceeded,
+              where + "waited " + std::to_string(static_cast<int64_t>(waited)) + " s " + what + ": " + explain() +
+                  ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    }
+    if (waited >= report) {
+      Log(where + "has waited " + std::to_string(static_cast<int64_t>(waited)) + " s " + what + ": " + explain());
+      report += std::max(60.0, stall_seconds_);
+      asked = false;
+    }
+    changed_.wait_for(*lock, std::chrono::milliseconds(100));
+  }
+  return {};
+}
+
+void Sink::Cancel(Asker* asker) {
+  asker->cancelled = true;
+  std::lock_guard<std::mutex> lock(mu_);
+  changed_.notify_all();
+}
+
+void Sink::Drop(Asker* asker) {
+  std::unique_lock<std::mutex> lock(mu_);
+  if (asker->epoch == 0 || asker->epoch != epoch_ || !open_) return;
+  Outgoing out;
+  CloseLocked(&out);
+  SendAll(&lock, &out);
+}
+
+Outcome Sink::Ask(Asker* asker, Header header, std::string* answer) {
+  std::unique_lock<std::mutex> lock(mu_);
+  const int64_t number = ++asked_;
+  header.a = number;
+  const bool save = header.kind == Kind::kSave;
+  Outgoing out;
+  out.emplace_back(0, std::move(header));
+  SendAll(&lock, &out);
+  const Outcome waited = WaitLocked(
+      &lock, asker, [&] { return answers_.count(number) > 0; },
+      std::string("for the reader to ") + (save ? "save" : "restore") + " the state of its input", false);
+  if (!waited.ok()) return waited;
+  const Outcome got = std::move(answers_[number]);
+  answers_.erase(number);
+  if (!got.ok()) return got;
+  *answer = got.message;
+  return {};
+}
+
+Outcome Sink::Save(Asker* asker, SinkState* state) {
+  Header h;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    *state = SinkState();
+    if (asker->over) {
+      state->kind = SinkState::kExhausted;
+      return {};
+    }
+    if (asker->epoch == 0) {
+      *state = asker->restored;
+      return {};
+    }
+    if (asker->epoch != epoch_ || !open_) {
+      return {kFailedPrecondition, Where(asker->epoch, taken_) + "this iterator can't be saved: a newer one has taken over"};
+    }
+    if (world_->reader_count() > 1) {
+      return {kUnimplemented, Where(epoch_, taken_) + "an epoch of several readers can't be saved"};
+    }
+    h = MakeHeader(Kind::kSave);
+    h.step = lanes_[0].taken;
+    state->kind = SinkState::kRunning;
+    state->position = position_;
+  }
+  return Ask(asker, std::move(h), &state->reader);
+}
+
+Outcome Sink::Restore(Asker* asker, const SinkState& state) {
+  Header h;
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    if (asker->epoch != 0) {
+      Outgoing out;
+      if (asker->epoch == epoch_ && open_) CloseLocked(&out);
+      SendAll(&lock, &out);
+      asker->epoch = 0;
+    }
+    asker->over = state.kind == SinkState::kExhausted;
+    asker->restored = state.kind == SinkState::kRunning ? state : SinkState();
+    if (state.kind != SinkState::kRunning) return {};
+    h = MakeHeader(Kind::kRestore);
+    h.epoch = epoch_ + 1;
+    h.step = state.position;
+    h.text = state.reader;
+  }
+  std::string nothing;
+  return Ask(asker, std::move(h), &nothing);
+}
+
+// ---- The network.
+
+void Sink::OnData(int reader, const Header& header, BundlePtr bundle) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!open_ || header.epoch != epoch_) return;  // of an epoch that was closed meanwhile
+  Arrival arrival;
+  arrival.components = header.components;
+  arrival.bundle = std::move(bundle);
+  arrival.position = static_cast<uint64_t>(header.a);
+  lanes_[static_cast<size_t>(reader)].queue.push_back(std::move(arrival));
+  changed_.notify_all();
+}
+
+void Sink::OnEnd(int reader, const Header& header) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!open_ || header.epoch != epoch_) return;
+  Lane& lane = lanes_[static_cast<size_t>(reader)];
+  lane.ended = true;
+  lane.outcome = Outcome(static_cast<int>(header.a), header.text);
+  changed_.notify_all();
+}
+
+// Hands back what has not been taken. The share that a Next() waits for at this moment counts as taken: it could
+// otherwise travel between idle ranks for ever.
+void Sink::OnRecall(int reader, const Header& header) {
+  Outgoing out;
+  std::unique_lock<std::mutex> lock(mu_);
+  if (!open_ || header.epoch != epoch_) return;
+  Lane& lane = lanes_[static_cast<size_t>(reader)];
+  on_demand_ = true;
+  const size_t keep = waiting_ && !lane.queue.empty() ? 1 : 0;
+  lane.queue.resize(keep);
+  Header h = MakeHeader(Kind::kRecalled);
+  h.step = lane.taken + keep;
+  lane.told_limit = lane.taken + (waiting_ ? 1 : 0);
+  h.a = static_cast<int64_t>(lane.told_limit);
+  out.emplace_back(reader, std::move(h));
+  SendAll(&lock, &out);
+}
+
+void Sink::OnBecause(const Header& header) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (header.epoch != epoch_) return;
+  because_ = header.text;
+}
+
+void Sink::OnState(const Header& header) {
+  std::lock_guard<std::mutex> lock(mu_);
+  answers_[header.a] = Outcome(static_cast<int>(header.b), header.text);
+  changed_.notify_all();
+}
+
+void Sink::Fail(Outcome outcome) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (failed_.ok()) failed_ = std::move(outcome);
+  changed_.notify_all();
+}
+
+}  // namespace hvdata

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trainer's side of a channel: epochs, the queue of each lane, and the wait inside GetNext.
+//
+// Epoch k of a channel on a rank is its k-th iterator that was asked for an element. An iterator that is made and never
+// asked does not count.
+#ifndef HOROVOD_DATA_ENGINE_SINK_H_
+#define HOROVOD_DATA_ENGINE_SINK_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/outcome.h"
+#include "engine/share.h"
+#include "engine/source.h"
+#include "engine/world.h"
+#include "plan/plan.h"
+
+namespace hvdata {
+
+// What a checkpoint of a trainer's iterator says.
+struct SinkState {
+  enum Kind { kUnused, kRunning, kExhausted };
+  Kind kind = kUnused;
+  uint64_t position = 0;  // elements of the epoch that this trainer has behind it
+  std::string reader;     // the reader's words
+};
+
+// One iterator, as the sink knows it. Owned by the iterator; calls for one iterator come one at a time, but for Cancel.
+struct Asker {
+  uint64_t epoch = 0;                 // 0: never asked
+  bool over = false;                  // has returned its end or its error
+  std::atomic<bool> cancelled{false};
+  SinkState restored;                 // what it was restored from and has not begun yet
+};
+
+// A share that has arrived.
+struct Arrival {
+  std::vector<wire::Component> components;
+  BundlePtr bundle;
+  uint64_t position = 0;  // elements of the epoch up to and with this step
+};
+
+class Sink {
+ public:
+  // Sends a header to a reader. Never called under the sink's mutex.
+  using Send = std::function<void(int reader, wire::Header)>;
+
+  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send);
+
+  const ChannelConfig& config() const { return config_; }
+
+  // ---- The iterator.
+
+  // The next share. At the end of the epoch *end is set. Ends with an error when the epoch failed, `asker` was cancelled,
+  // superseded by a newer iterator, a peer was lost, the engine was shut down, or the time limit has passed.
+  Outcome Next(Asker* asker, Arrival* arrival, bool* end);
+  // From any thread: a Next() of this asker that waits returns kCancelled.
+  void Cancel(Asker* asker);
+  // The iterator is gone.
+  void Drop(Asker* asker);
+  // The state of the asker's epoch. Waits for the reader.
+  Outcome Save(Asker* asker, SinkState* state);
+  // The asker, never asked so far, is to continue from `state`. Waits for the reader.
+  Outcome Restore(Asker* asker, const SinkState& state);
+
+  // ---- The network. `reader` is a reader's index.
+
+  void OnData(int reader, const wire::Header& header, BundlePtr bundle);
+  void OnEnd(int reader, const wire::Header& header);
+  void OnRecall(int reader, const wire::Header& header);
+  void OnBecause(const wire::Header& header);
+  void OnState(const wire::Header& header);
+  // Every wait, now and later, ends with this.
+  void Fail(Outcome outcome);
+
+  // "[rank 2 on node1, channel train, epoch 2, step 17] "
+  std::string Where(uint64_t epoch, uint64_t step) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Lane {
+    std::deque<Arrival> queue;
+    uint64_t taken = 0;
+    uint64_t told_limit = 0;
+    bool ended = false;
+    Outcome outcome;
+  };
+  using Outgoing = std::vector<std::pair<int, wire::Header>>;
+
+  wire::Header MakeHeader(wire::Kind kind) const;
+  void OpenLocked(Asker* asker, Outgoing* out);
+  void CloseLocked(Outgoing* out);
+  void CreditLocked(int taken_from, Outgoing* out);
+  uint64_t LimitLocked(int reader) const;
+  Outcome WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
+                     const std::string& what, bool ask_why);
+  Outcome Ask(Asker* asker, wire::Header header, std::string* answer);
+  void SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out);
+
+  const ChannelConfig config_;
+  const World* const world_;
+  const double stall_seconds_, timeout_seconds_;
+  const Send send_;
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  uint64_t epoch_ = 0;       // the epoch opened last
+  bool open_ = false;        // and not closed yet
+  std::vector<Lane> lanes_;  // by reader
+  plan::Rotation rotation_{1};
+  uint64_t taken_ = 0;       // steps taken in this epoch
+  uint64_t position_ = 0;    // elements of the epoch up to and with the last step taken
+  bool waiting_ = false;     // a Next() waits
+  bool on_demand_ = false;   // after a recall: be sent only what is waited for
+  Outcome failed_;
+  std::string because_;
+  int64_t asked_ = 0;                      // number of the last save or restore request
+  std::map<int64_t, Outcome> answers_;     // by request; the text is the message
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_SINK_H_

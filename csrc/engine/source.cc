@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/source.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "engine/log.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+Source::Source(ChannelConfig config, const World* world, Send send)
+    : config_(std::move(config)),
+      world_(world),
+      send_(std::move(send)),
+      trainers_(static_cast<size_t>(world->trainer_count())) {}
+
+std::string Source::Where(uint64_t step) const {
+  return "[" + world_->ReaderName(world_->me().reader) + ", channel " + config_.name + ", epoch " +
+         std::to_string(epoch_) + ", step " + std::to_string(step) + "] ";
+}
+
+Source::Guard::~Guard() {
+  std::vector<int> trainers;
+  trainers.swap(source_->recalls_);
+  Header h;
+  h.kind = Kind::kRecall;
+  h.channel = source_->config_.number;
+  h.epoch = source_->epoch_;
+  lock_.unlock();
+  for (int trainer : trainers) source_->send_(trainer, h, nullptr);
+}
+
+// ---- The dealer.
+
+// Some trainer has opened the next epoch, and all have closed this one. An epoch that starts from a checkpoint waits for
+// every trainer's OPEN, because only then every state is in.
+bool Source::StartableLocked() const {
+  if (dealing_) return false;
+  const uint64_t next = epoch_ + 1;
+  bool opened = false, all = true, resumes = false;
+  for (const Trainer& t : trainers_) {
+    if (!t.gone && t.closed < epoch_) return false;
+    opened = opened || (t.opened == next && !t.gone);
+    all = all && (t.opened == next || t.gone);
+    resumes = resumes || t.restore_epoch == next;
+  }
+  return opened && (all || !resumes);
+}
+
+int64_t Source::WaitEpoch(std::chrono::milliseconds slice) {
+  std::unique_lock<std::mutex> lock(mu_);
+  const auto ended = [this] {
+    return shut_ || (!dealing_ && std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.gone; }));
+  };
+  changed_.wait_for(lock, slice, [&] { return ended() || StartableLocked(); });
+  if (ended()) return -1;
+  return StartableLocked() ? static_cast<int64_t>(epoch_ + 1) : 0;
+}
+
+std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
+  std::lock_guard<std::mutex> lock(mu_);
+  epoch_ = epoch;
+  dealing_ = true;
+  started_ = false;
+  dropped_ = 0;
+  cancel_ = std::move(cancel);
+  LaneOutput output;
+  output.data = [this](int trainer, uint64_t step, uint64_t position, const Share& share) {
+    Header h;
+    h.kind = Kind::kData;
+    h.channel = config_.number;
+    h.epoch = epoch_;
+    h.step = step;
+    h.a = static_cast<int64_t>(position);
+    h.components = share.components;
+    send_(trainer, std::move(h), &share);
+  };
+  output.end = [this](int trainer, uint64_t step, const Outcome& outcome) {
+    Header h;
+    h.kind = Kind::kEnd;
+    h.channel = config_.number;
+    h.epoch = epoch_;
+    h.step = step;
+    h.a = outcome.code;
+    h.text = outcome.message;
+    send_(trainer, std::move(h), nullptr);
+  };
+  output.recall = [this](int trainer) { recalls_.push_back(trainer); };
+  output.taken = [this](int trainer, uint64_t element) {
+    if (recording_) taken_since_[trainer].push_back(element);
+  };
+  recording_ = false;
+  taken_since_.clear();
+  const plan::Rotation rotation(world_->reader_count());
+  const auto window = static_cast<uint64_t>(rotation.Ahead(world_->me().reader, config_.prefetch));
+  lanes_ = config_.schedule == plan::Schedule::kStatic
+               ? MakeStaticLanes(world_->trainer_count(), window, std::move(output))
+               : MakeDynamicLanes(world_->trainer_count(), std::move(output));
+  std::map<int, Handed> handed;
+  for (size_t i = 0; i < trainers_.size(); ++i) {
+    Trainer& t = trainers_[i];
+    if (t.restore_epoch == epoch) handed[static_cast<int>(i)] = std::move(t.handed);
+    t.handed = Handed();
+  }
+  return handed;
+}
+
+void Source::Start(const std::vector<uint64_t>& positions) {
+  const Guard guard(this);
+  started_ = true;
+  for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
+  std::vector<std::string> gone;
+  for (size_t i = 0; i < trainers_.size(); ++i) {
+    if (trainers_[i].opened == epoch_) OpenLaneLocked(static_cast<int>(i));
+    if (trainers_[i].gone || trainers_[i].closed == epoch_) lanes_->Close(static_cast<int>(i), 0);
+    if (trainers_[i].gone) gone.push_back(world_->TrainerName(static_cast<int>(i)));
+  }
+  if (!gone.empty() && config_.schedule == plan::Schedule::kStatic) {
+    Log(Where(0) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
+  }
+}
+
+void Source::OpenLaneLocked(int trainer) { lanes_->Open(trainer, trainers_[static_cast<size_t>(trainer)].limit); }
+
+bool Source::OverLocked() const { return shut_ || !lanes_ || lanes_->AllClosed(); }
+
+Source::Wish Source::Await() {
+  std::unique_lock<std::mutex> lock(mu_);
+  pulling_ = false;
+  changed_.wait(lock, [this] { return OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room(); });
+  if (OverLocked() || lanes_->finished()) return Wish::kStop;
+  if (!saves_.empty()) return Wish::kSave;
+  pulling_ = true;
+  since_ = std::chrono::steady_clock::now();
+  return Wish::kElement;
+}
+
+Source::Wish Source::Linger() {
+  std::unique_lock<std::mutex> lock(mu_);
+  changed_.wait(lock, [this] { return OverLocked() || !saves_.empty(); });
+  return OverLocked() ? Wish::kStop : Wish::kSave;
+}
+
+void Source::Deal(Step step) {
+  const Guard guard(this);
+  pulling_ = false;
+  if (!OverLocked() && !lanes_->finished()) lanes_->Deal(std::move(step));
+}
+
+void Source::Finish(Outcome outcome) {
+  const Guard guard(this);
+  FinishLocked(std::move(outcome));
+}
+
+void Source::FinishLocked(Outcome outcome) {
+  pulling_ = false;
+  if (!lanes_ || lanes_->finished()) return;
+  const uint64_t steps = lanes_->dealt();
+  if (!outcome.ok()) outcome.message = Where(steps) + outcome.message;
+  if (dropped_ > 0 && outcome.ok() && !OverLocked()) {
+    const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
+    Log(Where(steps) + "remainder=\"drop\" left out " + std::to_string(dropped_) + what + " of this epoch");
+    if (steps == 0 && !told_empty_) {
+      told_empty_ = true;
+      Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
+          "remainder=\"partial\" or \"pad\", or larger batches");
+    }
+  }
+  lanes_->Finish(std::move(outcome));
+  changed_.notify_all();
+}
+
+void Source::Dropped(int64_t count) {
+  std::lock_guard<std::mutex> lock(mu_);
+  dropped_ += count;
+}
+
+uint64_t Source::Steps() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return lanes_ ? lanes_->dealt() : 0;
+}
+
+void Source::End() {
+  std::unique_ptr<Lanes> lanes;  // freed outside of the lock: it may hold the last tensors
+  std::lock_guard<std::mutex> lock(mu_);
+  lanes = std::move(lanes_);
+  cancel_ = nullptr;
+  dealing_ = false;
+  saves_.clear();
+  changed_.notify_all();
+}
+
+std::vector<Source::SaveRequest> Source::TakeSaveRequests() {
+  std::lock_guard<std::mutex> lock(mu_);
+  std::vector<SaveRequest> requests(saves_.begin(), saves_.end());
+  saves_.clear();
+  return requests;
+}
+
+std::vector<std::pair<uint64_t, BundlePtr>> Source::UntakenElements() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  std::vector<std::pair<uint64_t, BundlePtr>> elements;
+  for (const Step* step : lanes_->Untaken()) {
+    for (size_t i = 0; i < step->elements.size(); ++i) elements.emplace_back(step->first + i, step->elements[i]);
+  }
+  std::sort(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return elements;
+}
+
+std::vector<uint64_t> Source::TakenSince(int trainer) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = taken_since_.find(trainer);
+  return found == taken_since_.end() ? std::vector<uint64_t>() : found->second;
+}
+
+void Source::ForgetTaken() {
+  std::lock_guard<std::mutex> lock(mu_);
+  recording_ = true;
+  taken_since_.clear();
+}
+
+void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
+  Header h;
+  h.kind = Kind::kState;
+  h.channel = config_.number;
+  h.epoch = request.epoch;
+  h.a = request.number;
+  h.b = outcome.code;
+  h.text = outcome.ok() ? std::move(state) : outcome.message;
+  std::lock_guard<std::mutex> lock(mu_);
+  send_(request.trainer, std::move(h), nullptr);
+}
+
+// ---- The network.
+
+// When nobody needs the epoch any more, the dealer may still be inside the user's pipeline: this gets it out.
+std::function<void()> Source::TakeCancelIfOver() {
+  if (!dealing_ || !started_ || !OverLocked()) return nullptr;
+  return std::exchange(cancel_, nullptr);
+}
+
+void Source::OnOpen(int trainer, uint64_t epoch, uint64_t limit) {
+  const Guard guard(this);
+  Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  t.opened = epoch;
+  t.limit = limit;
+  if (started_ && dealing_ && epoch == epoch_) OpenLaneLocked(trainer);
+  changed_.notify_all();
+}
+
+void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
+  const Guard guard(this);
+  Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  if (epoch == t.opened) t.limit = limit;
+  if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
+  lanes_->Taken(trainer, taken, limit);
+  changed_.notify_all();
+}
+
+void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
+  const Guard guard(this);
+  if (!lanes_ || epoch != epoch_) return;
+  lanes_->Recalled(trainer, taken, limit);
+  changed_.notify_all();
+}
+
+void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken) {
+  std::function<void()> cancel;
+  {
+    const Guard guard(this);
+    Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    t.closed = std::max(t.closed, epoch);
+    if (lanes_ && started_ && epoch == epoch_) lanes_->Close(trainer, taken);
+    cancel = TakeCancelIfOver();
+    changed_.notify_all();
+  }
+  if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
+}
+
+void Source::OnGone(int trainer) {
+  std::function<void()> cancel;
+  {
+    const Guard guard(this);
+    Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    if (t.gone) return;
+    t.gone = true;
+    if (lanes_ && started_ && t.closed < epoch_) lanes_->Close(trainer, 0);
+    cancel = TakeCancelIfOver();
+    changed_.notify_all();
+  }
+  if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
+}
+
+void Source::Shut() {
+  std::function<void()> cancel;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    shut_ = true;
+    cancel = std::exchange(cancel_, nullptr);
+    changed_.notify_all();
+  }
+  if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
+}
+
+void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!dealing_ || epoch != epoch_ || !lanes_) {
+    Header h;
+    h.kind = Kind::kState;
+    h.channel = config_.number;
+    h.epoch = epoch;
+    h.a = number;
+    h.b = kFailedPrecondition;
+    h.text = Where(0) + "the epoch has not begun on the reader yet: take an element before saving";
+    send_(trainer, std::move(h), nullptr);
+    return;
+  }
+  (void)taken;  // what the trainer took has been reported in TAKEN before
+  saves_.push_back({trainer, epoch, number});
+  changed_.notify_all();
+}
+
+void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number) {
+  const Guard guard(this);
+  Header h;
+  h.kind = Kind::kState;
+  h.channel = config_.number;
+  h.epoch = epoch;
+  h.a = number;
+  Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  if (epoch <= epoch_ && dealing_) {
+    Outcome late(kFailedPrecondition, world_->TrainerName(trainer) + " restored a checkpoint into epoch " +
+                                          std::to_string(epoch) + ", which another rank has begun already: restore on "
+                                          "every rank, or on rank 0 before any collective, before the first element is asked for");
+    h.b = late.code;
+    h.text = Where(lanes_ ? lanes_->dealt() : 0) + late.message;
+    FinishLocked(std::move(late));
+  } else {
+    t.handed = std::move(handed);
+    t.restore_epoch = epoch;
+  }
+  send_(trainer, std::move(h), nullptr);
+  changed_.notify_all();
+}
+
+void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Header h;
+  h.kind = Kind::kBecause;
+  h.channel = config_.number;
+  h.epoch = epoch;
+  h.step = step;
+  h.text = ExplainLocked(trainer, epoch, step);
+  send_(trainer, std::move(h), nullptr);
+}
+
+std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
+  (void)step;
+  const std::string me = world_->ReaderName(world_->me().reader);
+  if (epoch != epoch_ || !lanes_) {
+    std::vector<std::string> busy, absent;
+    for (size_t i = 0; i < trainers_.size(); ++i) {
+      const Trainer& t = trainers_[i];
+      if (t.gone) continue;
+      if (t.closed < epoch_) busy.push_back(world_->TrainerName(static_cast<int>(i)));
+      if (t.opened < epoch) absent.push_back(world_->TrainerName(static_cast<int>(i)));
+    }
+    if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(epoch_);
+    if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);
+    return me + " is about to begin the epoch";
+  }
+  if (pulling_) {
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - since_).count();
+    return "the pipeline of " + me + " has not produced step " + std::to_string(lanes_->dealt()) + " for " +
+           std::to_string(seconds) + " s (a Python generator that sleeps can't be interrupted)";
+  }
+  std::vector<std::string> slow;
+  for (int t : lanes_->WaitsFor(trainer)) {
+    const bool opened = trainers_[static_cast<size_t>(t)].opened >= epoch;
+    slow.push_back(world_->TrainerName(t) + (opened ? "" : " (has not begun this epoch)"));
+  }
+  if (!slow.empty()) {
+    return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps and waits until " + JoinNames(slow) +
+           " has taken more of them";
+  }
+  return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps";
+}
+
+}  // namespace hvdata

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reader's side of a channel: which epoch runs, when the dealer may pull, and what goes to which lane.
+//
+// Two callers: the dealer (one thread while an epoch runs: WaitEpoch, then Begin, Await/Deal ..., Finish, Linger) and the
+// network (On...). An epoch starts when the first trainer opens it and every trainer has closed the one before.
+#ifndef HOROVOD_DATA_ENGINE_SOURCE_H_
+#define HOROVOD_DATA_ENGINE_SOURCE_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/lanes.h"
+#include "engine/outcome.h"
+#include "engine/world.h"
+#include "plan/plan.h"
+
+namespace hvdata {
+
+struct ChannelConfig {
+  uint32_t number = 0;
+  std::string name;
+  plan::Batch batch = plan::Batch::kGlobal;
+  plan::Schedule schedule = plan::Schedule::kStatic;
+  plan::Remainder remainder = plan::Remainder::kDrop;
+  int prefetch = 2;
+  bool add_weight = false;  // append a float32 weight per row of component weight_component
+  int weight_component = 0;
+  std::vector<std::string> component_names;
+  std::vector<int> empty_rules;  // ops/cut.h
+};
+
+class Source {
+ public:
+  // Sends a header, with a share where it is data, to a trainer. Called under the source's mutex, which keeps the lanes
+  // in order; but for RECALL, because a trainer in our own process answers that one at once.
+  using Send = std::function<void(int trainer, wire::Header, const Share*)>;
+
+  Source(ChannelConfig config, const World* world, Send send);
+
+  const ChannelConfig& config() const { return config_; }
+  const World& world() const { return *world_; }
+
+  // ---- The dealer.
+
+  enum class Wish { kElement, kSave, kStop };
+
+  // The next epoch to deal, waiting at most `slice`; 0: none yet; -1: the channel has ended.
+  int64_t WaitEpoch(std::chrono::milliseconds slice);
+  // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once.
+  // Returns the states that trainers handed in for this epoch, by trainer; mostly none.
+  struct Handed {
+    std::string state;       // the reader's words of then (ops/state.h)
+    uint64_t position = 0;   // elements of the epoch that this trainer had behind it
+  };
+  std::map<int, Handed> Begin(uint64_t epoch, std::function<void()> cancel);
+  // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
+  void Start(const std::vector<uint64_t>& positions);
+  // Waits until there is room for one more element (kElement), a state is wanted (kSave) or the epoch is over (kStop).
+  Wish Await();
+  void Deal(Step step);
+  // The input has ended with `outcome`. Errors get the place where they happened in front.
+  void Finish(Outcome outcome);
+  // Rows (or elements) that were left out because of remainder="drop".
+  void Dropped(int64_t count);
+  // Steps dealt so far in this epoch.
+  uint64_t Steps() const;
+  // After Finish: waits until every lane is closed (kStop) or a state is wanted (kSave).
+  Wish Linger();
+  // The epoch is over and its input gone.
+  void End();
+  // The answer to a wish kSave. `untaken` are the steps that some trainer has not taken.
+  struct SaveRequest {
+    int trainer;
+    uint64_t epoch;
+    int64_t number;
+  };
+  std::vector<SaveRequest> TakeSaveRequests();
+  // What some trainer has not taken of what was dealt, oldest first.
+  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() const;
+  // Dynamic: the elements that the trainer has taken since ForgetTaken().
+  std::vector<uint64_t> TakenSince(int trainer) const;
+  void ForgetTaken();
+  void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
+
+  // ---- The network.
+
+  void OnOpen(int trainer, uint64_t epoch, uint64_t limit);
+  void OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit);
+  void OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit);
+  void OnClose(int trainer, uint64_t epoch, uint64_t taken);
+  void OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number);
+  void OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number);
+  void OnWhy(int trainer, uint64_t epoch, uint64_t step);
+  // The trainer will never open again: it released the channel or said BYE.
+  void OnGone(int trainer);
+  // The process ends: the dealer is to stop at once.
+  void Shut();
+
+ private:
+  // Holds the mutex; sends the recalls that came up when it lets go.
+  class Guard {
+   public:
+    explicit Guard(Source* source) : source_(source), lock_(source->mu_) {}
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    Source* const source_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  struct Trainer {
+    uint64_t opened = 0, closed = 0;  // the last epoch that it opened, that it closed
+    uint64_t limit = 0;
+    Handed handed;               // to start restore_epoch from
+    uint64_t restore_epoch = 0;  // 0: none
+    bool gone = false;
+  };
+
+  bool StartableLocked() const;
+  bool OverLocked() const;
+  void OpenLaneLocked(int trainer);
+  void FinishLocked(Outcome outcome);
+  std::function<void()> TakeCancelIfOver();
+  std::string ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const;
+  std::string Where(uint64_t step) const;
+
+  const ChannelConfig config_;
+  const World* const world_;
+  const Send send_;
+
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<Trainer> trainers_;
+  uint64_t epoch_ = 0;     // the epoch that is dealt, or was last
+  bool dealing_ = false;   // between Begin and End
+  bool started_ = false;   // its lanes have been opened
+  bool shut_ = false;
+  std::unique_ptr<Lanes> lanes_;
+  std::function<void()> cancel_;
+  std::deque<SaveRequest> saves_;
+  std::vector<int> recalls_;
+  bool recording_ = false;  // since the first ForgetTaken of the epoch
+  std::map<int, std::vector<uint64_t>> taken_since_;
+  int64_t dropped_ = 0;
+  bool told_empty_ = false;
+  bool pulling_ = false;   // the dealer is inside the user's pipeline
+  std::chrono::steady_clock::time_point since_;  // of the pull
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_SOURCE_H_

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/checkpoint.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "engine/log.h"
+#include "ops/bundle.h"
+#include "ops/status.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "wire/strings.h"
+
+namespace hvdata {
+
+namespace {
+
+std::string PutU64(uint64_t value) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  return bytes;
+}
+
+uint64_t GetU64(std::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i - 1]);
+  return value;
+}
+
+std::string Pack(const std::vector<std::string>& parts) {
+  return PutU64(parts.size()) + wire::EncodeStrings(std::vector<std::string_view>(parts.begin(), parts.end()));
+}
+
+bool Unpack(std::string_view bytes, std::vector<std::string>* parts) {
+  std::vector<std::string_view> views;
+  if (bytes.size() < 8) return false;
+  if (!wire::DecodeStrings(bytes.substr(8), GetU64(bytes.substr(0, 8)), &views)) return false;
+  parts->assign(views.begin(), views.end());
+  return true;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(Source* source, Input* input) : source_(source), input_(input) {
+  std::random_device random;
+  epoch_id_ = static_cast<uint64_t>(random()) << 32 | random();
+}
+
+std::string Checkpoint::Mode() const {
+  const ChannelConfig& c = source_->config();
+  std::string mode = c.batch == plan::Batch::kPerRank ? "per_rank" : "global";
+  return mode + (c.schedule == plan::Schedule::kDynamic ? ", dynamic" : ", static");
+}
+
+absl::Status Checkpoint::Capture(State* state) {
+  *state = State();
+  state->epoch_id = epoch_id_;
+  state->trainers = static_cast<uint64_t>(source_->world().trainer_count());
+  state->mode = Mode();
+  state->pulled = input_->pulled();
+  const absl::Status saved = input_->Save(&state->iterator);
+  if (!saved.ok()) {
+    state->replay = true;
+    if (!std::exchange(told_replay_, true)) {
+      Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
+          "] the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
+          "): a restore will run it again from its front and pass over what was delivered");
+    }
+  }
+  for (const auto& [number, bundle] : source_->UntakenElements()) {
+    state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
+  }
+  for (const auto& element : input_->put_back()) state->elements.push_back(element);
+  return absl::OkStatus();
+}
+
+void Checkpoint::AnswerSaves() {
+  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
+  for (const Source::SaveRequest& request : source_->TakeSaveRequests()) {
+    State state;
+    absl::Status status;
+    if (!dynamic) {
+      status = Capture(&state);
+    } else {
+      if (saved_.empty() || saved_.count(request.trainer)) {
+        const uint64_t number = snapshot_.snapshot + 1;
+        source_->ForgetTaken();
+        status = Capture(&snapshot_);
+        snapshot_.snapshot = number;
+        saved_.clear();
+      }
+      saved_.insert(request.trainer);
+      state = snapshot_;
+      state.taken_since = source_->TakenSince(request.trainer);
+    }
+    source_->AnswerSave(request, ToOutcome(status), status.ok() ? Encode(state) : "");
+  }
+}
+
+std::string Checkpoint::Encode(const State& state) {
+  std::vector<std::string> parts = {"horovod_data state 1",    PutU64(state.epoch_id), PutU64(state.snapshot),
+                                    PutU64(state.trainers),    state.mode,             PutU64(state.pulled),
+                                    PutU64(state.replay),      Pack(state.iterator)};
+  std::vector<std::string> taken;
+  for (uint64_t number : state.taken_since) taken.push_back(PutU64(number));
+  parts.push_back(Pack(taken));
+  for (const auto& [number, tensors] : state.elements) {
+    std::vector<std::string> element = {PutU64(number)};
+    for (const tensorflow::Tensor& tensor : tensors) {
+      tensorflow::TensorProto proto;
+      tensor.AsProtoTensorContent(&proto);
+      element.push_back(proto.SerializeAsString());
+    }
+    parts.push_back(Pack(element));
+  }
+  return Pack(parts);
+}
+
+bool Checkpoint::Decode(const std::string& bytes, State* state) {
+  std::vector<std::string> parts, taken;
+  constexpr size_t kFixed = 9;
+  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 1") return false;
+  state->epoch_id = GetU64(parts[1]);
+  state->snapshot = GetU64(parts[2]);
+  state->trainers = GetU64(parts[3]);
+  state->mode = parts[4];
+  state->pulled = GetU64(parts[5]);
+  state->replay = GetU64(parts[6]) != 0;
+  if (!Unpack(parts[7], &state->iterator) || !Unpack(parts[8], &taken)) return false;
+  for (const std::string& number : taken) state->taken_since.push_back(GetU64(number));
+  for (size_t i = kFixed; i < parts.size(); ++i) {
+    std::vector<std::string> element;
+    if (!Unpack(parts[i], &element) || element.empty()) return false;
+    Tensors tensors;
+    for (size_t k = 1; k < element.size(); ++k) {
+      tensorflow::TensorProto proto;
+      tensorflow::Tensor tensor;
+      if (!proto.ParseFromString(element[k]) || !tensor.FromProto(proto)) return false;
+      tensors.push_back(std::move(tensor));
+    }
+    state->elements.emplace_back(GetU64(element[0]), std::move(tensors));
+  }
+  return true;
+}
+
+absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions) {
+  const auto n = static_cast<uint64_t>(source_->world().trainer_count());
+  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
+  // Trainers without a state of their own stand where the lowest rank stands that has one.
+  positions->assign(n, handed.begin()->second.position);
+  State first;
+  std::set<uint64_t> taken;
+  bool uneven = false;
+  for (const auto& [trainer, hand] : handed) {
+    State state;
+    if (!Decode(hand.state, &state)) return absl::DataLossError("a checkpoint of this channel is damaged");
+    if (state.mode != Mode()) {
+      return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
+                                        " was restored into one with " + Mode());
+    }
+    const bool opening = trainer == handed.begin()->first;
+    if (!opening && (state.epoch_id != first.epoch_id || state.snapshot != first.snapshot)) {
+      return absl::InvalidArgumentError("the states restored by " + source_->world().TrainerName(handed.begin()->first) +
+                                        " and " + source_->world().TrainerName(trainer) +
+                                        " don't belong together: they were saved in different epochs or checkpoints. "
+                                        "Restore the same checkpoint on every rank");
+    }
+    taken.insert(state.taken_since.begin(), state.taken_since.end());
+    (*positions)[static_cast<size_t>(trainer)] = hand.position;
+    uneven = uneven || hand.position != handed.begin()->second.position;
+    if (opening || state.pulled < first.pulled) first = std::move(state);
+  }
+  if (uneven && !dynamic && first.trainers != n) {
+    return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
+                                      "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
+  }
+  uint64_t from = *std::min_element(positions->begin(), positions->end());
+  if (dynamic) {
+    from = 0;
+    positions->clear();
+  }
+  epoch_id_ = first.epoch_id;
+  absl::Status status;
+  if (first.replay) {
+    Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
+        "] runs the input again up to element " + std::to_string(first.pulled) + ", because its state could not be saved");
+    status = input_->Start();
+    bool end = false;
+    Tensors passed_over;
+    while (status.ok() && !end && input_->pulled() < first.pulled) status = input_->Next(&passed_over, &end);
+  } else {
+    status = input_->StartFrom(first.iterator, first.pulled);
+  }
+  if (!status.ok()) return status;
+  std::deque<std::pair<uint64_t, Tensors>> elements;
+  for (auto& element : first.elements) {
+    if (element.first >= from && !taken.count(element.first)) elements.push_back(std::move(element));
+    else taken.erase(element.first);
+  }
+  input_->PutBack(std::move(elements));
+  input_->Skip(std::move(taken));
+  return absl::OkStatus();
+}
+
+}  // namespace hvdata

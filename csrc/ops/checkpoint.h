@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a reader says of an epoch when a trainer saves its iterator, and how an epoch starts from that again.
+//
+// A state holds the input iterator's own state, the elements that came out of it and that some trainer had not taken, and
+// their numbers. The trainer adds its position. Under `dynamic` ranks save at different moments, and what one takes after
+// another has saved must come neither twice nor never: the first save takes a snapshot, and every further rank's state is
+// that snapshot plus the numbers of the elements that this rank has taken since.
+#ifndef HOROVOD_DATA_OPS_CHECKPOINT_H_
+#define HOROVOD_DATA_OPS_CHECKPOINT_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/source.h"
+#include "ops/input.h"
+
+namespace hvdata {
+
+class Checkpoint {
+ public:
+  Checkpoint(Source* source, Input* input);
+
+  void AnswerSaves();
+
+  // Starts the input from the states that trainers handed in. positions[t]: what trainer t has behind it.
+  absl::Status Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions);
+
+ private:
+  struct State {
+    uint64_t epoch_id = 0;     // of the epoch that was saved: states of different epochs don't belong together
+    uint64_t snapshot = 0;     // dynamic: counts snapshots
+    uint64_t trainers = 0;
+    std::string mode;          // batch and schedule
+    uint64_t pulled = 0;       // elements that had come out of the input iterator
+    bool replay = false;       // the input can't be saved: replay it
+    std::vector<std::string> iterator;
+    std::deque<std::pair<uint64_t, Tensors>> elements;
+    std::vector<uint64_t> taken_since;
+  };
+
+  std::string Mode() const;
+  absl::Status Capture(State* state);
+  static std::string Encode(const State& state);
+  static bool Decode(const std::string& bytes, State* state);
+
+  Source* const source_;
+  Input* const input_;
+  uint64_t epoch_id_;
+  bool told_replay_ = false;
+  State snapshot_;
+  std::set<int> saved_;  // trainers that have saved since the snapshot
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_OPS_CHECKPOINT_H_

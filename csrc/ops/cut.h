@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements into shares: the plan, carried out on tensors.
+#ifndef HOROVOD_DATA_OPS_CUT_H_
+#define HOROVOD_DATA_OPS_CUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/source.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace hvdata {
+
+using Tensors = std::vector<tensorflow::Tensor>;
+
+// What a component is in a share that has no element of its own (per-rank batches, the last step). Ragged and sparse
+// tensors travel as several components, of which not all can just lose their rows.
+enum class EmptyRule : int {
+  kRows = 0,        // partial: no rows; pad: zeros
+  kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as rank 0's
+  kDenseShape = 2,  // of a sparse tensor. partial: 0 rows; pad: as rank 0's
+  kEntries = 3,     // a sparse tensor's indices and values: none
+};
+
+class Cutter {
+ public:
+  Cutter(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers) {}
+
+  // A global batch (or one that holds its shares already) into one share per trainer. No shares at all when it makes no
+  // step. `*dropped`: its rows that nobody gets.
+  absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
+
+  // 1 to N per-rank batches into N shares; none when they make no step.
+  absl::Status CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const;
+
+  // One per-rank batch as a share.
+  absl::Status CutOne(const Tensors& element, Tensors* share) const;
+
+ private:
+  std::string Name(size_t component) const;
+  absl::Status RowsOfElement(const Tensors& element, int64_t* rows) const;
+  absl::Status EmptyShare(const Tensors& model, int trainer, Tensors* share) const;
+  absl::Status AddWeight(bool padding, Tensors* share) const;
+
+  const ChannelConfig& config_;
+  const int trainers_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_OPS_CUT_H_

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The TensorFlow ops of this library, as TensorFlow sees them.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+using tensorflow::shape_inference::InferenceContext;
+
+REGISTER_OP("HorovodDataReceiver")
+    .Attr("channel: int")
+    .Attr("session: int")
+    .Attr("channel_name: string")
+    .Attr("steps: int")
+    .Attr("output_types: list(type) >= 1")
+    .Attr("output_shapes: list(shape) >= 1")
+    .Output("handle: variant")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+A source dataset of this rank's shares of a channel.
+
+Making the dataset or an iterator of it has no effect; the first element that is asked for opens an epoch. The same op
+stands on every rank, the reader's included.
+
+channel: the channel's number, the same on all ranks.
+session: the number of the run that made the channel. An op from another run (a saved graph) gives an error.
+channel_name: for error texts.
+steps: the cardinality: steps per epoch, or tf.data's INFINITE (-1) or UNKNOWN (-2).
+handle: the dataset.
+)doc");
+
+REGISTER_OP("HorovodDataDeal")
+    .Input("input_dataset: variant")
+    .Input("channel: int64")
+    .Input("epoch: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Runs one epoch of a channel on its reader: iterates over the input dataset once and deals its elements to all trainers.
+
+Finalizes the dataset as any iterator would (options, rewriting, autotuning) and runs it in an iterator context of its own
+on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers;
+the op itself fails only when it can't reach them.
+
+input_dataset: the user's dataset, its composite tensors taken apart.
+channel: the channel's number.
+epoch: the epoch's number, from 1.
+)doc");
+
+REGISTER_OP("HorovodDataScatter")
+    .Input("value: T")
+    .Input("splits: int64")
+    .Attr("T: type")
+    .Attr("root: int >= 0")
+    .Attr("scatter_name: string")
+    .Output("part: T")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Every rank gets its rows of the root's tensor, and no others.
+
+value: on the root, the tensor to cut along axis 0; elsewhere ignored.
+splits: on the root, the number of rows of each rank; empty: as even as can be, the first ranks get one more.
+root: the rank whose value is scattered.
+scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
+part: this rank's rows.
+)doc");
+
+REGISTER_OP("HorovodDataGather")
+    .Input("part: T")
+    .Attr("T: type")
+    .Attr("root: int >= 0")
+    .Attr("gather_name: string")
+    .Output("value: T")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The root gets every rank's rows, in rank order: the gradient of HorovodDataScatter.
+
+part: this rank's rows. All ranks' parts agree in all axes but the first.
+root: the rank that gets the value.
+gather_name: as for HorovodDataScatter.
+value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
+)doc");

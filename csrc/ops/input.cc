@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/input.h"
+
+#include "tensorflow/core/data/root_dataset.h"
+#include "tensorflow/core/data/serialization_utils.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace hvdata {
+
+using tensorflow::data::DatasetBase;
+using tensorflow::data::IteratorContext;
+
+namespace {
+constexpr char kPrefix[] = "HorovodData";
+}
+
+Input::Input(tensorflow::OpKernelContext* ctx)
+    : ctx_(ctx), cancellation_(std::make_shared<tensorflow::CancellationManager>()) {}
+
+Input::~Input() { Close(); }
+
+std::function<void()> Input::Canceller() const {
+  return [cancellation = cancellation_] { cancellation->StartCancel(); };
+}
+
+absl::Status Input::Finalize() {
+  DatasetBase* dataset = nullptr;
+  absl::Status status = tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset);
+  if (!status.ok()) return status;
+  DatasetBase* finalized = nullptr;
+  status = tensorflow::data::FinalizeDataset(ctx_, dataset, &finalized);
+  if (!status.ok()) return status;
+  dataset_.reset(finalized);
+  IteratorContext::Params params(ctx_);
+  functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
+  params.function_handle_cache = functions_.get();
+  params.resource_mgr = &resources_;
+  params.cancellation_manager = cancellation_.get();
+  iterator_ctx_ = std::make_unique<IteratorContext>(std::move(params));
+  // A session that is closed, or an interrupted eager context, ends the epoch too.
+  if (ctx_->cancellation_manager() == nullptr) return absl::OkStatus();
+  return tensorflow::RegisterCancellationCallback(ctx_->cancellation_manager(), Canceller(), &disconnect_);
+}
+
+absl::Status Input::Start() {
+  const absl::Status status = Finalize();
+  if (!status.ok()) return status;
+  return dataset_->MakeIterator(iterator_ctx_.get(), /*parent=*/nullptr, kPrefix, &iterator_);
+}
+
+absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t position) {
+  const absl::Status status = Finalize();
+  if (!status.ok()) return status;
+  std::vector<tensorflow::VariantTensorData> data(saved.size());
+  std::vector<const tensorflow::VariantTensorData*> views;
+  for (size_t i = 0; i < saved.size(); ++i) {
+    if (!data[i].ParseFromString(saved[i])) return absl::DataLossError("a checkpoint of a channel's input is damaged");
+    views.push_back(&data[i]);
+  }
+  tensorflow::data::VariantTensorDataReader reader(views);
+  position_ = pulled_ = position;
+  return dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
+}
+
+void Input::PutBack(std::deque<std::pair<uint64_t, Tensors>> elements) { put_back_ = std::move(elements); }
+
+void Input::Skip(std::set<uint64_t> numbers) { skip_ = std::move(numbers); }
+
+absl::Status Input::Next(Tensors* element, bool* end) {
+  *end = false;
+  if (!put_back_.empty()) {
+    position_ = put_back_.front().first + 1;
+    *element = std::move(put_back_.front().second);
+    put_back_.pop_front();
+    return absl::OkStatus();
+  }
+  for (;;) {
+    element->clear();
+    const absl::Status status = iterator_->GetNext(iterator_ctx_.get(), element, end);
+    if (!status.ok() || *end) return status;
+    position_ = ++pulled_;
+    if (skip_.erase(pulled_ - 1) == 0) return absl::OkStatus();
+  }
+}
+
+absl::Status Input::Save(std::vector<std::string>* saved) {
+  tensorflow::data::SerializationContext::Params params(ctx_);
+  // A function with a state of its own (a generator, py_function) would come back without it.
+  params.external_state_policy = tensorflow::data::ExternalStatePolicy::POLICY_FAIL;
+  tensorflow::data::SerializationContext serialization(std::move(params));
+  tensorflow::data::VariantTensorDataWriter writer;
+  const absl::Status status = iterator_->Save(&serialization, &writer);
+  if (!status.ok()) return status;
+  std::vector<std::unique_ptr<tensorflow::VariantTensorData>> data;
+  writer.ReleaseData(&data);
+  saved->clear();
+  for (const auto& d : data) {
+    saved->emplace_back();
+    if (!d->SerializeToString(&saved->back())) return absl::InternalError("the state of the input can't be serialized");
+  }
+  return absl::OkStatus();
+}
+
+void Input::Close() {
+  if (disconnect_) disconnect_();
+  disconnect_ = nullptr;
+  cancellation_->StartCancel();
+  iterator_.reset();
+  dataset_.reset();
+  iterator_ctx_.reset();
+  functions_.reset();
+}
+
+}  // namespace hvdata

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The user's dataset as the dealer runs it: finalized, in an iterator context of its own.
+#ifndef HOROVOD_DATA_OPS_INPUT_H_
+#define HOROVOD_DATA_OPS_INPUT_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/cut.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/dataset.h"
+#include "tensorflow/core/framework/function_handle_cache.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace hvdata {
+
+class Input {
+ public:
+  // The dataset is input 0 of `ctx`, which must outlive this.
+  explicit Input(tensorflow::OpKernelContext* ctx);
+  ~Input();
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  // Makes the iterator, at the front.
+  absl::Status Start();
+  // Makes the iterator from what Save returned, `position` elements on.
+  absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position);
+  // Elements that come before those of the iterator, with their numbers.
+  void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
+  // Numbers of elements, still to come, that Next passes over.
+  void Skip(std::set<uint64_t> numbers);
+
+  absl::Status Next(Tensors* element, bool* end);
+  // The number of the element that Next returned last, plus one: elements of the epoch up to and with it.
+  uint64_t position() const { return position_; }
+  // The number of elements that came out of the iterator.
+  uint64_t pulled() const { return pulled_; }
+  // Elements put back and not yet returned.
+  const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
+
+  // The iterator's state in TensorFlow's own words. Fails for pipelines that can't be saved.
+  absl::Status Save(std::vector<std::string>* saved);
+
+  // Interrupts a Next() that waits; may be called when this object is gone.
+  std::function<void()> Canceller() const;
+  // Cancels and destroys the iterator.
+  void Close();
+
+ private:
+  absl::Status Finalize();
+
+  tensorflow::OpKernelContext* const ctx_;
+  const std::shared_ptr<tensorflow::CancellationManager> cancellation_;
+  std::function<void()> disconnect_;
+  tensorflow::ResourceMgr resources_;
+  std::unique_ptr<tensorflow::FunctionHandleCache> functions_;
+  std::unique_ptr<tensorflow::data::IteratorContext> iterator_ctx_;
+  tensorflow::core::RefCountPtr<tensorflow::data::DatasetBase> dataset_;
+  std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
+  std::deque<std::pair<uint64_t, Tensors>> put_back_;
+  std::set<uint64_t> skip_;
+  uint64_t position_ = 0, pulled_ = 0;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_OPS_INPUT_H_

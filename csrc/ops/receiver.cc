@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in engine/sink.
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "ops/bundle.h"
+#include "ops/status.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/dataset.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
+
+namespace hvdata {
+namespace {
+
+using tensorflow::DataTypeVector;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
+using tensorflow::data::DatasetBase;
+using tensorflow::data::DatasetContext;
+using tensorflow::data::DatasetIterator;
+using tensorflow::data::DatasetOpKernel;
+using tensorflow::data::IteratorBase;
+using tensorflow::data::IteratorContext;
+using tensorflow::data::IteratorStateReader;
+using tensorflow::data::IteratorStateWriter;
+using tensorflow::data::SerializationContext;
+
+struct Attributes {
+  int64_t channel = 0, session = 0, steps = 0;
+  std::string channel_name;
+  DataTypeVector types;
+  std::vector<PartialTensorShape> shapes;
+};
+
+// Keeps a channel in use while a dataset object of it lives.
+class ChannelUse {
+ public:
+  static absl::Status Make(const Attributes& attributes, std::unique_ptr<ChannelUse>* use) {
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    if (!engine || Engine::State() != EngineState::kRunning) return ToStatus(Engine::NotRunning());
+    if (static_cast<int64_t>(engine->session()) != attributes.session) {
+      return absl::FailedPreconditionError(
+          "the dataset of channel '" + attributes.channel_name +
+          "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
+    }
+    const auto channel = static_cast<uint32_t>(attributes.channel);
+    std::shared_ptr<Sink> sink = engine->UseChannel(channel);
+    if (!sink && engine->world().me().trains()) {
+      return absl::FailedPreconditionError("channel '" + attributes.channel_name + "' has been released on this rank");
+    }
+    use->reset(new ChannelUse(engine, channel, std::move(sink)));
+    return absl::OkStatus();
+  }
+  ~ChannelUse() {
+    if (const std::shared_ptr<Engine> engine = engine_.lock()) {
+      if (engine == Engine::Current()) engine->UnuseChannel(channel_);  // not in a forked child
+    }
+  }
+  // Null on a dedicated reader, whose dataset can be made but not iterated.
+  Sink* sink() const { return sink_.get(); }
+
+ private:
+  ChannelUse(const std::shared_ptr<Engine>& engine, uint32_t channel, std::shared_ptr<Sink> sink)
+      : engine_(engine), channel_(channel), sink_(std::move(sink)) {}
+
+  const std::weak_ptr<Engine> engine_;
+  const uint32_t channel_;
+  const std::shared_ptr<Sink> sink_;
+};
+
+class ReceiverOp : public DatasetOpKernel {
+ public:
+  explicit ReceiverOp(OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("channel", &attributes_.channel));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("session", &attributes_.session));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("steps", &attributes_.steps));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("channel_name", &attributes_.channel_name));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &attributes_.types));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &attributes_.shapes));
+  }
+
+  void MakeDataset(OpKernelContext* ctx, DatasetBase** output) override {
+    std::unique_ptr<ChannelUse> use;
+    OP_REQUIRES_OK(ctx, ChannelUse::Make(attributes_, &use));
+    *output = new Dataset(ctx, attributes_, std::move(use));
+  }
+
+ private:
+  class Dataset : public DatasetBase {
+   public:
+    Dataset(OpKernelContext* ctx, Attributes attributes, std::unique_ptr<ChannelUse> use)
+        : DatasetBase(DatasetContext(ctx)), attributes_(std::move(attributes)), use_(std::move(use)) {}
+
+    std::unique_ptr<IteratorBase> MakeIteratorInternal(const std::string& prefix) const override {
+      return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::HorovodData"});
+    }
+    const DataTypeVector& output_dtypes() const override { return attributes_.types; }
+    const std::vector<PartialTensorShape>& output_shapes() const override { return attributes_.shapes; }
+    std::string DebugString() const override { return "HorovodDataReceiver(" + attributes_.channel_name + ")::Dataset"; }
+    int64_t CardinalityInternal(tensorflow::data::CardinalityOptions) const override { return attributes_.steps; }
+    absl::Status InputDatasets(std::vector<const DatasetBase*>*) const override { return absl::OkStatus(); }
+    // Its state is saved with the iterator, so the iterator may be saved.
+    absl::Status CheckExternalState() const override { return absl::OkStatus(); }
+
+   protected:
+    // The attributes say everything; the copy that TensorFlow makes of this (rewriting, rebatching) is the same channel.
+    absl::Status AsGraphDefInternal(SerializationContext*, DatasetGraphDefBuilder* builder,
+                                    tensorflow::Node** output) const override {
+      std::vector<std::pair<tensorflow::StringPiece, tensorflow::AttrValue>> attrs(6);
+      const auto set = [&](size_t i, const char* name, const auto& value) {
+        attrs[i].first = name;
+        builder->BuildAttrValue(value, &attrs[i].second);
+      };
+      set(0, "channel", attributes_.channel);
+      set(1, "session", attributes_.session);
+      set(2, "steps", attributes_.steps);
+      set(3, "channel_name", attributes_.channel_name);
+      set(4, "output_types", attributes_.types);
+      set(5, "output_shapes", attributes_.shapes);
+      return builder->AddDataset(this, std::vector<tensorflow::Node*>{}, attrs, output);
+    }
+
+   private:
+    class Iterator : public DatasetIterator<Dataset> {
+     public:
+      explicit Iterator(const Params& params) : DatasetIterator<Dataset>(params) {}
+      ~Iterator() override {
+        if (sink() && Engine::Current()) sink()->Drop(&asker_);  // not in a forked child
+      }
+
+      absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
+        std::lock_guard<std::mutex> lock(mu_);
+        if (!sink()) return NoBatchesHere();
+        asker_.cancelled = false;
+        std::function<void()> deregister;
+        const absl::Status registered = tensorflow::RegisterCancellationCallback(
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&asker_); }, &deregister);
+        if (!registered.ok()) return registered;
+        Arrival arrival;
+        const Outcome outcome = Engine::State() == EngineState::kForked ? Engine::NotRunning()
+                                                                         : sink()->Next(&asker_, &arrival, end);
+        deregister();
+        if (!outcome.ok()) return ToStatus(outcome);
+        if (*end) return absl::OkStatus();
+        return TakeTensors(arrival.bundle, out);
+      }
+
+     protected:
+      absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
+        std::lock_guard<std::mutex> lock(mu_);
+        if (!sink()) return NoBatchesHere();
+        SinkState state;
+        const Outcome outcome = sink()->Save(&asker_, &state);
+        if (!outcome.ok()) return ToStatus(outcome);
+        absl::Status status = writer->WriteScalar(prefix(), "kind", static_cast<int64_t>(state.kind));
+        if (status.ok()) status = writer->WriteScalar(prefix(), "position", static_cast<int64_t>(state.position));
+        if (status.ok()) status = writer->WriteScalar(prefix(), "reader", tensorflow::tstring(state.reader));
+        return status;
+      }
+
+      absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
+        std::lock_guard<std::mutex> lock(mu_);
+        if (!sink()) return NoBatchesHere();
+        int64_t kind = 0, position = 0;
+        tensorflow::tstring words;
+        absl::Status status = reader->ReadScalar(prefix(), "kind", &kind);
+        if (status.ok()) status = reader->ReadScalar(prefix(), "position", &position);
+        if (status.ok()) status = reader->ReadScalar(prefix(), "reader", &words);
+        if (!status.ok()) return status;
+        SinkState state;
+        state.kind = static_cast<SinkState::Kind>(kind);
+        state.position = static_cast<uint64_t>(position);
+        state.reader = std::string(words);
+        return ToStatus(sink()->Restore(&asker_, state));
+      }
+
+     private:
+      Sink* sink() const { return dataset()->use_->sink(); }
+
+      absl::Status NoBatchesHere() const {
+        return absl::FailedPreconditionError("channel '" + dataset()->attributes_.channel_name +
+                                             "' has no batches for a dedicated reader: call horovod_data.serve() there");
+      }
+
+      std::mutex mu_;  // one GetNext at a time
+      Asker asker_;
+    };
+
+    const Attributes attributes_;
+    const std::unique_ptr<ChannelUse> use_;
+  };
+
+  Attributes attributes_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodDataReceiver").Device(tensorflow::DEVICE_CPU), ReceiverOp);
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/recycling_allocator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace hvdata {
+namespace {
+
+constexpr size_t kSmallest = 1 << 20;
+constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
+constexpr size_t kAlignment = 4096;
+
+class RecyclingAllocator : public tensorflow::Allocator {
+ public:
+  std::string Name() override { return "horovod_data_receive"; }
+
+  void* AllocateRaw(size_t, size_t bytes) override {
+    const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
+    std::unique_lock<std::mutex> lock(mu_);
+    in_use_ += size;
+    peak_ = std::max(peak_, in_use_);
+    // A buffer up to a quarter too large serves as well.
+    const auto found = kept_.lower_bound(size);
+    void* memory = nullptr;
+    if (found != kept_.end() && found->first <= size + size / 4) {
+      memory = found->second;
+      in_use_ += found->first - size;
+      kept_bytes_ -= found->first;
+      sizes_[memory] = found->first;
+      kept_.erase(found);
+      return memory;
+    }
+    Shrink();
+    lock.unlock();
+    memory = std::aligned_alloc(kAlignment, size);
+    lock.lock();
+    if (memory == nullptr) {
+      in_use_ -= size;
+      return nullptr;
+    }
+    sizes_[memory] = size;
+    return memory;
+  }
+
+  void DeallocateRaw(void* memory) override {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = sizes_.find(memory);
+    const size_t size = found->second;
+    sizes_.erase(found);
+    in_use_ -= size;
+    kept_bytes_ += size;
+    kept_.emplace(size, memory);
+    Shrink();
+  }
+
+ private:
+  // Buffers in use and kept together stay within the peak of those in use.
+  void Shrink() {
+    while (!kept_.empty() && in_use_ + kept_bytes_ > peak_) {
+      const auto smallest = kept_.begin();
+      kept_bytes_ -= smallest->first;
+      std::free(smallest->second);
+      kept_.erase(smallest);
+    }
+  }
+
+  std::mutex mu_;
+  std::multimap<size_t, void*> kept_;
+  std::unordered_map<void*, size_t> sizes_;
+  size_t in_use_ = 0, kept_bytes_ = 0, peak_ = 0;
+};
+
+}  // namespace
+
+tensorflow::Allocator* ReceiveAllocator(uint64_t bytes) {
+  static RecyclingAllocator* const recycling = new RecyclingAllocator;  // tensors may outlive every static
+  return bytes >= kSmallest ? recycling : tensorflow::cpu_allocator();
+}
+
+}  // namespace hvdata

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scatter and its gradient, gather: one tensor, cut by rows. Asynchronous kernels, so that several may be in flight.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "ops/bundle.h"
+#include "ops/status.h"
+#include "plan/plan.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace hvdata {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// What the two kernels have in common: name, root, and their part of a parcel.
+class ExchangeOp : public AsyncOpKernel {
+ public:
+  ExchangeOp(OpKernelConstruction* ctx, const char* name_attr) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(name_attr, &name_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("root", &root_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+  }
+
+ protected:
+  absl::Status Find(std::shared_ptr<Engine>* engine) const {
+    *engine = Engine::Current();
+    if (!*engine || Engine::State() != EngineState::kRunning) return ToStatus(Engine::NotRunning());
+    const World& world = (*engine)->world();
+    if (!world.me().trains()) return absl::FailedPreconditionError("a dedicated reader takes no part in a scatter");
+    if (root_ >= world.trainer_count()) {
+      return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + ", but there are only " +
+                                        std::to_string(world.trainer_count()) + " ranks");
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Where(const World& world) const { return "[" + world.Name(world.self) + ", scatter '" + name_ + "'] "; }
+
+  wire::Header MakeHeader(wire::Kind kind, uint64_t number) const {
+    wire::Header h;
+    h.kind = kind;
+    h.text = name_;
+    h.step = number;
+    h.a = root_;
+    return h;
+  }
+
+  static void SendTensor(Engine* engine, int trainer, wire::Header header, Tensor tensor) {
+    const World& world = engine->world();
+    const bool here = world.trainers[static_cast<size_t>(trainer)] == world.self;
+    const auto share = MakeShare({std::move(tensor)}, here, !here);
+    engine->exchange().SendTo(trainer, std::move(header), *share);
+  }
+
+  // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
+  absl::Status Take(const World& world, const wire::Header& header, const BundlePtr& bundle, Tensor* tensor) const {
+    if (header.b != kOk) return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
+    if (header.a != root_) {
+      return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + " here, but root=" +
+                                        std::to_string(header.a) + " on another rank");
+    }
+    std::vector<Tensor> tensors;
+    const absl::Status status = TakeTensors(bundle, &tensors);
+    if (!status.ok()) return status;
+    if (tensors[0].dtype() != dtype_) {
+      return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
+                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on the other rank");
+    }
+    *tensor = std::move(tensors[0]);
+    return absl::OkStatus();
+  }
+
+  static std::string error_of(const BundlePtr& bundle) {
+    std::vector<Tensor> tensors;
+    if (!TakeTensors(bundle, &tensors).ok() || tensors.empty()) return "unknown";
+    return std::string(tensors[0].scalar<tensorflow::tstring>()());
+  }
+
+  std::string name_;
+  int root_ = 0;
+  DataType dtype_ = tensorflow::DT_INVALID;
+};
+
+class ScatterOp : public ExchangeOp {
+ public:
+  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+    const uint64_t number = engine->exchange().NextNumber(name_);
+    if (engine->world().me().trainer == root_) {
+      const absl::Status status = SendParts(engine.get(), ctx->input(0), ctx->input(1), number);
+      if (!status.ok()) SendError(engine.get(), number, status);
+      OP_REQUIRES_OK_ASYNC(ctx, status, done);
+    }
+    engine->exchange().Expect(wire::Kind::kScatter, name_, number, root_,
+                              [this, ctx, engine, done = std::move(done)](Outcome outcome, wire::Header header,
+                                                                          BundlePtr bundle) {
+                                OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
+                                Tensor part;
+                                OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), header, bundle, &part), done);
+                                ctx->set_output(0, part);
+                                done();
+                              });
+  }
+
+ private:
+  absl::Status SendParts(Engine* engine, const Tensor& value, const Tensor& splits_tensor, uint64_t number) {
+    const World& world = engine->world();
+    const int n = world.trainer_count();
+    if (value.dims() == 0) return absl::InvalidArgumentError(Where(world) + "a scalar has no rows to scatter");
+    const int64_t rows = value.dim_size(0);
+    std::vector<int64_t> counts;
+    const auto splits = splits_tensor.flat<int64_t>();
+    for (int64_t i = 0; i < splits.size(); ++i) counts.push_back(splits(i));
+    if (counts.empty()) {
+      for (int t = 0; t < n; ++t) counts.push_back(plan::RowsOf(rows, n, t, plan::Remainder::kPartial).count);
+    }
+    int64_t sum = 0;
+    bool negative = false;
+    for (int64_t c : counts) {
+      sum += c;
+      negative = negative || c < 0;
+    }
+    if (static_cast<int>(counts.size()) != n || negative || sum != rows) {
+      std::string text;
+      for (int64_t c : counts) text += (text.empty() ? "" : ", ") + std::to_string(c);
+      return absl::InvalidArgumentError(Where(world) + "splits=[" + text + "] must be " + std::to_string(n) +
+                                        " numbers (one per rank), none negative, that add up to the " +
+                                        std::to_string(rows) + " rows of the tensor; their sum is " + std::to_string(sum));
+    }
+    int64_t begin = 0;
+    for (int t = 0; t < n; ++t) {
+      const int64_t end = begin + counts[static_cast<size_t>(t)];
+      SendTensor(engine, t, MakeHeader(wire::Kind::kScatter, number), value.Slice(begin, end));
+      begin = end;
+    }
+    return absl::OkStatus();
+  }
+
+  // The others wait for their parts: they get the error instead.
+  void SendError(Engine* engine, uint64_t number, const absl::Status& status) {
+    for (int t = 0; t < engine->world().trainer_count(); ++t) {
+      if (t == root_) continue;
+      Tensor text(tensorflow::DT_STRING, TensorShape({}));
+      text.scalar<tensorflow::tstring>()() = std::string(status.message());
+      wire::Header h = MakeHeader(wire::Kind::kScatter, number);
+      h.b = static_cast<int64_t>(status.code());
+      SendTensor(engine, t, std::move(h), std::move(text));
+    }
+  }
+};
+
+class GatherOp : public ExchangeOp {
+ public:
+  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+    // A gather is numbered apart from the scatter of the same name.
+    const uint64_t number = engine->exchange().NextNumber("gather " + name_);
+    const Tensor& part = ctx->input(0);
+    OP_REQUIRES_ASYNC(ctx, part.dims() > 0, absl::InvalidArgumentError("a scalar has no rows to gather"), done);
+    const World& world = engine->world();
+    SendTensor(engine.get(), root_, MakeHeader(wire::Kind::kGather, number), part);
+    if (world.me().trainer != root_) {
+      TensorShape shape = part.shape();
+      shape.set_dim(0, 0);
+      ctx->set_output(0, Tensor(dtype_, shape));
+      done();
+      return;
+    }
+    auto parts = std::make_shared<Parts>(static_cast<size_t>(world.trainer_count()));
+    for (int t = 0; t < world.trainer_count(); ++t) {
+      engine->exchange().Expect(
+          wire::Kind::kGather, name_, number, t,
+          [this, ctx, engine, parts, t, done](Outcome outcome, wire::Header header, BundlePtr bundle) {
+            absl::Status status = ToStatus(outcome);
+            if (status.ok()) status = Take(engine->world(), header, bundle, &parts->tensors[static_cast<size_t>(t)]);
+            parts->statuses[static_cast<size_t>(t)] = status;
+            if (--parts->missing == 0) Join(ctx, *parts, done);
+          });
+    }
+  }
+
+ private:
+  struct Parts {
+    explicit Parts(size_t n) : tensors(n), statuses(n), missing(static_cast<int>(n)) {}
+    std::vector<Tensor> tensors;
+    std::vector<absl::Status> statuses;
+    std::atomic<int> missing;
+  };
+
+  static void Join(OpKernelContext* ctx, const Parts& parts, const DoneCallback& done) {
+    for (const absl::Status& status : parts.statuses) OP_REQUIRES_OK_ASYNC(ctx, status, done);
+    Tensor value;
+    OP_REQUIRES_OK_ASYNC(ctx, tensorflow::tensor::Concat(parts.tensors, &value), done);
+    ctx->set_output(0, value);
+    done();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodDataScatter").Device(tensorflow::DEVICE_CPU), ScatterOp);
+REGISTER_KERNEL_BUILDER(Name("HorovodDataGather").Device(tensorflow::DEVICE_CPU), GatherOp);
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measurements of the bare transport, in the shape of the real thing: rank 0 deals shares to the others within a window.
+#ifndef HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
+#define HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "tests/transport_mpi_party.h"
+
+namespace hvdata {
+
+inline double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+inline double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+// Receive memory that is used again, as the engine's is.
+class Recycler : public std::enable_shared_from_this<Recycler> {
+ public:
+  std::shared_ptr<char> Take(size_t size) {
+    std::unique_ptr<char[]> memory;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        memory = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (!memory) memory.reset(new char[size]);
+    return std::shared_ptr<char>(memory.release(), [self = shared_from_this()](char* data) {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->free_.emplace_back(data);
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<char[]>> free_;
+};
+
+// Rank 0 sends `steps` shares of `size` bytes to every other rank, each once the one `window` steps before was taken.
+inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<int> taken(ranks, 0);
+  int came = 0;
+  std::vector<Landing> landings;
+  Mailbox mailbox([&](int source, const wire::Header& header, const Landing& landing) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (header.kind == wire::Kind::kTaken) {
+      taken[source] = static_cast<int>(header.step);
+    } else {
+      landings.push_back(landing);
+      ++came;
+    }
+    changed.notify_all();
+  });
+  auto recycler = std::make_shared<Recycler>();
+  mailbox.AllocateWith([recycler](size_t bytes) { return recycler->Take(bytes); });
+  const Block payload = Filled(1, size);
+  Transport transport(Duplicate(), &mailbox);
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double start = Now(), cpu = CpuSeconds();
+  if (rank == 0) {
+    for (int step = 0; step <= steps; ++step) {
+      std::unique_lock<std::mutex> lock(mutex);
+      const int needed = step == steps ? steps : step - window + 1;
+      changed.wait(lock, [&] { return *std::min_element(taken.begin() + 1, taken.end()) >= needed; });
+      lock.unlock();
+      if (step == steps) break;
+      for (int r = 1; r < ranks; ++r) {
+        Parcel parcel = FilledParcel(wire::Kind::kData, 0, 0, step, {0});
+        parcel.blocks[0] = payload;
+        transport.Send(r, std::move(parcel));
+      }
+    }
+  } else {
+    for (int step = 0; step < steps; ++step) {
+      std::unique_lock<std::mutex> lock(mutex);
+      changed.wait(lock, [&] { return came > step; });
+      landings.clear();
+      lock.unlock();
+      transport.Send(0, FilledParcel(wire::Kind::kTaken, 0, 0, step + 1, {}));
+    }
+  }
+  const double seconds = Now() - start;
+  double used = CpuSeconds() - cpu, all = 0;
+  MPI_Reduce(&used, &all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+  if (rank == 0) {
+    std::printf("stream %9zu bytes to %d ranks: %8.0f steps/s %7.3f GB/s  %4.2f cores\n", size, ranks - 1,
+                steps / seconds, 1e-9 * size * steps * (ranks - 1) / seconds, all / seconds);
+    std::fflush(stdout);
+  }
+}
+
+// Round trips between rank 0 and rank 1, answered on the communication thread; `pause` between two of them.
+inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pause) {
+  Transport* answer = nullptr;
+  Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
+    if (answer != nullptr) answer->Send(source, FilledParcel(wire::Kind::kData, 0, 0, header.step, {size}));
+  });
+  Transport transport(Duplicate(), &mailbox);
+  if (rank == 1) answer = &transport;
+  MPI_Barrier(MPI_COMM_WORLD);
+  double waited = 0;
+  for (int i = 0; rank == 0 && i < rounds; ++i) {
+    std::this_thread::sleep_for(pause);
+    const double start = Now();
+    transport.Send(1, FilledParcel(wire::Kind::kData, 0, 0, i, {size}));
+    mailbox.WaitFor(i + 1);
+    waited += Now() - start;
+  }
+  if (rank == 1) mailbox.WaitFor(rounds);
+  if (rank == 0) {
+    std::printf("ping   %9zu bytes, %3d ms apart: %8.1f us\n", size, static_cast<int>(pause.count()),
+                1e6 * waited / rounds);
+    std::fflush(stdout);
+  }
+}
+
+inline void Bench(int rank, int ranks) {
+  using std::chrono::milliseconds;
+  if (ranks < 2) return;
+  Ping(rank, 4096, 3000, milliseconds(0));
+  Ping(rank, 4096, 300, milliseconds(2));
+  Ping(rank, 4096, 50, milliseconds(20));
+  for (const auto& [size, steps] : {std::pair<size_t, int>{4096, 6000}, {65536, 4000}, {1 << 20, 1500}, {16 << 20, 100}}) {
+    for (int repeat = 0; repeat < 3; ++repeat) Stream(rank, ranks, size, steps, 2);
+  }
+}
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_

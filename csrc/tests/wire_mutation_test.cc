@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hostile messages: the same ones in every run, made for the sanitizers. wire_fuzz.cc goes on where these stop.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/wire_samples.h"
+#include "wire/header.h"
+
+namespace {
+thread_local size_t allocated = 0;  // bytes this thread has ever asked for
+}
+
+// Never inlined: GCC would see free() end what new began, and warn.
+#define NOINLINE __attribute__((noinline))
+NOINLINE void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  allocated += size;
+  return std::malloc(size);
+}
+NOINLINE void* operator new(size_t size) {
+  if (void* memory = operator new(size, std::nothrow)) return memory;
+  throw std::bad_alloc();
+}
+NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+NOINLINE void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+NOINLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+
+namespace hvdata::wire {
+namespace {
+
+// Checks one message, in a block of its exact size, and what decoding it allocates. True when it was accepted.
+bool Try(std::string_view message) {
+  const std::unique_ptr<char[]> exact(new char[message.size()]);
+  std::memcpy(exact.get(), message.data(), message.size());
+  const std::string_view bytes(exact.get(), message.size());
+  {
+    Header header;
+    std::string_view payload;
+    std::string error;
+    const size_t before = allocated;
+    Decode(bytes, &header, &payload, &error);
+    EXPECT_LE(allocated - before, 4 * message.size() + 1024) << "decoding " << message.size() << " bytes";
+  }
+  bool accepted;
+  EXPECT_EQ(Broken(bytes, &accepted), "");
+  return accepted;
+}
+
+TEST(Mutation, EverySingleBit) {
+  std::string message = Message(FullHeader());
+  for (size_t bit = 0; bit < 8 * message.size(); ++bit) {
+    message[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    Try(message);
+    ASSERT_FALSE(HasFailure()) << "bit " << bit;
+    message[bit / 8] ^= static_cast<char>(1 << bit % 8);
+  }
+}
+
+// Sizes and counts are the dangerous fields: every 1, 2, 4 and 8 bytes become numbers at the edges.
+TEST(Mutation, EveryNumberAtTheEdges) {
+  const std::string good = Message(FullHeader());
+  for (const size_t width : {1, 2, 4, 8}) {
+    for (size_t at = 0; at + width <= good.size(); ++at) {
+      for (const uint64_t value : {uint64_t{0}, uint64_t{0x7f}, ~uint64_t{0}, ~uint64_t{0} >> 1, uint64_t{1} << 63,
+                                   uint64_t{1} << 31, uint64_t{0x7fffffff}, uint64_t{0x10000}}) {
+        std::string message = good;
+        std::memcpy(&message[at], &value, width);
+        Try(message);
+        ASSERT_FALSE(HasFailure()) << "value " << value << " in " << width << " bytes at " << at;
+      }
+    }
+  }
+}
+
+void Mutate(std::mt19937_64* random, std::string* message) {
+  if (message->empty()) return;
+  const size_t at = (*random)() % message->size();
+  switch ((*random)() % 6) {
+    case 0: (*message)[at] ^= static_cast<char>(1 << (*random)() % 8); break;
+    case 1: (*message)[at] = static_cast<char>((*random)()); break;
+    case 2: message->resize(at); break;
+    case 3: message->append((*random)() % 40, static_cast<char>((*random)())); break;
+    case 4: message->erase(at, 1 + (*random)() % 16); break;
+    case 5: message->insert(at, message->substr((*random)() % message->size(), (*random)() % 32)); break;
+  }
+}
+
+TEST(Mutation, RandomOnes) {
+  std::mt19937_64 random(42);
+  int accepted = 0;
+  for (int i = 0; i < 200000; ++i) {
+    std::string message = Message(RandomHeader(&random));
+    for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) Mutate(&random, &message);
+    accepted += Try(message);
+    ASSERT_FALSE(HasFailure()) << "mutation " << i;
+  }
+  EXPECT_GT(accepted, 1000) << "too few get past the first checks";
+}
+
+TEST(Mutation, BytesWithoutSense) {
+  std::mt19937_64 random(43);
+  for (int i = 0; i < 20000; ++i) {
+    std::string message(random() % 200, '\0');
+    for (char& byte : message) byte = static_cast<char>(random());
+    // Every other one with a valid beginning, to get past it.
+    if (i % 2 == 0) message = Encode(Header()).substr(0, 7) + message;
+    Try(message);
+    ASSERT_FALSE(HasFailure()) << "message " << i;
+  }
+}
+
+}  // namespace
+}  // namespace hvdata::wire

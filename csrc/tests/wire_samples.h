@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers and the property that every message must have, for the tests of the wire format.
+#ifndef HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_
+#define HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "wire/header.h"
+
+namespace hvdata::wire {
+
+// Encoded, with inline payloads as it announces.
+inline std::string Message(const Header& header) {
+  std::string message = Encode(header);
+  for (const Component& component : header.components) {
+    if (component.where == Where::kInline) message.append(component.bytes, '\x5a');
+  }
+  return message;
+}
+
+// One that uses every field and every way to carry a payload.
+inline Header FullHeader() {
+  Header header;
+  header.kind = Kind::kData;
+  header.channel = 3;
+  header.epoch = 0x0102030405060708;
+  header.step = 17;
+  header.a = -1;
+  header.b = 1ll << 40;
+  header.text = std::string("a\0b", 3);
+  header.components = {
+      {1, Encoding::kRaw, Where::kInline, 24, {2, 3}},
+      {7, Encoding::kStrings, Where::kInline, 8, {1}},
+      {9, Encoding::kRaw, Where::kMessage, 3ull << 30, {3, 1 << 30}},
+      {1, Encoding::kRaw, Where::kInline, 4, {}},
+      {4, Encoding::kRaw, Where::kInline, 0, {0, int64_t{1} << 62}},
+  };
+  return header;
+}
+
+inline Header RandomHeader(std::mt19937_64* random) {
+  // Small numbers, large numbers and the ones at the edge alike.
+  const auto number = [random] { return (*random)() >> ((*random)() % 64); };
+  Header header;
+  header.kind = static_cast<Kind>(1 + (*random)() % static_cast<uint64_t>(Kind::kLast));
+  header.channel = static_cast<uint32_t>(number());
+  header.epoch = number();
+  header.step = number();
+  header.a = static_cast<int64_t>(number());
+  header.b = -static_cast<int64_t>(number() >> 1);
+  header.text.resize((*random)() % 4 == 0 ? (*random)() % 300 : 0);
+  for (char& c : header.text) c = static_cast<char>((*random)());
+  header.components.resize((*random)() % 5);
+  for (Component& component : header.components) {
+    component.dtype = static_cast<int32_t>(number());
+    component.encoding = static_cast<Encoding>((*random)() % 2);
+    component.where = static_cast<Where>((*random)() % 2);
+    component.bytes = component.where == Where::kInline ? (*random)() % 100 : number() >> 4;
+    component.dims.resize((*random)() % 6);
+    for (int64_t& dim : component.dims) dim = static_cast<int64_t>((*random)() % 1000);
+  }
+  return header;
+}
+
+// What holds for any bytes whatever: they are refused with a reason, or they are exactly what the encoder makes of the
+// decoded header, followed by the inline payloads it announces. Returns what is wrong, or nothing.
+inline std::string Broken(std::string_view message, bool* accepted) {
+  Header header;
+  std::string_view payload;
+  std::string error;
+  *accepted = Decode(message, &header, &payload, &error);
+  if (!*accepted) return error.empty() ? "refused without a reason" : "";
+  if (payload.data() + payload.size() != message.data() + message.size()) return "the payload is not the message's end";
+  if (Encode(header) != message.substr(0, message.size() - payload.size())) return "the header does not encode back";
+  uint64_t in_line = 0;
+  for (const Component& component : header.components) {
+    if (component.where == Where::kInline) in_line += component.bytes;
+  }
+  return in_line == payload.size() ? "" : "the inline payload has another size than announced";
+}
+
+}  // namespace hvdata::wire
+
+#endif  // HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// On the communication thread a failure is an exception: nothing can be mended halfway, and one place reports it.
+#ifndef HOROVOD_DATA_TRANSPORT_CHECK_H_
+#define HOROVOD_DATA_TRANSPORT_CHECK_H_
+
+#include <mpi.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace hvdata {
+
+constexpr int kNoPeer = -1;
+
+class TransportFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws TransportFailure, which names the call, the peer and MPI's reason, unless `code` is MPI_SUCCESS.
+inline void Check(int code, const char* call, int peer = kNoPeer) {
+  if (code == MPI_SUCCESS) return;
+  char reason[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  MPI_Error_string(code, reason, &length);
+  const std::string with = peer == kNoPeer ? "" : " with rank " + std::to_string(peer);
+  throw TransportFailure(std::string(call) + with + " failed: " + std::string(reason, length));
+}
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TRANSPORT_CHECK_H_

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/incoming.h"
+
+#include <cstring>
+#include <utility>
+
+#include "transport/check.h"
+#include "transport/layout.h"
+
+namespace hvdata {
+namespace {
+
+// Enough to drain a burst, few enough that sends and completions are never far away.
+constexpr int kMostPerProbe = 16;
+
+}  // namespace
+
+Incoming::Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests, Traffic* traffic)
+    : comm_(comm), inbox_(inbox), requests_(requests), traffic_(traffic) {
+  int size = 0;
+  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  sources_.resize(size);
+}
+
+bool Incoming::Probe() {
+  int taken = 0;
+  for (int misses = 0; taken < kMostPerProbe && misses < 2;) {
+    int found = 0;
+    MPI_Message message;
+    MPI_Status status;
+    Check(MPI_Improbe(MPI_ANY_SOURCE, kHeaderTag, comm_, &found, &message, &status), "MPI_Improbe");
+    if (!found) {
+      // Open MPI looks first and makes progress then: what that brings in is seen by the next look only, which must
+      // not be a nap away.
+      ++misses;
+      continue;
+    }
+    ++taken;
+    const int source = status.MPI_SOURCE;
+    int count = 0;
+    Check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count", source);
+
+    auto envelope = std::make_shared<Envelope>();
+    envelope->size = count;
+    envelope->buffer = pool_.Take(count);
+    sources_[source].envelopes.push_back(envelope);
+    MPI_Request request;
+    Check(MPI_Imrecv(envelope->buffer.get(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
+    requests_->Add(request, "MPI_Imrecv", source, [this, source, envelope](const MPI_Status&) {
+      envelope->received = true;
+      OpenEnvelopes(source);
+    });
+    traffic_->Received(count);
+    ++headers_;
+  }
+  return taken > 0;
+}
+
+// Headers are read in the order in which they were sent, however their receives complete: receives for payloads must
+// be posted in that order.
+void Incoming::OpenEnvelopes(int source) {
+  Source& from = sources_[source];
+  while (!from.envelopes.empty() && from.envelopes.front()->received) {
+    const std::shared_ptr<Envelope> envelope = std::move(from.envelopes.front());
+    from.envelopes.pop_front();
+    const std::string_view bytes(envelope->buffer.get(), envelope->size);
+    if (envelope->size == kPieceBytes) {
+      from.pieces.append(bytes);
+    } else if (from.pieces.empty()) {
+      Accept(source, bytes);
+    } else {
+      from.pieces.append(bytes);
+      Accept(source, std::exchange(from.pieces, {}));
+    }
+    pool_.Give(std::move(envelope->buffer), envelope->size);
+  }
+}
+
+void Incoming::Accept(int source, std::string_view message) {
+  auto arrival = std::make_shared<Arrival>();
+  std::string_view payload;
+  std::string error;
+  if (!wire::Decode(message, &arrival->header, &payload, &error)) {
+    throw TransportFailure("rank " + std::to_string(source) + " sent a message of " + std::to_string(message.size()) +
+                           " bytes that cannot be read: " + error);
+  }
+  const std::vector<wire::Component>& components = arrival->header.components;
+  if (!components.empty()) {
+    arrival->landing = inbox_->Place(source, arrival->header);
+    const std::vector<char*>& places = arrival->landing.places;
+    if (places.size() != components.size()) {
+      throw TransportFailure("no place was made for " + std::to_string(components.size()) +
+                             " components from rank " + std::to_string(source));
+    }
+    for (size_t i = 0; i < components.size(); ++i) {
+      const uint64_t bytes = components[i].bytes;
+      if (components[i].where == wire::Where::kMessage) {
+        ReceivePayload(source, arrival, places[i], bytes);
+      } else if (bytes > 0) {
+        std::memcpy(places[i], payload.data(), bytes);
+        payload.remove_prefix(bytes);
+      }
+    }
+  }
+  auto& waiting = sources_[source].arrivals;
+  const uint32_t channel = arrival->header.channel;
+  const auto at = waiting.find(channel);
+  if (at != waiting.end()) {
+    at->second.push_back(std::move(arrival));
+  } else if (arrival->missing > 0) {
+    waiting[channel].push_back(std::move(arrival));
+  } else {
+    Deliver(source, arrival.get());
+  }
+}
+
+void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes) {
+  ForEachPayloadPiece(bytes, [&](uint64_t offset, int expected) {
+    MPI_Request request;
+    Check(MPI_Irecv(place + offset, expected, MPI_BYTE, source, kPayloadTag, comm_, &request), "MPI_Irecv", source);
+    ++arrival->missing;
+    requests_->Add(request, "MPI_Irecv", source, [this, source, arrival, expected](const MPI_Status& status) {
+      int count = 0;
+      Check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count", source);
+      if (count != expected) {
+        throw TransportFailure("rank " + std::to_string(source) + " sent " + std::to_string(count) +
+                               " bytes of a payload instead of " + std::to_string(expected));
+      }
+      traffic_->Received(count);
+      if (--arrival->missing == 0) DeliverComplete(source, arrival->header.channel);
+    });
+  });
+}
+
+void Incoming::DeliverComplete(int source, uint32_t channel) {
+  auto& waiting = sources_[source].arrivals;
+  const auto at = waiting.find(channel);
+  std::deque<ArrivalPtr>& queue = at->second;
+  while (!queue.empty() && queue.front()->missing == 0) {
+    Deliver(source, queue.front().get());
+    queue.pop_front();
+  }
+  if (queue.empty()) waiting.erase(at);
+}
+
+void Incoming::Deliver(int source, Arrival* arrival) {
+  inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
+}
+
+}  // namespace hvdata

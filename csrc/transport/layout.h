@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a parcel is laid out in MPI messages. Both ends derive the messages from the same header, so that none of them
+// needs a frame of its own:
+//   1. the encoded header and the inline payloads, tag kHeaderTag;
+//   2. each component placed as a message, in order, tag kPayloadTag.
+// Either is cut into pieces of kPieceBytes, because MPI counts are ints. Messages of one sender and tag don't overtake
+// each other: that alone matches pieces to places.
+#ifndef HOROVOD_DATA_TRANSPORT_LAYOUT_H_
+#define HOROVOD_DATA_TRANSPORT_LAYOUT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace hvdata {
+
+// One tag per class of message, never per step: MPI may allow no more than 32767 of them.
+constexpr int kHeaderTag = 1;
+constexpr int kPayloadTag = 2;
+
+#ifndef HVDATA_PIECE_BYTES  // tests choose tiny pieces, which all ranks must do alike
+#define HVDATA_PIECE_BYTES (1 << 30)
+#endif
+constexpr uint64_t kPieceBytes = HVDATA_PIECE_BYTES;
+
+// Calls visit(offset, count) for each piece of a payload. A payload without bytes has none.
+template <typename Visitor>
+void ForEachPayloadPiece(uint64_t bytes, Visitor visit) {
+  for (uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
+    visit(offset, static_cast<int>(std::min(kPieceBytes, bytes - offset)));
+  }
+}
+
+// The same for a header message. Its receiver doesn't know the size: the first piece that is not full is the last, and
+// may be empty.
+template <typename Visitor>
+void ForEachHeaderPiece(uint64_t bytes, Visitor visit) {
+  for (uint64_t offset = 0; offset <= bytes; offset += kPieceBytes) {
+    visit(offset, static_cast<int>(std::min(kPieceBytes, bytes - offset)));
+  }
+}
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TRANSPORT_LAYOUT_H_

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/outgoing.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "transport/check.h"
+#include "transport/layout.h"
+#include "transport/placement.h"
+
+namespace hvdata {
+namespace {
+
+// Memory that MPI reads until all sends of a parcel are complete.
+struct Departing {
+  std::string message;
+  std::vector<Block> blocks;
+};
+
+bool DebugWanted() {
+  const char* value = std::getenv("HOROVOD_DATA_DEBUG");
+  return value != nullptr && std::string(value) == "1";
+}
+
+void PrintParcel(int rank, int dest, const wire::Header& header) {
+  uint64_t bytes = 0;
+  for (const wire::Component& component : header.components) bytes += component.bytes;
+  std::fprintf(stderr,
+               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 " step %" PRIu64 ", %zu components, %" PRIu64
+               " bytes\n",
+               rank, dest, wire::KindName(header.kind), header.channel, header.epoch, header.step,
+               header.components.size(), bytes);
+}
+
+}  // namespace
+
+Outgoing::Outgoing(MPI_Comm comm, Requests* requests, Traffic* traffic)
+    : comm_(comm), requests_(requests), traffic_(traffic), debug_(DebugWanted()) {
+  int size = 0;
+  Check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  headers_.resize(size);
+}
+
+void Outgoing::Submit(int dest, Parcel parcel) {
+  std::vector<wire::Component>& components = parcel.header.components;
+  if (parcel.blocks.size() != components.size()) {
+    throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components.size()) +
+                           " components and " + std::to_string(parcel.blocks.size()) + " blocks");
+  }
+  Placement placement;
+  uint64_t inline_bytes = 0;
+  for (size_t i = 0; i < components.size(); ++i) {
+    components[i].bytes = parcel.blocks[i].size;
+    components[i].where = placement.Choose(components[i].bytes);
+    if (components[i].where == wire::Where::kInline) inline_bytes += components[i].bytes;
+  }
+  if (debug_) PrintParcel(rank_, dest, parcel.header);
+
+  auto departing = std::make_shared<Departing>();
+  std::string& message = departing->message;
+  message = wire::Encode(parcel.header);
+  message.reserve(message.size() + inline_bytes);
+  for (size_t i = 0; i < components.size(); ++i) {
+    Block& block = parcel.blocks[i];
+    if (components[i].where == wire::Where::kMessage) {
+      departing->blocks.push_back(std::move(block));
+    } else if (block.size > 0) {
+      message.append(block.data, block.size);
+    }
+  }
+
+  const auto post = [&](const char* data, int count, int tag) {
+    MPI_Request request;
+    Check(MPI_Isend(data, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
+    requests_->Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
+    traffic_->Sent(count);
+  };
+  ForEachHeaderPiece(message.size(), [&](uint64_t offset, int count) {
+    post(message.data() + offset, count, kHeaderTag);
+    ++headers_[dest];
+  });
+  for (const Block& block : departing->blocks) {
+    ForEachPayloadPiece(block.size,
+                        [&](uint64_t offset, int count) { post(block.data + offset, count, kPayloadTag); });
+  }
+}
+
+}  // namespace hvdata

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/requests.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "transport/check.h"
+
+namespace hvdata {
+namespace {
+
+// A look at an unfinished request may cost a turn of MPI's progress engine. With thousands of requests nothing else
+// would ever get its turn.
+constexpr size_t kMostPerTest = 64;
+
+}  // namespace
+
+void Requests::Add(MPI_Request request, const char* call, int peer, Done done) {
+  requests_.push_back({request, call, peer, std::move(done)});
+}
+
+// One MPI_Test each, because the errors of MPI_Testsome belong to no communicator: MPICH gives them to a handler that is
+// not ours and ends the job. (For some errors it does so here too; then its own text is the last word.)
+bool Requests::Test() {
+  bool any = false;
+  for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {
+    if (next_ >= requests_.size()) next_ = 0;
+    Request& request = requests_[next_];
+    int done = 0;
+    MPI_Status status;
+    Check(MPI_Test(&request.handle, &done, &status), request.call, request.peer);
+    if (!done) {
+      ++next_;
+      continue;
+    }
+    any = true;
+    Remove(next_).done(status);  // which may add requests
+  }
+  return any;
+}
+
+Requests::Request Requests::Remove(size_t index) {
+  std::swap(requests_[index], requests_.back());
+  Request removed = std::move(requests_.back());
+  requests_.pop_back();
+  return removed;
+}
+
+void Requests::Abandon() {
+  struct Kept {
+    std::vector<Request> requests;
+    Kept* next;
+  };
+  static std::atomic<Kept*> all{nullptr};
+  auto* kept = new Kept{std::move(requests_), nullptr};
+  kept->next = all.exchange(kept);
+  requests_.clear();
+}
+
+}  // namespace hvdata

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "transport/check.h"
+#include "transport/departure.h"
+#include "transport/incoming.h"
+#include "transport/outgoing.h"
+#include "transport/pace.h"
+#include "transport/requests.h"
+#include "transport/traffic.h"
+
+namespace hvdata {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kTickEvery = std::chrono::milliseconds(100);
+
+std::string WhereAmI(int rank) {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return "rank " + std::to_string(rank) + " on " + host;
+}
+
+// A thread inherits the signal mask of its maker. With all signals blocked no handler of the user's program runs on it.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+class Transport::Impl {
+ public:
+  Impl(MPI_Comm comm, Inbox* inbox)
+      : comm_(comm),
+        inbox_(inbox),
+        outgoing_(comm, &requests_, &traffic_),
+        incoming_(comm, inbox, &requests_, &traffic_),
+        departure_(comm) {
+    Check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+    const AllSignalsBlocked blocked;
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Impl() {
+    Leave();
+    thread_.join();
+  }
+
+  void Send(int dest, Parcel parcel) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return;  // `parcel` is destroyed when this lock is gone: parameters outlive locals
+    queue_.push_back({dest, std::move(parcel)});
+    if (napping_) wake_.notify_one();
+  }
+
+  void Leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    leaving_ = true;
+    wake_.notify_one();
+  }
+
+  bool Join(double seconds) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto ended = [this] { return ended_; };
+    if (seconds < 0) {
+      over_.wait(lock, ended);
+      return true;
+    }
+    return over_.wait_for(lock, std::chrono::duration<double>(seconds), ended);
+  }
+
+  TransportStats Stats() const { return traffic_.Read(); }
+
+ private:
+  struct Queued {
+    int dest;
+    Parcel parcel;
+  };
+
+  void Run() {
+    pthread_setname_np(pthread_self(), "hvdata-comm");
+    prctl(PR_SET_TIMERSLACK, 1);  // ns: by default a nap of 50 us lasts more than 100 us
+    try {
+      while (Round()) {
+      }
+      int finalized = 0;
+      MPI_Finalized(&finalized);
+      if (!finalized) Check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+    } catch (const std::exception& failure) {
+      requests_.Abandon();
+      sending_.clear();
+      inbox_->Broken(WhereAmI(rank_) + ": " + failure.what() +
+                     ". No more batches can be moved: look for the first error that any rank printed");
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      leaving_ = true;  // nobody queues any more
+      sending_.swap(queue_);
+    }
+    sending_.clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    over_.notify_all();
+  }
+
+  // One look at everything. False when the thread may end.
+  bool Round() {
+    bool leaving;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      sending_.swap(queue_);
+      leaving = leaving_;
+    }
+    bool news = !sending_.empty();
+    for (Queued& queued : sending_) outgoing_.Submit(queued.dest, std::move(queued.parcel));
+    sending_.clear();
+    news |= incoming_.Probe();
+    news |= requests_.Test();
+    if (leaving) {
+      // Everything that was sent before Leave() has been submitted: `leaving` was read together with the queue.
+      news |= !departure_.Begun();
+      departure_.Begin(outgoing_.Headers());
+      if (departure_.Over(incoming_.Headers()) && requests_.Empty()) return false;
+    }
+
+    const Clock::time_point now = Clock::now();
+    if (now >= next_tick_) {
+      inbox_->Tick();
+      next_tick_ = now + kTickEvery;
+    }
+    if (news) last_news_ = now;
+    Rest(Nap(now - last_news_, !requests_.Empty()));
+    return true;
+  }
+
+  void Rest(std::chrono::microseconds nap) {
+    if (nap.count() == 0) {
+      sched_yield();
+      return;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!queue_.empty() || leaving_ != departure_.Begun()) return;
+    napping_ = true;
+    wake_.wait_for(lock, nap);
+    napping_ = false;
+  }
+
+  MPI_Comm comm_;
+  Inbox* const inbox_;
+  int rank_ = 0;
+
+  // Shared with the callers. Never held while MPI, the inbox or a block's owner is called.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, over_;
+  std::vector<Queued> queue_;
+  bool napping_ = false, leaving_ = false, ended_ = false;
+
+  // The thread's own.
+  Traffic traffic_;
+  Requests requests_;
+  Outgoing outgoing_;
+  Incoming incoming_;
+  Departure departure_;
+  std::vector<Queued> sending_;
+  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_ + kTickEvery;
+
+  std::thread thread_;
+};
+
+Transport::Transport(MPI_Comm comm, Inbox* inbox) : impl_(std::make_unique<Impl>(comm, inbox)) {}
+Transport::~Transport() = default;
+void Transport::Send(int dest, Parcel parcel) { impl_->Send(dest, std::move(parcel)); }
+void Transport::Leave() { impl_->Leave(); }
+bool Transport::Join(double seconds) { return impl_->Join(seconds); }
+TransportStats Transport::Stats() const { return impl_->Stats(); }
+
+}  // namespace hvdata

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communication thread: every MPI call after start-up is made on it. Carries parcels (a header and its payloads)
+// between the processes of one communicator, in order per (sender, channel). Knows MPI, but no TensorFlow.
+#ifndef HOROVOD_DATA_TRANSPORT_TRANSPORT_H_
+#define HOROVOD_DATA_TRANSPORT_TRANSPORT_H_
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wire/header.h"
+
+namespace hvdata {
+
+// Bytes that stay valid and unchanged while `owner` lives.
+struct Block {
+  const char* data = nullptr;
+  size_t size = 0;
+  std::shared_ptr<const void> owner;
+};
+
+// What is sent: components[i] of the header describes blocks[i]. The transport sets every component's `where`.
+struct Parcel {
+  wire::Header header;
+  std::vector<Block> blocks;
+};
+
+// Memory that payloads are received into: places[i] has room for components[i].bytes.
+struct Landing {
+  std::vector<char*> places;
+  std::shared_ptr<void> owner;
+};
+
+// The receiving side, called on the communication thread alone. Must not block nor run user code.
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  // Memory for the payloads of a header that has just come in. Called once for each header that has components.
+  virtual Landing Place(int source, const wire::Header& header) = 0;
+  // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
+  virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
+  // About every 100 ms: for clocks and watches.
+  virtual void Tick() = 0;
+  // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.
+  virtual void Broken(const std::string& what) = 0;
+};
+
+// What the thread has done so far. Bytes handed to MPI: headers with their inline payloads, and payload messages.
+struct TransportStats {
+  uint64_t messages_sent = 0, bytes_sent = 0, messages_received = 0, bytes_received = 0;
+};
+
+class Transport {
+ public:
+  // `comm` is ours alone (a duplicate made by the caller) and has MPI_ERRORS_RETURN; freed when the thread has ended.
+  // `inbox` must outlive the thread.
+  Transport(MPI_Comm comm, Inbox* inbox);
+  ~Transport();  // Leave() and Join() if that has not been done
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  // Sends `parcel` to `dest`, another rank of the communicator. From any thread, at any time before Leave(); never
+  // waits. Blocks' owners are held until MPI has done with them. Parcels sent by one thread to one rank arrive in order.
+  void Send(int dest, Parcel parcel);
+
+  // This process will send nothing more. The thread goes on receiving until every process of the communicator has
+  // left and has seen its sends complete (a non-blocking barrier); then it ends. Returns at once.
+  void Leave();
+
+  // Waits until the thread has ended; true if it has within `seconds` (< 0: for ever).
+  bool Join(double seconds);
+
+  TransportStats Stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TRANSPORT_TRANSPORT_H_

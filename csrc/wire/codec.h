@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// How single fields are written and read. Writer and Reader have the same members, so that one list of fields serves
+// both directions and the two cannot disagree.
+#ifndef HOROVOD_DATA_WIRE_CODEC_H_
+#define HOROVOD_DATA_WIRE_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace hvdata::wire {
+
+// Byte by byte, so that it holds on any machine; compilers make one load or store of it.
+template <typename T>
+void AppendLittleEndian(T value, std::string* out) {
+  char bytes[sizeof(T)];
+  auto rest = static_cast<uint64_t>(value);
+  for (char& byte : bytes) {
+    byte = static_cast<char>(rest & 0xff);
+    rest >>= 8;
+  }
+  out->append(bytes, sizeof(T));
+}
+
+template <typename T>
+T LoadLittleEndian(const char* bytes) {
+  uint64_t value = 0;
+  for (size_t i = sizeof(T); i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return static_cast<T>(value);
+}
+
+class Writer {
+ public:
+  explicit Writer(std::string* out) : out_(out) {}
+
+  template <typename T>
+  void Int(const char* /*field*/, const T& value) {
+    AppendLittleEndian(value, out_);
+  }
+
+  template <typename E>
+  void Enum(const char* /*field*/, const E& value, E /*first*/, E /*last*/) {
+    AppendLittleEndian(static_cast<std::underlying_type_t<E>>(value), out_);
+  }
+
+  void Text(const char* /*field*/, const std::string& text, uint64_t /*most*/) {
+    AppendLittleEndian(static_cast<uint32_t>(text.size()), out_);
+    out_->append(text);
+  }
+
+  // The size of a list, as a `Size`. The caller goes on with its items.
+  template <typename Size, typename T>
+  void List(const char* /*field*/, const std::vector<T>& list, uint64_t /*most*/, size_t /*item_bytes*/) {
+    AppendLittleEndian(static_cast<Size>(list.size()), out_);
+  }
+
+ private:
+  std::string* out_;
+};
+
+// After its first failure a Reader reads zeros and empty lists; that first failure is the one it reports.
+class Reader {
+ public:
+  explicit Reader(std::string_view message) : rest_(message), size_(message.size()) {}
+
+  template <typename T>
+  void Int(const char* field, T& value) {
+    const char* bytes = Take(field, sizeof(T));
+    value = bytes == nullptr ? T{} : LoadLittleEndian<T>(bytes);
+  }
+
+  template <typename E>
+  void Enum(const char* field, E& value, E first, E last) {
+    std::underlying_type_t<E> number;
+    Int(field, number);
+    if (ok() && (number < static_cast<decltype(number)>(first) || number > static_cast<decltype(number)>(last))) {
+      Fail("it has the unknown " + std::string(field) + " " + std::to_string(number));
+    }
+    value = ok() ? static_cast<E>(number) : first;
+  }
+
+  void Text(const char* field, std::string& text, uint64_t most) {
+    const auto size = Size<uint32_t>(field, most, 1);
+    const char* bytes = Take(field, size);
+    if (bytes != nullptr) text.assign(bytes, size);
+  }
+
+  // Makes room for the list's items. Each takes at least `item_bytes` of the message, which bounds that room.
+  template <typename SizeType, typename T>
+  void List(const char* field, std::vector<T>& list, uint64_t most, size_t item_bytes) {
+    list.resize(Size<SizeType>(field, most, item_bytes));
+  }
+
+  void Fail(std::string why) {
+    if (ok()) error_ = std::move(why);
+    rest_ = {};
+  }
+  bool ok() const { return error_.empty(); }
+  const std::string& error() const { return error_; }
+  std::string_view rest() const { return rest_; }
+
+ private:
+  const char* Take(const char* field, size_t size) {
+    if (ok() && size > rest_.size()) Fail(EndsIn(field));
+    if (!ok()) return nullptr;
+    const char* bytes = rest_.data();
+    rest_.remove_prefix(size);
+    return bytes;
+  }
+
+  template <typename T>
+  size_t Size(const char* field, uint64_t most, size_t item_bytes) {
+    T size;
+    Int(field, size);
+    if (size > most) {
+      Fail("its " + std::string(field) + " has size " + std::to_string(size) + ", above the limit of " +
+           std::to_string(most));
+    } else if (size > rest_.size() / item_bytes) {
+      Fail(EndsIn(field));
+    }
+    return ok() ? size : 0;
+  }
+
+  std::string EndsIn(const char* field) const {
+    return "it ends within its " + std::string(field) + ", after " + std::to_string(size_) + " bytes";
+  }
+
+  std::string_view rest_;
+  size_t size_;
+  std::string error_;
+};
+
+}  // namespace hvdata::wire
+
+#endif  // HOROVOD_DATA_WIRE_CODEC_H_

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/strings.h"
+
+#include "wire/codec.h"
+
+namespace hvdata::wire {
+
+std::string EncodeStrings(const std::vector<std::string_view>& strings) {
+  size_t size = strings.size() * sizeof(uint64_t);
+  for (const std::string_view string : strings) size += string.size();
+  std::string bytes;
+  bytes.reserve(size);
+  for (const std::string_view string : strings) AppendLittleEndian<uint64_t>(string.size(), &bytes);
+  for (const std::string_view string : strings) bytes.append(string);
+  return bytes;
+}
+
+bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings) {
+  strings->clear();
+  // Before anything is allocated: `count` comes from the other side too.
+  if (count > bytes.size() / sizeof(uint64_t)) return false;
+  strings->reserve(count);
+  std::string_view rest = bytes.substr(count * sizeof(uint64_t));
+  for (size_t i = 0; i < count; ++i) {
+    const auto size = LoadLittleEndian<uint64_t>(bytes.data() + i * sizeof(uint64_t));
+    if (size > rest.size()) return false;
+    strings->push_back(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  return rest.empty();
+}
+
+}  // namespace hvdata::wire

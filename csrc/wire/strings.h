@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor of strings as one block of bytes: the lengths (uint64 each, little-endian), then the bytes of all strings.
+#ifndef HOROVOD_DATA_WIRE_STRINGS_H_
+#define HOROVOD_DATA_WIRE_STRINGS_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvdata::wire {
+
+std::string EncodeStrings(const std::vector<std::string_view>& strings);
+
+// The `count` strings in `bytes`, as views into it. False when `bytes` is not exactly such an encoding.
+bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings);
+
+}  // namespace hvdata::wire
+
+#endif  // HOROVOD_DATA_WIRE_STRINGS_H_

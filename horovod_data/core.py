@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C functions of csrc/engine/c_api.h, typed. Errors are raised; waits come back to Python every slice for Ctrl-C."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import json
+import struct
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Callable, NoReturn, Optional, Sequence
+
+from . import loader
+
+# A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
+SLICE_MS = 100
+_PENDING = -1
+
+# absl::StatusCode to what Python calls it; anything else is a RuntimeError.
+_EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError, 12: NotImplementedError}
+
+
+class State(enum.IntEnum):
+    """What hvdata_state() says of this process's engine."""
+
+    NEVER_STARTED = 0
+    RUNNING = 1
+    SHUT_DOWN = 2
+    BROKEN = 3
+    FORKED = 4
+
+
+class ThreadLevel(enum.IntEnum):
+    """MPI's thread levels; NONE while MPI is not initialised."""
+
+    NONE = -1
+    SINGLE = 0
+    FUNNELED = 1
+    SERIALIZED = 2
+    MULTIPLE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class MpiState:
+    """Whether MPI is there, and how many threads may call it."""
+
+    initialized: bool
+    finalized: bool
+    thread_level: ThreadLevel
+
+    @property
+    def usable(self) -> bool:
+        """MPI has been initialised and not yet finalised."""
+        return self.initialized and not self.finalized
+
+
+@dataclasses.dataclass(frozen=True)
+class Contribution:
+    """What some ranks of the communicator, all of them alike, put into an agreement."""
+
+    ranks: tuple[int, ...]
+    payload: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelConfig:
+    """hvdata_channel_config: see c_api.h."""
+
+    number: int
+    name: str
+    batch: int
+    schedule: int
+    remainder: int
+    prefetch: int
+    component_names: Sequence[str]
+    empty_rules: Sequence[int]
+    add_weight: bool
+    weight_component: int
+    is_source: bool
+
+
+class _ChannelConfig(ctypes.Structure):
+    _fields_ = [
+        ("number", c_uint32),
+        ("name", c_char_p),
+        ("batch", c_int),
+        ("schedule", c_int),
+        ("remainder", c_int),
+        ("prefetch", c_int),
+        ("components", c_int),
+        ("component_names", POINTER(c_char_p)),
+        ("empty_rules", POINTER(c_int)),
+        ("add_weight", c_int),
+        ("weight_component", c_int),
+        ("is_source", c_int),
+    ]
+
+
+# Results that are bytes come as a pointer and a length; c_char_p would stop at the first NUL.
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "last_error": (c_char_p, []),
+    "build_info": (c_char_p, []),
+    "mpi_query": (c_int, [POINTER(c_int), POINTER(c_int), POINTER(c_int)]),
+    "mpi_init": (c_int, []),
+    "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
+    "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
+    "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
+    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_double, c_double]),
+    "state": (c_int, []),
+    "bye": (c_int, []),
+    "wait_all_bye": (c_int, [c_int]),
+    "refuse_agreements": (c_int, [c_char_p]),
+    "stop": (c_int, []),
+    "abort": (None, [c_int]),
+    "stats": (c_char_p, []),
+    "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
+    "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
+    "channel_create": (c_int, [POINTER(_ChannelConfig)]),
+    "channel_use": (c_int, [c_uint32]),
+    "channel_unuse": (c_int, [c_uint32]),
+    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64)]),
+    "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
+    "session": (c_uint64, []),
+}
+
+_functions: dict[str, Any] = {}
+
+
+def _call(name: str, *args: Any) -> Any:
+    """Calls hvdata_<name>, without the GIL."""
+    function = _functions.get(name)
+    if function is None:
+        function = getattr(loader.load().dll, "hvdata_" + name)
+        function.restype, function.argtypes = _PROTOTYPES[name]
+        _functions[name] = function
+    return function(*args)
+
+
+def _raise(code: int) -> NoReturn:
+    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
+    raise _EXCEPTIONS.get(code, RuntimeError)(text)
+
+
+def _check(name: str, *args: Any) -> None:
+    code = _call(name, *args)
+    if code != 0:
+        _raise(code)
+
+
+def _wait(call: Callable[[], int]) -> None:
+    """Repeats a sliced wait until it is over. In the main thread signals are handled between the slices."""
+    while (code := call()) == _PENDING:
+        pass
+    if code != 0:
+        _raise(code)
+
+
+def _records(data: bytes) -> list[bytes]:
+    """Splits a sequence of (uint64 length, bytes)."""
+    records, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        at += 8
+        records.append(data[at:at + length])
+        at += length
+    return records
+
+
+def _contributions(data: bytes) -> list[Contribution]:
+    """Splits a sequence of (uint64 count, count x uint64 rank, uint64 length, bytes)."""
+    contributions, at = [], 0
+    while at < len(data):
+        (count,) = struct.unpack_from("<Q", data, at)
+        *ranks, length = struct.unpack_from(f"<{count + 1}Q", data, at + 8)
+        at += 8 * (count + 2)
+        contributions.append(Contribution(tuple(ranks), data[at:at + length]))
+        at += length
+    return contributions
+
+
+def build_info() -> dict[str, str]:
+    """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    return dict(json.loads(_call("build_info")))
+
+
+# ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
+
+
+def mpi_query() -> MpiState:
+    """Whether MPI has been initialised, by whomever."""
+    initialized, finalized, level = c_int(), c_int(), c_int()
+    _check("mpi_query", byref(initialized), byref(finalized), byref(level))
+    return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))
+
+
+def mpi_init() -> None:
+    """MPI_Init_thread(MPI_THREAD_MULTIPLE): collective over the launched job."""
+    _check("mpi_init")
+
+
+def comm_info(comm: Optional[int]) -> tuple[int, int]:
+    """(rank, size) in `comm`."""
+    rank, size = c_int(), c_int()
+    _check("comm_info", comm, byref(rank), byref(size))
+    return rank.value, size.value
+
+
+def comm_world_ranks(comm: Optional[int]) -> list[int]:
+    """The rank in MPI_COMM_WORLD of every rank of `comm`."""
+    ranks = (c_int * comm_info(comm)[1])()
+    _check("comm_world_ranks", comm, ranks)
+    return list(ranks)
+
+
+def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
+    """Everybody's `mine`, in rank order. Collective on `comm`; blocks."""
+    data, size = c_void_p(), c_size_t()
+    _check("comm_exchange", comm, mine, len(mine), byref(data), byref(size))
+    return _records(ctypes.string_at(data.value or 0, size.value))
+
+
+# ---- The engine.
+
+
+def start(comm: Optional[int], reader_index: Sequence[int], trainer_index: Sequence[int], hosts: Sequence[str],
+          stall_seconds: float, timeout_seconds: float) -> None:
+    """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`."""
+    n = len(hosts)
+    _check("start", comm, (c_int * n)(*reader_index), (c_int * n)(*trainer_index),
+           (c_char_p * n)(*[host.encode() for host in hosts]), stall_seconds, timeout_seconds)
+
+
+def state() -> State:
+    """The state of this process's engine. Never fails."""
+    return State(_call("state"))
+
+
+def bye() -> None:
+    """Closes this trainer's lanes and says that it is done. May be repeated."""
+    _check("bye")
+
+
+def wait_all_bye() -> None:
+    """Waits until every trainer has said bye()."""
+    _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
+
+
+def refuse_agreements(why: str) -> None:
+    """From now on this process refuses the agreements that others begin, and tells them why."""
+    _check("refuse_agreements", why.encode())
+
+
+def stop() -> None:
+    """Ends all sources and leaves the transport; after bye() and, on a reader, wait_all_bye()."""
+    _check("stop")
+
+
+def abort(status: int) -> NoReturn:
+    """Ends the whole job at once with `status`."""
+    _call("abort", status)
+    raise AssertionError("hvdata_abort returned")
+
+
+def stats() -> dict[str, Any]:
+    """Counters of the transport and of every channel."""
+    return dict(json.loads(_call("stats")))
+
+
+def session() -> int:
+    """A number that no other process nor engine has."""
+    return int(_call("session"))
+
+
+# ---- Agreements.
+
+
+def agree(mine: bytes, what: str) -> list[Contribution]:
+    """Everybody's contribution to this agreement, equal ones joined. Collective on the engine's communicator.
+
+    `what` names the call for those who wait for it: "distribute_dataset(name='train')".
+    """
+    return agree_wait(agree_begin(mine, what))
+
+
+def agree_begin(mine: bytes, what: str) -> int:
+    """Hands in this rank's contribution to its next agreement and returns the agreement's number. Doesn't wait."""
+    number = c_int64()
+    _check("agree_begin", mine, len(mine), what.encode(), byref(number))
+    return number.value
+
+
+def agree_wait(number: int) -> list[Contribution]:
+    """Waits for everybody's contribution to agreement `number`."""
+    data, size = c_void_p(), c_size_t()
+    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
+    return _contributions(ctypes.string_at(data.value or 0, size.value))
+
+
+# ---- Channels.
+
+
+def channel_create(config: ChannelConfig) -> None:
+    """Creates the channel that an agreement was about, in this process."""
+    n = len(config.component_names)
+    names = (c_char_p * n)(*[name.encode() for name in config.component_names])
+    rules = (c_int * n)(*config.empty_rules)
+    _check("channel_create", byref(_ChannelConfig(
+        config.number, config.name.encode(), config.batch, config.schedule, config.remainder, config.prefetch, n,
+        names, rules, int(config.add_weight), config.weight_component, int(config.is_source))))
+
+
+def channel_use(channel: int) -> None:
+    """Counts one more user of the channel."""
+    _check("channel_use", channel)
+
+
+def channel_unuse(channel: int) -> None:
+    """Takes back a channel_use(). The channel is released when nothing uses it."""
+    _check("channel_unuse", channel)
+
+
+def source_wait(channel: int) -> int:
+    """Reader: waits for the channel's next epoch to deal and returns its number (from 1); 0: the channel has ended."""
+    epoch = c_uint64()
+    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch))))
+    return epoch.value
+
+
+def source_fail(channel: int, epoch: int, code: int, message: str) -> None:
+    """Reader: the epoch failed outside the deal op; every trainer gets the error (an absl::StatusCode)."""
+    _check("source_fail", channel, epoch, code, message.encode())

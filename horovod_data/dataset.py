@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""distribute_dataset: makes a channel, and returns this rank's end of it as a tf.data.Dataset."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import weakref
+from typing import Any, Callable, Optional, Union
+
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every source dataset is made of
+from tensorflow.python.saved_model import nested_structure_coder  # specs as protos: nothing is ever unpickled
+
+from . import core, elements, loader, roles
+from .errors import explain
+from .reading import Reading, checked_dataset_or_fn
+from .serving import start_dealer
+
+_BATCH = ("global", "per_rank")
+_SCHEDULE = ("static", "dynamic")
+_REMAINDER = ("drop", "partial", "pad")
+_PRECUT = 2  # csrc/plan/plan.h
+
+DatasetOrFn = Union[tf.data.Dataset, Callable[..., tf.data.Dataset], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments on which all ranks must agree."""
+
+    batch: str
+    schedule: str
+    remainder: str
+    prefetch: int
+    name: Optional[str]
+
+    def __post_init__(self) -> None:
+        _choice("batch", self.batch, _BATCH)
+        _choice("schedule", self.schedule, _SCHEDULE)
+        _choice("remainder", self.remainder, _REMAINDER)
+        if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int):
+            raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number", "It counts steps: 1 or more"))
+        if self.prefetch < 1:
+            raise ValueError(explain(f"prefetch={self.prefetch} is less than 1",
+                                     "It counts the steps that may be on their way to a rank: 1 or more"))
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(explain(f"name={self.name!r} is not a string"))
+        if self.schedule == "dynamic" and self.batch == "global":
+            raise ValueError(explain('schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
+                                     "cuts each one for all ranks", 'Use batch="per_rank" with it'))
+
+
+def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        shown = " or ".join(f'"{choice}"' for choice in choices)
+        raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {shown}"))
+
+
+@dataclasses.dataclass
+class _Channel:
+    """A channel as the Python side of one rank knows it."""
+
+    number: int
+    label: str
+    options: Options
+    spec: Any  # of the reader's elements
+    steps: int
+    graph: Optional["weakref.ref[tf.Graph]"] = None
+
+
+# Channels made by name while a graph was built. Estimators build a new graph for each call of train() or evaluate(), and
+# call the same input_fn in each: they get the channel that is there. These live until shutdown, because whether an old
+# graph has been freed would differ between ranks.
+_named: dict[str, _Channel] = {}
+
+
+def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedule: str = "static",
+                       remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None) -> tf.data.Dataset:
+    """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
+
+    Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
+    The dataset (or function) counts on readers only. Each iteration of the returned dataset is a new epoch: one pass over
+    the reader's dataset, in which all ranks take part.
+
+    Args:
+      dataset_or_fn: a tf.data.Dataset, or a function that returns one and is called on readers only, once, in eager mode.
+        It may take a tf.distribute.InputContext, in which input_pipeline_id is the reader's number, num_input_pipelines
+        the number of readers and num_replicas_in_sync the number of trainers. On other ranks it may be None.
+      batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as tf.distribute means
+        it). "per_rank": each element is one rank's whole batch; N consecutive ones make a step (as Horovod means it).
+      schedule: "static": all ranks get the same number of steps, in an order that depends on nothing but the reader's.
+        "dynamic": first come, first served, with batch="per_rank" only; each rank ends when the source is exhausted.
+      remainder: what becomes of m rows (elements) that N ranks don't divide. "drop": each rank gets floor(m / N) rows, the
+        rest is left out and counted in a log line. "partial": the first m mod N ranks get one row more; shares may be
+        empty. "pad": all get ceil(m / N), the missing ones at the end are zeros, and a float32 weight per row (0 on
+        padding) is added: (x, y) becomes (x, y, weight), anything else (element, weight).
+      prefetch: steps that may be on their way to a rank beyond the one it works on, 1 or more. The reader holds at most
+        prefetch + 1 global batches, a trainer at most prefetch of its own.
+      name: of the channel, in messages. While a TF1 graph is being built, a name that exists already in another graph
+        stands for the same channel.
+
+    Returns:
+      A tf.data.Dataset of this rank's shares: dtypes and structure as on the reader, axis 0 as described. On a dedicated
+      reader it can't be iterated.
+
+    Raises:
+      TypeError, ValueError: a wrong argument, elements that can't be dealt this way, or ranks that disagree; the same
+        on every rank.
+      RuntimeError: before init(), after shutdown(), inside tf.function, or when a rank has left.
+      TimeoutError: a rank has not made this call within HOROVOD_DATA_TIMEOUT seconds.
+      Errors of the dataset function, on the reader; elsewhere a RuntimeError that quotes them.
+    """
+    job = roles.current("distribute_dataset()")
+    options = Options(batch, schedule, remainder, prefetch, name)
+    if tf.inside_function():
+        raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
+                                   "Call it before, and use the dataset inside", job.where))
+    in_graph = not tf.executing_eagerly()
+    known = _named.get(name) if in_graph and name is not None else None
+    if known is not None and known.graph is not None and known.graph() is not tf.compat.v1.get_default_graph():
+        if known.options != options:
+            raise ValueError(explain(f"channel {name!r} exists with {_shown(known.options)}, but was asked for again with "
+                                     f"{_shown(options)}", "Use the same arguments or another name", job.where))
+        return _receive(known, job)
+
+    channel = _make_channel(job, options, dataset_or_fn)
+    if in_graph:
+        graph = tf.compat.v1.get_default_graph()
+        channel.graph = weakref.ref(graph)
+        if name is not None:
+            _named[name] = channel
+        else:
+            weakref.finalize(graph, core.channel_unuse, channel.number).atexit = False
+        return _receive(channel, job)
+    try:
+        return _receive(channel, job)  # the dataset object keeps the channel in use
+    finally:
+        core.channel_unuse(channel.number)
+
+
+def distribute_datasets_from_function(dataset_fn: Callable[..., tf.data.Dataset], *, batch: str,
+                                      schedule: str = "static", remainder: str = "drop", prefetch: int = 2,
+                                      name: Optional[str] = None) -> tf.data.Dataset:
+    """distribute_dataset() under the name that tf.distribute has for it; see there.
+
+    Collective. `dataset_fn` takes a tf.distribute.InputContext (or nothing) and is called on readers only.
+    """
+    return distribute_dataset(dataset_fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name)
+
+
+def _shown(options: Options) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(options).items())
+
+
+# ---- The agreement.
+
+
+def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
+    mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
+    reading: Optional[Reading] = None
+    failure: Optional[Exception] = None
+    try:
+        checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+        if job.reader is not None:
+            reading = Reading.make(dataset_or_fn, options.batch, options.schedule, options.remainder,
+                                   job.reader, len(job.layout.readers), len(job.layout.trainers))
+            proto = nested_structure_coder.encode_structure(reading.spec)
+            mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
+            mine["steps"] = reading.steps
+    except Exception as error:
+        failure = error
+        mine["error"] = [type(error).__name__, str(error)]
+
+    what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
+    number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
+    said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in core.agree_wait(number)]
+    _check_agreement(job, what, said)
+    _check_errors(job, what, said, failure)
+
+    spoken = next(words for _, words in said if "spec" in words)
+    proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(spoken["spec"]))
+    channel = _Channel(number, options.name or f"channel{number}", options,
+                       nested_structure_coder.decode_proto(proto), int(spoken["steps"]))
+    parts = elements.components(channel.spec)
+    precut = options.batch == "global" and elements.has_composites(channel.spec)
+    core.channel_create(core.ChannelConfig(
+        number=number, name=channel.label, batch=_PRECUT if precut else _BATCH.index(options.batch),
+        schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
+        prefetch=options.prefetch, component_names=[part.name for part in parts],
+        empty_rules=[int(part.rule) for part in parts], add_weight=options.remainder == "pad",
+        weight_component=elements.weight_component(channel.spec), is_source=reading is not None))
+    if reading is not None:
+        start_dealer(number, channel.label, reading)
+    return channel
+
+
+def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
+    names = [f"reader {job.layout.reader_index[r]}" if job.layout.trainer_index[r] < 0 else
+             f"rank {job.layout.trainer_index[r]}" for r in ranks]
+    shown = ", ".join(f"{name} on {job.hosts[rank]}" for name, rank in list(zip(names, ranks))[:8])
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+    """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
+    for key in said[0][1]["arguments"]:
+        values: dict[str, tuple[int, ...]] = {}
+        for ranks, words in said:
+            value = repr(words["arguments"][key])
+            values[value] = tuple(sorted(values.get(value, ()) + ranks))
+        if len(values) > 1:
+            sides = "; ".join(f"{key}={value} on {_ranks(job, ranks)}"
+                              for value, ranks in sorted(values.items(), key=lambda item: item[1]))
+            raise ValueError(explain(f"the ranks disagree in {what}: {sides}",
+                                     "Every rank must make the same calls in the same order with the same arguments"))
+
+
+_RAISED = {"TypeError": TypeError, "ValueError": ValueError}
+
+
+def _check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+                  failure: Optional[Exception]) -> None:
+    """Raises the error of whoever had one: on that rank as it was, on all others with its class, or as RuntimeError."""
+    if failure is not None:
+        raise failure
+    for ranks, words in said:
+        if "error" in words:
+            kind, text = words["error"]
+            raise _RAISED.get(kind, RuntimeError)(f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")
+
+
+# ---- The receiving end.
+
+
+class _ReceiverDataset(dataset_ops.DatasetSource):  # type: ignore[misc]
+    """This rank's shares, as flat tensors or in their structure."""
+
+    def __init__(self, channel: _Channel, spec: Any):
+        self._spec = spec
+        parts = elements.components(spec)
+        types, shapes = elements.flat_types(parts)
+        session = core.session()
+        with tf.device("/CPU:0"):
+            variant = loader.load().ops.horovod_data_receiver(
+                channel=channel.number, session=session - (1 << 64) if session >= 1 << 63 else session,
+                channel_name=channel.label, steps=channel.steps, output_types=types, output_shapes=shapes)
+        super().__init__(variant)
+
+    @property
+    def element_spec(self) -> Any:
+        return self._spec
+
+
+def _receive(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
+    options = channel.options
+    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder, len(job.layout.trainers))
+    dataset: tf.data.Dataset
+    if elements.has_composites(spec):
+        flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
+        dataset = _ReceiverDataset(channel, flat).map(elements.put_together(spec))
+    else:
+        dataset = _ReceiverDataset(channel, spec)
+    settings = tf.data.Options()
+    # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = dataset.with_options(settings)
+    if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
+        dataset = dataset_ops.DatasetV1Adapter(dataset)
+    return dataset

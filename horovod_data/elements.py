@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an element is made of: component tensors, their names, and the specs of the shares that trainers get.
+
+The C++ core knows plain tensors only. Ragged and sparse tensors are taken apart by a map on the reader and put together
+by one on the trainers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Callable, Optional, Sequence
+
+import tensorflow as tf
+
+from .errors import explain
+
+
+class EmptyRule(enum.IntEnum):
+    """What a component is in a share that has no element of its own; the numbers are those of csrc/ops/cut.h."""
+
+    ROWS = 0
+    ROW_SPLITS = 1
+    DENSE_SHAPE = 2
+    ENTRIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One tensor of a flattened element."""
+
+    name: str
+    dtype: tf.DType
+    shape: tf.TensorShape
+    rule: EmptyRule
+
+
+def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
+    """The leaf specs of an element_spec with their paths, in tf.nest's order: `['image']`, `[1]['length']`."""
+    if isinstance(spec, dict):
+        return [leaf for key in sorted(spec) for leaf in leaves(spec[key], f"{path}[{key!r}]")]
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return [leaf for key in spec._fields for leaf in leaves(getattr(spec, key), f"{path}.{key}")]
+    if isinstance(spec, (tuple, list)):
+        return [leaf for i, part in enumerate(spec) for leaf in leaves(part, f"{path}[{i}]")]
+    return [(path or "the element", spec)]
+
+
+def _is_ragged(spec: Any) -> bool:
+    return isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank > 0
+
+
+def has_composites(spec: Any) -> bool:
+    """Whether some leaf is not a plain tensor."""
+    return any(not isinstance(leaf, tf.TensorSpec) for _, leaf in leaves(spec))
+
+
+def check_types(spec: Any) -> None:
+    """Raises TypeError for a component that can't be sent to another process."""
+    for name, leaf in leaves(spec):
+        if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+            continue
+        if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
+            continue
+        raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+                                "can't be sent to another rank",
+                                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"))
+
+
+def components(spec: Any) -> list[Component]:
+    """The tensors that an element of this spec is taken apart into, in order."""
+    found: list[Component] = []
+    for name, leaf in leaves(spec):
+        if isinstance(leaf, tf.SparseTensorSpec):
+            rank = leaf.shape.rank
+            found += [Component(name, tf.int64, tf.TensorShape([None, rank]), EmptyRule.ENTRIES),
+                      Component(name, leaf.dtype, tf.TensorShape([None]), EmptyRule.ENTRIES),
+                      Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE)]
+        elif _is_ragged(leaf):
+            inner = leaf.shape[leaf.ragged_rank + 1:] if leaf.shape.rank is not None else None
+            values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)
+            flat = leaf.flat_values_spec
+            if flat is not None:
+                values = tf.TensorShape([None]).concatenate(flat.shape[1:])
+            found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
+            rows = leaf.shape[0] if leaf.shape.rank is not None else None
+            splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
+            found += [Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS) for n in splits]
+        else:
+            found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
+    return found
+
+
+def weight_component(spec: Any) -> int:
+    """The component whose rows the weights of remainder="pad" count: of the first leaf, the one that knows them."""
+    first = leaves(spec)[0][1]
+    if isinstance(first, tf.SparseTensorSpec):
+        return 2
+    return 1 if _is_ragged(first) else 0
+
+
+def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
+    """The component tensors of an element, as Dataset.map hands it over."""
+    tensors: list[tf.Tensor] = []
+    for leaf in tf.nest.flatten(element):
+        if isinstance(leaf, tf.SparseTensor):
+            tensors += [leaf.indices, leaf.values, leaf.dense_shape]
+        elif isinstance(leaf, tf.RaggedTensor):
+            tensors += [leaf.flat_values, *leaf.nested_row_splits]
+        else:
+            tensors.append(leaf)
+    return tuple(tensors)
+
+
+def put_together(spec: Any) -> Callable[..., Any]:
+    """The inverse of take_apart, for Dataset.map."""
+
+    def pack(*tensors: tf.Tensor) -> Any:
+        rest = list(tensors)
+        parts: list[Any] = []
+        for _, leaf in leaves(spec):
+            if isinstance(leaf, tf.SparseTensorSpec):
+                sparse = tf.SparseTensor(rest.pop(0), rest.pop(0), rest.pop(0))
+                sparse.indices.set_shape([None, leaf.shape.rank])
+                parts.append(sparse)
+            elif _is_ragged(leaf):
+                values = rest.pop(0)
+                splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
+                parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
+            else:
+                parts.append(rest.pop(0))
+        return tf.nest.pack_sequence_as(spec, parts)
+
+    return pack
+
+
+def with_weight(spec: Any, weight: Any) -> Any:
+    """(x, y) becomes (x, y, weight), as Keras takes it; anything else (element, weight)."""
+    if type(spec) is tuple and len(spec) == 2:
+        return (*spec, weight)
+    return (spec, weight)
+
+
+# ---- Specs of shares.
+
+
+def rows_of(leaf: Any) -> Optional[int]:
+    """The static size of axis 0; None if unknown."""
+    return leaf.shape[0] if leaf.shape.rank else None
+
+
+def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
+    if not leaf.shape.rank:  # unknown, or a scalar
+        return leaf
+    shape = tf.TensorShape([rows]).concatenate(leaf.shape[1:])
+    if isinstance(leaf, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, leaf.dtype)
+    if isinstance(leaf, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits_dtype)
+    return tf.TensorSpec(shape, leaf.dtype, leaf.name)
+
+
+def share_spec(spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> Any:
+    """The element_spec that every trainer sees, the weight of "pad" included."""
+
+    def of_leaf(leaf: Any) -> Any:
+        rows = rows_of(leaf)
+        if batch == "per_rank":
+            return _replace_rows(leaf, None) if remainder == "partial" and schedule == "static" else leaf
+        if rows is None or remainder == "partial":
+            return _replace_rows(leaf, None)
+        return _replace_rows(leaf, rows // trainers if remainder == "drop" else -(-rows // trainers))
+
+    shared = tf.nest.map_structure(of_leaf, spec)
+    if remainder != "pad":
+        return shared
+    first = leaves(shared)[0][1]
+    shape = tf.TensorShape(None) if first.shape.rank is None else first.shape[:1]
+    return with_weight(shared, tf.TensorSpec(shape, tf.float32))
+
+
+def check_global(spec: Any, remainder: str, trainers: int) -> None:
+    """Raises ValueError where batch="global" can be seen to be wrong before the first element."""
+    named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
+    for name, leaf in named:
+        if leaf.shape.rank == 0:
+            raise ValueError(explain(f'batch="global" cuts every component along axis 0, but {name} is a scalar',
+                                     'Give it an axis 0, or use batch="per_rank"'))
+    known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
+    for name, rows in known[1:]:
+        if rows != known[0][1]:
+            raise ValueError(explain(f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
+                                     f"{known[0][1]} rows and {name} has {rows}",
+                                     'Make them equal, or use batch="per_rank"'))
+    if known and remainder == "drop" and (known[0][1] or 0) % trainers:
+        rows = known[0][1] or 0
+        raise ValueError(explain(
+            f"every global batch has {rows} rows, which {trainers} ranks don't divide: with remainder=\"drop\" "
+            f"{rows % trainers} rows of every batch would be lost",
+            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"'))
+
+
+# ---- Global batches with composites: cut by a map, because rows of ragged and sparse tensors are no plain slices.
+
+
+def precut(trainers: int, remainder: str) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """For Dataset.map: an element becomes its number of rows and then the components of each trainer's share in turn."""
+
+    def cut(*element: Any) -> tuple[tf.Tensor, ...]:
+        flat = tf.nest.flatten(element)
+        rows = _rows_of_tensor(flat[0])
+        checks = [tf.debugging.assert_equal(
+            _rows_of_tensor(leaf), rows, message='batch="global" needs one axis 0 for all components') for leaf in flat[1:]]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            rows = tf.identity(rows)
+        tensors: list[tf.Tensor] = [rows]
+        for trainer in range(trainers):
+            begin, count, padding = _rows_for(rows, trainers, trainer, remainder)
+            tensors += take_apart(*[_take_rows(leaf, begin, count, padding) for leaf in flat])
+        return tuple(tensors)
+
+    return cut
+
+
+def _rows_of_tensor(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    return tf.shape(leaf, out_type=tf.int64)[0]
+
+
+def _rows_for(rows: tf.Tensor, trainers: int, trainer: int, remainder: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """csrc/plan's RowsOf, in TensorFlow: begin, count and padding."""
+    if remainder == "drop":
+        share = rows // trainers
+        return share * trainer, share, tf.zeros_like(rows)
+    if remainder == "partial":
+        extra = tf.cast(trainer < rows % trainers, tf.int64)
+        return rows // trainers * trainer + tf.minimum(tf.constant(trainer, tf.int64), rows % trainers), rows // trainers + extra, tf.zeros_like(rows)
+    share = -(-rows // trainers)
+    begin = tf.minimum(share * trainer, rows)
+    count = tf.minimum(share, rows - begin)
+    return begin, count, share - count
+
+
+def _take_rows(leaf: Any, begin: tf.Tensor, count: tf.Tensor, padding: tf.Tensor) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        start = tf.concat([[begin], tf.zeros_like(leaf.dense_shape[1:])], 0)
+        part = tf.sparse.slice(leaf, start, tf.concat([[count], leaf.dense_shape[1:]], 0))
+        return tf.SparseTensor(part.indices, part.values, tf.concat([[count + padding], leaf.dense_shape[1:]], 0))
+    part = leaf[begin:begin + count]
+    if isinstance(leaf, tf.RaggedTensor):
+        splits = list(part.nested_row_splits)
+        splits[0] = tf.concat([splits[0], tf.fill([padding], splits[0][-1])], 0)
+        return tf.RaggedTensor.from_nested_row_splits(part.flat_values, splits, validate=False)
+    tail = tf.concat([[padding], tf.shape(part, out_type=tf.int64)[1:]], 0)
+    filler = tf.fill(tail, tf.constant("", tf.string)) if part.dtype == tf.string else tf.zeros(tail, part.dtype)
+    return tf.concat([part, filler], 0)
+
+
+def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+    """dtypes and shapes, as ops take them."""
+    return [part.dtype for part in parts], [part.shape for part in parts]

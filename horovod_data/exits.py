@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How this process ends, and that the job ends with it.
+
+A rank that fails must not leave the others waiting in a collective, nor wait for them itself in MPI_Finalize: so a
+failure ends the job by MPI_Abort, with the same status. Three ways to end are told apart:
+
+- An uncaught exception: sys.excepthook is told of it.
+- An exit with a status: Python says nowhere which status it is about to exit with, atexit handlers included. But on
+  its way out the interpreter reads the attribute `code` of the SystemExit, with no Python code running any more. So
+  sys.exit, exit and quit raise a SystemExit whose `code` notes when it is read like that; a program that catches the
+  exception reads it from Python code, or not at all, and nothing is noted.
+- Anything else is a normal exit: shutdown().
+
+What escapes this (`raise SystemExit(3)`, a sys.exit imported by name before init) is caught by the exit handler of the
+C++ core, which sees the status but runs after the atexit handlers of Python.
+
+The action is taken in an atexit handler rather than on the spot, so that Python has printed the error, and other
+handlers that came later than ours have run. mpi4py.run aborts on uncaught exceptions too; it must be on the command line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import time
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Callable, NoReturn, Optional
+
+from . import core
+
+# An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
+_GRACE_SECONDS = 0.5
+# Between the failure and the atexit handler Python joins threads and runs other handlers. A hang there ends here.
+_PATIENCE_SECONDS = 5.0
+
+_INTERRUPTED = 130
+
+_CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
+
+_pid: Optional[int] = None  # the process that install() was called in: its forked children end as they like
+_root: Optional[CodeType] = None  # the outermost code that runs in the main thread: the program
+_status: Optional[int] = None  # the status of a failure; None: no failure
+_on_exit: Callable[[], None] = lambda: None
+
+
+def install(on_exit: Callable[[], None]) -> None:
+    """Takes care of this process's end. May be repeated: the atexit handler then becomes the newest, which runs first.
+
+    Args:
+      on_exit: what a normal exit does before Python's older atexit handlers run.
+    """
+    global _pid, _root, _on_exit
+    _on_exit = on_exit
+    if _pid != os.getpid():
+        if _pid is None:
+            _wrap_hooks()
+        _pid, _root = os.getpid(), _main_root()
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _wrap_hooks() -> None:
+    previous_hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> Any:
+        try:
+            return previous_hook(kind, value, trace)
+        finally:
+            # Programs also call the hook themselves to print an error that they have caught: then they are running.
+            if _in_main() and not _interactive() and not _running():
+                _note(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = excepthook
+    previous_exit = sys.exit
+
+    def exit(status: Any = None, /) -> NoReturn:  # the name shows in help() and tracebacks
+        try:
+            previous_exit(status)
+        except SystemExit as error:
+            if type(error) is SystemExit and _in_main():
+                raise _NotedExit(*error.args) from None
+            raise
+
+    exit.__doc__ = previous_exit.__doc__
+    sys.exit = exit
+    for name in ("exit", "quit"):  # absent under python -S
+        if hasattr(builtins, name):
+            setattr(builtins, name, _Quitter(getattr(builtins, name)))
+
+
+class _NotedExit(SystemExit):
+    """A SystemExit that knows when it ends the process."""
+
+    @property
+    def code(self) -> Any:
+        code = _CODE.__get__(self)
+        if sys._getframe().f_back is None and _in_main() and not _interactive():
+            _note(_status_of(code))
+        return code
+
+    @code.setter
+    def code(self, value: Any) -> None:
+        _CODE.__set__(self, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SystemExit, self.args
+
+
+_NotedExit.__name__ = _NotedExit.__qualname__ = "SystemExit"
+
+
+class _Quitter:
+    """`exit` and `quit` of the site module, which raise SystemExit by themselves."""
+
+    def __init__(self, original: Any):
+        self._original = original
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __call__(self, code: Any = None) -> NoReturn:
+        try:
+            self._original(code)
+        except SystemExit as error:
+            if _in_main():
+                raise _NotedExit(*error.args) from None
+            raise
+        raise SystemExit(code)
+
+
+def _status_of(code: Any) -> int:
+    """The status that Python makes of sys.exit(code)."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _note(status: int) -> None:
+    """This process is about to end with `status`."""
+    global _status
+    if status == 0 or _pid != os.getpid() or _status is not None:
+        return
+    _status = status
+
+    def end() -> None:
+        time.sleep(_PATIENCE_SECONDS)
+        _abort(status)
+
+    threading.Thread(target=end, name="horovod_data exit", daemon=True).start()
+
+
+def _at_exit() -> None:
+    global _status
+    if _pid != os.getpid():
+        return
+    try:
+        if _status is None and _uncaught():
+            _note(1)
+        if _status is None or _alone():
+            _on_exit()
+    except KeyboardInterrupt:
+        _status = _status or _INTERRUPTED
+    except BaseException:  # the others may be waiting for this process: it can't just go
+        _status = _status or 1
+        sys.__excepthook__(*sys.exc_info())
+    if _status is not None and not _alone():
+        time.sleep(_GRACE_SECONDS)
+        _abort(_status)
+
+
+def _abort(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, a broken pipe, or None
+            pass
+    core.abort(status)
+
+
+def _alone() -> bool:
+    """Nobody waits for this process: MPI is not running, or it is a job of one."""
+    return not core.mpi_query().usable or core.comm_info(None)[1] == 1
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _interactive() -> bool:
+    """An uncaught exception ends a program, but not a prompt."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
+
+
+def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code if frame is not None else None
+
+
+def _main_root() -> Optional[CodeType]:
+    return _outermost(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _running() -> bool:
+    return _root is not None and _outermost(sys._getframe()) is _root
+
+
+def _uncaught() -> bool:
+    """An exception left the program, though another excepthook than ours was told: Python sets sys.last_value first."""
+    value = getattr(sys, "last_value", None)
+    trace = getattr(value, "__traceback__", None)
+    return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which process of the communicator reads and which trains. Pure: no MPI, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence
+
+from .errors import explain
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The part of every rank of the communicator: its number among the readers and among the trainers, -1 for none."""
+
+    reader_index: tuple[int, ...]
+    trainer_index: tuple[int, ...]
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """Ranks of the communicator that read, by reader index."""
+        return tuple(rank for rank, index in enumerate(self.reader_index) if index >= 0)
+
+    @property
+    def trainers(self) -> tuple[int, ...]:
+        """Ranks of the communicator that train, by trainer index."""
+        return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
+
+
+def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None) -> Layout:
+    """Decides who reads and who trains.
+
+    Dedicated readers are the last ranks, of the job or of each host, so that the trainers among the first ranks keep
+    their numbers. Trainers and readers are numbered in the order of their ranks.
+
+    Args:
+      hosts: the host name of every rank of the communicator.
+      readers: 0: rank 0 reads and trains; R > 0: the last R ranks read and do nothing else.
+      readers_per_node: if not None, counted for each host, and `readers` is not looked at. 0: the first rank of each
+        host reads and trains; R > 0: the last R ranks of each host read and do nothing else.
+
+    Raises:
+      ValueError: no process would be left to train.
+    """
+    size = len(hosts)
+    if readers_per_node is None:
+        groups = [list(range(size))]
+        each = readers
+    else:
+        groups = [[rank for rank in range(size) if hosts[rank] == host] for host in dict.fromkeys(hosts)]
+        each = readers_per_node
+    for group in groups:
+        if each >= len(group):
+            raise ValueError(_too_few(len(group), each, None if readers_per_node is None else hosts[group[0]]))
+    if each == 0:
+        reading = {group[0] for group in groups}
+        training = set(range(size))
+    else:
+        reading = {rank for group in groups for rank in group[-each:]}
+        training = set(range(size)) - reading
+    return Layout(_numbered(size, reading), _numbered(size, training))
+
+
+def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:
+    order = {rank: index for index, rank in enumerate(sorted(chosen))}
+    return tuple(order.get(rank, -1) for rank in range(size))
+
+
+def _too_few(processes: int, readers: int, host: Optional[str]) -> str:
+    ours = f"{processes} process{'' if processes == 1 else 'es'}"
+    if host is not None:
+        return explain(f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
+                       f"Start at least {readers + 1} processes on every host")
+    return explain(f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
+                   f"which leaves none to train: this job has {ours}",
+                   f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "
+                   f"`mpirun -np {readers + 1} python train.py` or more")

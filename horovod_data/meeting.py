@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first meeting of a job's processes, in init(): everybody introduces itself, and all check that they fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from typing import Any, Callable, Optional, Sequence
+
+from ._version import __version__
+from .errors import explain, place
+from .layout import Layout
+from .settings import Settings
+
+# Waiting in slices lets signal handlers run: Ctrl-C.
+_SLICE_SECONDS = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Introduction:
+    """What every process tells the others."""
+
+    host: str
+    version: str
+    readers: int
+    readers_per_node: Optional[int]
+    horovod: bool  # Horovod can be imported
+    horovod_rank: Optional[int]  # None: Horovod has not been initialised
+    horovod_size: Optional[int]
+
+    @classmethod
+    def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
+        """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
+        rank, size = horovod_here or (None, None)
+        return cls(host, __version__, settings.readers, settings.readers_per_node, horovod, rank, size)
+
+
+def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
+         settings: Settings) -> list[Introduction]:
+    """Everybody's introduction, in rank order. Collective.
+
+    Args:
+      exchange: the collective: everybody's bytes for one's own. It may block for as long as somebody is missing.
+
+    Raises:
+      RuntimeError: the ranks disagree; the text has both sides' values and is the same on all.
+      TimeoutError: somebody never came.
+    """
+    encoded = _in_time(lambda: exchange(json.dumps(dataclasses.asdict(mine)).encode()),
+                       place(rank, mine.host), size, settings)
+    everybody = [Introduction(**json.loads(one)) for one in encoded]
+    for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
+                        ("readers_per_node", "readers_per_node")):
+        values = [getattr(one, field) for one in everybody]
+        if len(set(values)) > 1:
+            raise RuntimeError(explain(
+                f"The ranks disagree about {name}: {by_value(values, [one.host for one in everybody])}",
+                "Install the same version on all hosts" if field == "version" else
+                "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_READERS alike",
+                place(rank, mine.host)))
+    return everybody
+
+
+def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
+    """Requires that Horovod, where it has been initialised, counts exactly the trainers, and that they agree on using it.
+
+    Raises:
+      RuntimeError: otherwise; on every rank.
+    """
+    hosts = [one.host for one in everybody]
+    trainers = layout.trainers
+    states = ["not installed" if not one.horovod else "not initialised" if one.horovod_rank is None else "initialised"
+              for one in everybody]
+    if len({states[rank] for rank in trainers}) > 1:
+        raise RuntimeError(explain(f"The ranks disagree about Horovod: {by_value(states, hosts)}",
+                                   "Install it on all hosts, and call horovod_data.init() instead of hvd.init()", where))
+    counted = [rank for rank, one in enumerate(everybody) if one.horovod_rank is not None]
+    for rank in counted:
+        if layout.trainer_index[rank] < 0:
+            raise RuntimeError(explain(
+                f"{place(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called before",
+                "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone", where))
+    for rank in counted:
+        theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
+        ours = layout.trainer_index[rank], len(trainers)
+        if theirs != ours:
+            raise RuntimeError(explain(
+                f"Horovod was initialised for other processes: on {place(rank, hosts[rank])} hvd.rank() is "
+                f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
+                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod has",
+                where))
+
+
+def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
+    """Who has which value: `0 on ranks 0, 2 (host a, b); 1 on rank 1 (host a)`."""
+    parts = []
+    for value in dict.fromkeys(values):
+        ranks = [rank for rank, other in enumerate(values) if other == value]
+        shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        places = list(dict.fromkeys(hosts[rank] for rank in ranks))
+        parts.append(f"{value} on rank{'' if len(ranks) == 1 else 's'} {shown} "
+                     f"(host {', '.join(places[:4])}{', ...' if len(places) > 4 else ''})")
+    return "; ".join(parts)
+
+
+def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: Settings) -> list[bytes]:
+    """Runs a collective that can't be interrupted in a thread of its own, for Ctrl-C, the stall line and the time limit."""
+    results: list[list[bytes]] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="horovod_data init", daemon=True)
+    thread.start()
+    began, reported = time.monotonic(), False
+    missing = f"not all of the {size} processes have called horovod_data.init()"
+    while thread.is_alive():
+        thread.join(_SLICE_SECONDS)
+        waited = time.monotonic() - began
+        if thread.is_alive() and settings.timeout_seconds and waited > settings.timeout_seconds:
+            raise TimeoutError(explain(f"After {waited:.0f} s {missing}", "Call it on every rank", where))
+        if thread.is_alive() and waited > settings.stall_seconds and not reported:
+            reported = True
+            print(f"horovod_data: [{where}] waiting in init() for {waited:.0f} s: {missing}", file=sys.stderr, flush=True)
+    if failures:
+        raise failures[0]
+    return results[0]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader's end of a channel: the user's dataset, checked, taken apart where it must be, and the op that deals it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+from tensorflow.python.eager import context  # eager_mode(): datasets are made eagerly also while a graph is being built
+
+from . import elements, loader
+from .errors import explain
+
+_INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
+
+
+@dataclasses.dataclass
+class Reading:
+    """A dataset that this process reads for a channel."""
+
+    spec: Any  # of its elements
+    steps: int  # cardinality for trainers
+    deal: Callable[[int, int], None]  # (channel, epoch): runs one epoch, blocks until all trainers have ended it
+
+    @classmethod
+    def make(cls, dataset_or_fn: Any, batch: str, schedule: str, remainder: str, reader: int, readers: int,
+             trainers: int) -> "Reading":
+        """Calls the function if it is one, and checks what can be checked before the first element."""
+        graph: Optional[tf.Graph] = None
+        if callable(dataset_or_fn) and not isinstance(dataset_or_fn, tf.data.Dataset):
+            dataset = _call(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
+        else:
+            dataset = dataset_or_fn
+            if not isinstance(_variant(dataset), tf.__internal__.EagerTensor):
+                graph = _variant(dataset).graph
+        spec = dataset.element_spec
+        elements.check_types(spec)
+        if batch == "global":
+            elements.check_global(spec, remainder, trainers)
+        with _mode(graph), tf.device("/CPU:0"):
+            if elements.has_composites(spec):
+                cut = elements.precut(trainers, remainder) if batch == "global" else elements.take_apart
+                flat = dataset.map(cut)
+            else:
+                flat = dataset
+            count = tf.data.experimental.cardinality(dataset)
+            variant = _variant(flat)
+            if graph is None:
+                deal = _eager_deal(flat, variant)
+                length = int(count.numpy())
+            else:
+                deal, session = _graph_deal(graph, variant)
+                length = int(session.run(count))
+        return cls(spec, _steps(length, spec, batch, schedule, remainder, trainers), deal)
+
+
+def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
+    """Raises TypeError for anything but a dataset, a function, or, where it is not needed, None."""
+    if isinstance(dataset_or_fn, tf.data.Dataset) or callable(dataset_or_fn):
+        return
+    if dataset_or_fn is None:
+        if needed:
+            raise TypeError(explain("dataset_or_fn is None on a rank that reads",
+                                    "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None"))
+        return
+    raise TypeError(explain(f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that "
+                            "returns one", "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices"))
+
+
+def _call(function: Callable[..., Any], input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+    with context.eager_mode(), tf.device("/CPU:0"):
+        dataset = function(input_context) if _takes_argument(function) else function()
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))
+        return dataset
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
+
+
+def _variant(dataset: tf.data.Dataset) -> tf.Tensor:
+    return dataset._variant_tensor
+
+
+def _mode(graph: Optional[tf.Graph]) -> Any:
+    return context.eager_mode() if graph is None else graph.as_default()
+
+
+def _eager_deal(dataset: tf.data.Dataset, variant: tf.Tensor) -> Callable[[int, int], None]:
+    def deal(channel: int, epoch: int) -> None:
+        _ = dataset  # keeps alive what the pipeline needs of Python: generators, py_function bodies
+        with context.eager_mode(), tf.device("/CPU:0"):
+            loader.load().ops.horovod_data_deal(variant, channel, epoch)
+
+    return deal
+
+
+def _graph_deal(graph: tf.Graph, variant: tf.Tensor) -> tuple[Callable[[int, int], None], tf.compat.v1.Session]:
+    """A dataset that was made in a TF1 graph runs in a session of its own. The op is added now: later the graph may be
+    finalized (MonitoredTrainingSession does that)."""
+    channel_in = tf.compat.v1.placeholder(tf.int64, [])
+    epoch_in = tf.compat.v1.placeholder(tf.int64, [])
+    op = loader.load().ops.horovod_data_deal(variant, channel_in, epoch_in)
+    session = tf.compat.v1.Session(graph=graph)
+
+    def deal(channel: int, epoch: int) -> None:
+        session.run(op, {channel_in: channel, epoch_in: epoch})
+
+    return deal, session
+
+
+def _steps(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:
+    """The number of steps in an epoch, as tf.data counts: INFINITE and UNKNOWN included."""
+    if count < 0 or schedule == "dynamic":
+        return _INFINITE if count == _INFINITE else _UNKNOWN
+    if batch == "per_rank":
+        return count // trainers if remainder == "drop" else -(-count // trainers)
+    rows_known = any(elements.rows_of(leaf) is not None for _, leaf in elements.leaves(spec))
+    if remainder == "drop" and not rows_known and trainers > 1:
+        return _UNKNOWN  # a batch smaller than the number of ranks makes no step
+    return count

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who this process is in the job, from init() to shutdown()."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from . import core, exits, launch_checks, loader, meeting
+from .errors import explain, place
+from .layout import Layout, make_layout
+from .settings import Settings, read_settings
+
+
+@dataclasses.dataclass
+class Job:
+    """The job as this process sees it. Ranks are ranks of the communicator that init() was given."""
+
+    settings: Settings
+    comm: Any  # the mpi4py communicator that init() was given; None: MPI_COMM_WORLD
+    comm_rank: int
+    hosts: tuple[str, ...]
+    layout: Layout
+    pid: int
+    ended: bool = False
+
+    @property
+    def reader(self) -> Optional[int]:
+        """This process's number among the readers; None if it doesn't read."""
+        index = self.layout.reader_index[self.comm_rank]
+        return index if index >= 0 else None
+
+    @property
+    def trainer(self) -> Optional[int]:
+        """This process's number among the trainers; None if it doesn't train."""
+        index = self.layout.trainer_index[self.comm_rank]
+        return index if index >= 0 else None
+
+    @property
+    def where(self) -> str:
+        """This process, as error texts name it."""
+        return place(self.comm_rank, self.hosts[self.comm_rank])
+
+
+_job: Optional[Job] = None
+_endings: list[Callable[[], None]] = []
+
+
+def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None) -> None:
+    """Makes this process part of a job in which few processes read and all others are given their own batches.
+
+    Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
+    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()`, or after
+    `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and without Horovod.
+
+    Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
+    nothing.
+
+    Args:
+      readers: 0: rank 0 reads and trains. 1: the last rank reads and does nothing else. None: what
+        HOROVOD_DATA_READERS says, else 0.
+      readers_per_node: not in this version: must be None, and HOROVOD_DATA_READERS_PER_NODE unset.
+      comm: an mpi4py communicator whose processes form the job; None: all processes of MPI_COMM_WORLD.
+
+    Raises:
+      TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
+      RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
+        threads; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
+    """
+    global _job
+    mpi = launch_checks.mpi_name(core.build_info()["mpi"])
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
+    if _job is None and core.mpi_query().usable:
+        exits.install(shutdown)  # from here on others may wait for this process, even if it fails in the next line
+    settings = read_settings(os.environ, readers, readers_per_node)
+    comm = _checked_comm(comm)
+    if _job is not None:
+        _require_same(current("init()"), settings, comm)
+        return
+
+    launch_checks.check_before_mpi(os.environ, mpi)
+    horovod = _import_horovod()
+    launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
+    before = core.mpi_query()
+    if before.finalized:
+        raise RuntimeError(explain("MPI has already been finalised in this process, and can't be started twice",
+                                   "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"))
+    if not before.initialized:
+        core.mpi_init()
+        exits.install(shutdown)
+    launch_checks.check_thread_level(core.mpi_query().thread_level, not before.initialized, mpi)
+    horovod_here = _horovod_place(horovod)
+    launch_checks.check_world(os.environ, core.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
+
+    address = _address(comm)
+    rank, size = core.comm_info(address)
+    host = socket.gethostname()
+    world_ranks = core.comm_world_ranks(address)
+    everybody = meeting.meet(
+        meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
+        rank, size, lambda mine: core.comm_exchange(address, mine), settings)
+    layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node)
+    meeting.check_horovod(everybody, layout, place(rank, host))
+    if horovod is not None and layout.trainer_index[rank] >= 0:
+        _join_horovod(horovod, layout, rank, [world_ranks[trainer] for trainer in layout.trainers], mpi, place(rank, host))
+        exits.install(shutdown)  # again: our atexit handler must run before Horovod's
+    hosts = tuple(other.host for other in everybody)
+    core.start(address, layout.reader_index, layout.trainer_index, hosts,
+               settings.stall_seconds, settings.timeout_seconds)
+    _job = Job(settings, comm, rank, hosts, layout, os.getpid())
+
+
+def rank() -> Optional[int]:
+    """This process's rank among the trainers, the same as `hvd.rank()`; None on a dedicated reader. Local.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    return _known("rank()").trainer
+
+
+def size() -> Optional[int]:
+    """The number of trainers, the same as `hvd.size()`; None on a dedicated reader. Local.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    job = _known("size()")
+    return None if job.trainer is None else len(job.layout.trainers)
+
+
+def is_reader() -> bool:
+    """Whether this process reads: runs the pipelines that are distributed. Local.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    return _known("is_reader()").reader is not None
+
+
+def is_trainer() -> bool:
+    """Whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    return _known("is_trainer()").trainer is not None
+
+
+def num_readers() -> int:
+    """The number of processes that read. Local.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    return len(_known("num_readers()").layout.readers)
+
+
+def shutdown() -> None:
+    """Ends this process's part in the job; also done at exit. A second call does nothing.
+
+    A trainer says that it is done and returns at once: its iterators end. A process that reads serves until every
+    trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.
+
+    Raises:
+      RuntimeError: in a forked child.
+    """
+    if _job is None:
+        return
+    job = _known("shutdown()")
+    if job.ended:
+        return
+    if core.state() == core.State.RUNNING:
+        core.bye()
+        if job.reader is not None:
+            core.wait_all_bye()
+        core.stop()
+    job.ended = True
+    while _endings:
+        _endings.pop()()
+
+
+def at_shutdown(ending: Callable[[], None]) -> None:
+    """Has shutdown() call `ending` when all sources have ended; the newest comes first. For joining threads."""
+    _endings.append(ending)
+
+
+def current(what: str) -> Job:
+    """The running job, for `what` (a call, as the user wrote it).
+
+    Raises:
+      RuntimeError: there is none: before init(), after shutdown(), or in a forked child.
+    """
+    job = _known(what)
+    if job.ended or core.state() == core.State.SHUT_DOWN:
+        raise RuntimeError(explain(f"{what} was called after the end of the job: horovod_data.shutdown() has been called, "
+                                   "or MPI has been finalised (by hvd.shutdown(), say)",
+                                   "Shut down when nothing more is to be read; a process can't join again", job.where))
+    return job
+
+
+def _known(what: str) -> Job:
+    if _job is None:
+        raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
+    if _job.pid != os.getpid():
+        raise RuntimeError(explain(
+            f"{what} was called in a forked child (process {os.getpid()}) of a process that had called "
+            "horovod_data.init(): a child is no rank of the job", "Call it in the parent", _job.where))
+    return _job
+
+
+def _require_same(job: Job, settings: Settings, comm: Any) -> None:
+    if (settings, comm) == (job.settings, job.comm):
+        return
+    raise RuntimeError(explain(
+        f"init() was called a second time with other arguments: {_arguments(settings, comm)}; it runs with "
+        f"{_arguments(job.settings, job.comm)}", "Call it once, before anything else of horovod_data", job.where))
+
+
+def _arguments(settings: Settings, comm: Any) -> str:
+    shown = [f"{field.name}={getattr(settings, field.name)}" for field in dataclasses.fields(settings)]
+    return ", ".join(shown + [f"comm={comm.Get_name() if comm is not None else 'MPI_COMM_WORLD'}"])
+
+
+def _checked_comm(comm: Any) -> Any:
+    if comm is None:
+        return None
+    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # whoever has a communicator of mpi4py has imported it
+    if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
+        raise TypeError(explain(f"comm must be an mpi4py intracommunicator, not {comm!r}",
+                                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"))
+    if comm == mpi4py.COMM_NULL:
+        raise ValueError(explain("comm is MPI.COMM_NULL: this process is no member of that communicator",
+                                 "Call init() only on its members"))
+    return None if comm == mpi4py.COMM_WORLD else comm
+
+
+def _address(comm: Any) -> Optional[int]:
+    return None if comm is None else int(sys.modules["mpi4py.MPI"]._addressof(comm))
+
+
+def _import_horovod() -> Optional[ModuleType]:
+    try:
+        import horovod.tensorflow as horovod
+    except Exception:  # not installed, or unusable with this TensorFlow: then the program doesn't use it either
+        return None
+    return horovod  # type: ignore[no-any-return]
+
+
+def _horovod_place(horovod: Any) -> Optional[tuple[int, int]]:
+    """(hvd.rank(), hvd.size()) if Horovod has been initialised."""
+    if horovod is None or not horovod.is_initialized():
+        return None
+    return horovod.rank(), horovod.size()
+
+
+def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str, where: str) -> None:
+    """Initialises Horovod on the trainers, given as ranks of MPI_COMM_WORLD, and makes sure that it counts as we do."""
+    if not horovod.is_initialized():
+        if not horovod.mpi_built() and len(trainers) > 1:
+            raise RuntimeError(explain(f"Horovod was built without MPI, horovod_data with {mpi}", "Reinstall Horovod with "
+                                       "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`", where))
+        if trainers == list(range(core.comm_info(None)[1])):
+            horovod.init()
+        else:
+            horovod.init(comm=trainers)
+    ours = layout.trainer_index[rank], len(trainers)
+    theirs = horovod.rank(), horovod.size()
+    if ours != theirs:
+        raise RuntimeError(explain(
+            f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data that it is rank {ours[0]} of {ours[1]}",
+            f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job is asked to be: the arguments of init(), and HOROVOD_DATA_* variables where they are None."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from typing import Mapping, Optional
+
+from .errors import explain
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Validated settings of one process. `readers_per_node` None: readers are counted over the whole job."""
+
+    readers: int
+    readers_per_node: Optional[int]
+    stall_seconds: float
+    timeout_seconds: float
+
+
+def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
+                  readers_per_node: Optional[int] = None) -> Settings:
+    """The settings of this process: arguments first, then the environment, then the defaults.
+
+    Raises:
+      TypeError: an argument is not an integer.
+      ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
+    """
+    given_by = {"readers": "readers", "readers_per_node": "readers_per_node"}
+    if readers is not None:
+        readers = _count(readers, "readers")
+    if readers_per_node is not None:
+        readers_per_node = _count(readers_per_node, "readers_per_node")
+    if readers is None and readers_per_node is None:
+        given_by = {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
+        readers = _count_in(environ, "HOROVOD_DATA_READERS")
+        readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
+    if readers is not None and readers_per_node is not None:
+        raise ValueError(explain(
+            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each other",
+            "Give one of them"))
+    if readers_per_node is not None:
+        raise ValueError(explain(
+            f"{given_by['readers_per_node']}={readers_per_node}: this version has no reader on every node",
+            "Use readers=0 (rank 0 reads and trains) or readers=1 (one process that only reads)"))
+    if readers is not None and readers > 1:
+        raise ValueError(explain(
+            f"{given_by['readers']}={readers}: this version supports at most one reader",
+            "Use readers=0 (rank 0 reads and trains) or readers=1 (one process that only reads)"))
+    return Settings(
+        readers=readers or 0,
+        readers_per_node=readers_per_node,
+        stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
+        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0))
+
+
+def _count(value: object, name: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(explain(f"{name} must be an integer, not {value!r}"))
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(explain(f"{name} must be an integer, not {value!r}")) from None
+    if count < 0:
+        raise ValueError(explain(f"{name} must be 0 or more, not {count}"))
+    return count
+
+
+def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        count = int(text)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise ValueError(explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0 or 1, or unset it"))
+    return count
+
+
+def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds) or seconds < least:
+        raise ValueError(explain(f"{name}={text!r} is not a time in seconds of {least:g} or more",
+                                 f"Set {name} to a number such as {default:g}, or unset it"))
+    return seconds
