@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of csrc/engine/c_api.h, typed. Errors are raised; waits come back to Python every slice for Ctrl-C."""
+"""The C functions of csrc/engine/c_api.h, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _contributions(data: bytes) -> list[Contribution]:
     return contributions
 
 
-def build_info() -> dict[str, str]:
+def build_info() -> dict[str, Any]:
     """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
     return dict(json.loads(_call("build_info")))
 

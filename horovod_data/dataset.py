@@ -47,6 +47,8 @@ class Options:
                                      "It counts the steps that may be on their way to a rank: 1 or more"))
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(explain(f"name={self.name!r} is not a string"))
+        if self.name == "":
+            raise ValueError(explain("name='' is empty", "Give the channel a name that messages can show, or None"))
         if self.schedule == "dynamic" and self.batch == "global":
             raise ValueError(explain('schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
                                      "cuts each one for all ranks", 'Use batch="per_rank" with it'))
@@ -54,8 +56,8 @@ class Options:
 
 def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        shown = " or ".join(f'"{choice}"' for choice in choices)
-        raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {shown}"))
+        *others, last = map(repr, choices)
+        raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {', '.join(others)} or {last}"))
 
 
 @dataclasses.dataclass
@@ -181,8 +183,8 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
 
     spoken = next(words for _, words in said if "spec" in words)
     proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(spoken["spec"]))
-    channel = _Channel(number, options.name or f"channel{number}", options,
-                       nested_structure_coder.decode_proto(proto), int(spoken["steps"]))
+    spec = reading.spec if reading is not None else nested_structure_coder.decode_proto(proto)
+    channel = _Channel(number, options.name or f"channel{number}", options, spec, int(spoken["steps"]))
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)
     core.channel_create(core.ChannelConfig(
@@ -205,16 +207,18 @@ def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
 
 def _check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
     """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
+    sides: list[str] = []
     for key in said[0][1]["arguments"]:
         values: dict[str, tuple[int, ...]] = {}
         for ranks, words in said:
             value = repr(words["arguments"][key])
             values[value] = tuple(sorted(values.get(value, ()) + ranks))
         if len(values) > 1:
-            sides = "; ".join(f"{key}={value} on {_ranks(job, ranks)}"
-                              for value, ranks in sorted(values.items(), key=lambda item: item[1]))
-            raise ValueError(explain(f"the ranks disagree in {what}: {sides}",
-                                     "Every rank must make the same calls in the same order with the same arguments"))
+            sides += [f"{key}={value} on {_ranks(job, ranks)}"
+                      for value, ranks in sorted(values.items(), key=lambda item: item[1])]
+    if sides:
+        raise ValueError(explain(f"the ranks disagree in {what}: {'; '.join(sides)}",
+                                 "Every rank must make the same calls in the same order with the same arguments"))
 
 
 _RAISED = {"TypeError": TypeError, "ValueError": ValueError}
@@ -253,18 +257,33 @@ class _ReceiverDataset(dataset_ops.DatasetSource):  # type: ignore[misc]
         return self._spec
 
 
+class _Typed(dataset_ops.UnaryDataset):  # type: ignore[misc]
+    """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
+
+    def __init__(self, dataset: tf.data.Dataset, spec: Any):
+        self._spec = spec
+        super().__init__(dataset, dataset._variant_tensor)
+
+    @property
+    def element_spec(self) -> Any:
+        return self._spec
+
+
 def _receive(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
     options = channel.options
     spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder, len(job.layout.trainers))
     dataset: tf.data.Dataset
     if elements.has_composites(spec):
         flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
-        dataset = _ReceiverDataset(channel, flat).map(elements.put_together(spec))
+        dataset = _Typed(_ReceiverDataset(channel, flat).map(elements.put_together(spec)), spec)
     else:
         dataset = _ReceiverDataset(channel, spec)
     settings = tf.data.Options()
     # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # TensorFlow would add a prefetch of its own: elements that count as taken but that nobody has, which breaks the bound
+    # on how far ranks run apart, and a checkpoint saved by rank 0 alone.
+    settings.experimental_optimization.inject_prefetch = False
     dataset = dataset.with_options(settings)
     if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
         dataset = dataset_ops.DatasetV1Adapter(dataset)

@@ -120,9 +120,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
         parts: list[Any] = []
         for _, leaf in leaves(spec):
             if isinstance(leaf, tf.SparseTensorSpec):
-                sparse = tf.SparseTensor(rest.pop(0), rest.pop(0), rest.pop(0))
-                sparse.indices.set_shape([None, leaf.shape.rank])
-                parts.append(sparse)
+                parts.append(tf.SparseTensor(rest.pop(0), rest.pop(0), rest.pop(0)))
             elif _is_ragged(leaf):
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
@@ -237,7 +235,8 @@ def _rows_for(rows: tf.Tensor, trainers: int, trainer: int, remainder: str) -> t
         return share * trainer, share, tf.zeros_like(rows)
     if remainder == "partial":
         extra = tf.cast(trainer < rows % trainers, tf.int64)
-        return rows // trainers * trainer + tf.minimum(tf.constant(trainer, tf.int64), rows % trainers), rows // trainers + extra, tf.zeros_like(rows)
+        begin = rows // trainers * trainer + tf.minimum(tf.constant(trainer, tf.int64), rows % trainers)
+        return begin, rows // trainers + extra, tf.zeros_like(rows)
     share = -(-rows // trainers)
     begin = tf.minimum(share * trainer, rows)
     count = tf.minimum(share, rows - begin)

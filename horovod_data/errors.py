@@ -10,7 +10,7 @@ def explain(what: str, to_do: str = "", where: str = "") -> str:
     `where` names as much as is known of reader or rank and host, channel, epoch and step, as the C++ core does:
     `rank 1 on node7, channel train, epoch 2, step 17`.
     """
-    sentences = [part if part.endswith((".", "!", "?")) else part + "." for part in (what.strip(), to_do.strip()) if part]
+    sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
     return (f"[{where}] " if where else "") + " ".join(sentences)
 
 

@@ -15,7 +15,7 @@ What escapes this (`raise SystemExit(3)`, a sys.exit imported by name before ini
 C++ core, which sees the status but runs after the atexit handlers of Python.
 
 The action is taken in an atexit handler rather than on the spot, so that Python has printed the error, and other
-handlers that came later than ours have run. mpi4py.run aborts on uncaught exceptions too; it must be on the command line.
+handlers that came later than ours have run. (mpi4py.run aborts on uncaught exceptions too, from the command line.)
 """
 
 from __future__ import annotations

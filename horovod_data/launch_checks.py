@@ -54,8 +54,8 @@ def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
             if environ.get(name) and (name != "HOROVOD_CONTROLLER" or environ[name].lower() == "gloo")]
     if gloo and size > 1:
         raise RuntimeError(explain(
-            f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between its "
-            f"processes, but horovod_data delivers batches over MPI (built with {mpi})",
+            f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
+            f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
             f"Start it with {command(mpi, size)}"))
     if (_number(environ, "HOROVOD_MPI_THREADS_DISABLE") or 0) > 0:
         raise RuntimeError(explain(
@@ -71,13 +71,13 @@ def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
     """
     if level >= 3:
         return
-    needs = (f"MPI runs with {_LEVELS.get(level, f'thread level {level}')}, but horovod_data needs MPI_THREAD_MULTIPLE: "
+    needs = (f"MPI runs with {_LEVELS.get(level, f'level {level}')}, but horovod_data needs MPI_THREAD_MULTIPLE: "
              "its communication thread works beside Horovod's")
     if initialized_by_us:
-        raise RuntimeError(explain(needs, f"That is all that {mpi} gives: use an MPI library that was built with thread "
-                                          "support, and rebuild Horovod and horovod_data with it"))
-    raise RuntimeError(explain(needs, "MPI was initialised before horovod_data.init(): call horovod_data.init() first, or "
-                                      "have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
+        raise RuntimeError(explain(needs, f"That is all that {mpi} gives: use an MPI library that was built with "
+                                          "thread support, and rebuild Horovod and horovod_data with it"))
+    raise RuntimeError(explain(needs, "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
+                                      "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
                                       "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)"))
 
 
@@ -110,8 +110,8 @@ def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
     """
     if len(libraries) > 1:
         raise RuntimeError(explain(
-            f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job of "
-            f"its own. horovod_data was built with {mpi}",
+            f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
+            f"of its own. horovod_data was built with {mpi}",
             "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
             "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs"))
 

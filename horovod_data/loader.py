@@ -21,7 +21,7 @@ from .errors import explain
 
 _PATH = Path(__file__).with_name("_core.so")
 _REBUILD = "pip install --force-reinstall --no-deps --no-build-isolation horovod_data"
-# The literal that hvdata_build_info() is made of.
+# The literal in csrc/engine/c_api.cc.
 _BUILD_INFO = re.compile(rb'"tensorflow": *"([\w.+-]+)"')
 # libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12, ...;
 # not libmpi_cxx and the like.
@@ -95,9 +95,10 @@ def _same_tensorflow(built: str, running: str) -> bool:
 def _not_built(library: Path) -> str:
     root = library.parent.parent
     if (root / "setup.py").exists():
-        return explain(f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
-                       f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` "
-                       "and start Python in another folder")
+        return explain(
+            f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
+            f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
+            "Python in another folder")
     return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run `{_REBUILD}`")
 
 

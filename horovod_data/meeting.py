@@ -65,7 +65,7 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
-    """Requires that Horovod, where it has been initialised, counts exactly the trainers, and that they agree on using it.
+    """Requires that Horovod, where it has been initialised, counts exactly the trainers, and that all of them have it.
 
     Raises:
       RuntimeError: otherwise; on every rank.
@@ -75,13 +75,14 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
     states = ["not installed" if not one.horovod else "not initialised" if one.horovod_rank is None else "initialised"
               for one in everybody]
     if len({states[rank] for rank in trainers}) > 1:
-        raise RuntimeError(explain(f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-                                   "Install it on all hosts, and call horovod_data.init() instead of hvd.init()", where))
+        raise RuntimeError(explain(
+            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
+            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()", where))
     counted = [rank for rank, one in enumerate(everybody) if one.horovod_rank is not None]
     for rank in counted:
         if layout.trainer_index[rank] < 0:
             raise RuntimeError(explain(
-                f"{place(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called before",
+                f"{place(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
                 "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone", where))
     for rank in counted:
         theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
@@ -90,8 +91,8 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
             raise RuntimeError(explain(
                 f"Horovod was initialised for other processes: on {place(rank, hosts[rank])} hvd.rank() is "
                 f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
-                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod has",
-                where))
+                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
+                "has", where))
 
 
 def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
@@ -107,7 +108,7 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
 
 
 def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: Settings) -> list[bytes]:
-    """Runs a collective that can't be interrupted in a thread of its own, for Ctrl-C, the stall line and the time limit."""
+    """Runs a collective that can't be interrupted in a thread of its own, for Ctrl-C, stall line and time limit."""
     results: list[list[bytes]] = []
     failures: list[BaseException] = []
 
@@ -128,7 +129,8 @@ def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: S
             raise TimeoutError(explain(f"After {waited:.0f} s {missing}", "Call it on every rank", where))
         if thread.is_alive() and waited > settings.stall_seconds and not reported:
             reported = True
-            print(f"horovod_data: [{where}] waiting in init() for {waited:.0f} s: {missing}", file=sys.stderr, flush=True)
+            line = f"horovod_data: [{where}] waiting in init() for {waited:.0f} s: {missing}"
+            print(line, file=sys.stderr, flush=True)
     if failures:
         raise failures[0]
     return results[0]

@@ -62,7 +62,7 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
         return
     if dataset_or_fn is None:
         if needed:
-            raise TypeError(explain("dataset_or_fn is None on a rank that reads",
+            raise TypeError(explain("dataset_or_fn is None on a reader",
                                     "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None"))
         return
     raise TypeError(explain(f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that "
@@ -80,9 +80,13 @@ def _call(function: Callable[..., Any], input_context: tf.distribute.InputContex
 def _takes_argument(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a builtin that does not say
         return False
-    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > 1 or any(p.name in needed and p.kind is p.KEYWORD_ONLY for p in parameters):
+        raise TypeError(explain(f"the dataset function needs the arguments {', '.join(needed)}",
+                                "It may take none, or one: a tf.distribute.InputContext"))
+    return bool(needed)
 
 
 def _variant(dataset: tf.data.Dataset) -> tf.Tensor:

@@ -54,8 +54,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     """Makes this process part of a job in which few processes read and all others are given their own batches.
 
     Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
-    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()`, or after
-    `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and without Horovod.
+    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()`, or
+    after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and without Horovod.
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.
@@ -107,7 +107,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node)
     meeting.check_horovod(everybody, layout, place(rank, host))
     if horovod is not None and layout.trainer_index[rank] >= 0:
-        _join_horovod(horovod, layout, rank, [world_ranks[trainer] for trainer in layout.trainers], mpi, place(rank, host))
+        trainers = [world_ranks[trainer] for trainer in layout.trainers]
+        _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(shutdown)  # again: our atexit handler must run before Horovod's
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout.reader_index, layout.trainer_index, hosts,
@@ -198,9 +199,10 @@ def current(what: str) -> Job:
     """
     job = _known(what)
     if job.ended or core.state() == core.State.SHUT_DOWN:
-        raise RuntimeError(explain(f"{what} was called after the end of the job: horovod_data.shutdown() has been called, "
-                                   "or MPI has been finalised (by hvd.shutdown(), say)",
-                                   "Shut down when nothing more is to be read; a process can't join again", job.where))
+        raise RuntimeError(explain(
+            f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
+            "finalised (by hvd.shutdown(), say)",
+            "Shut down when nothing more is to be read; a process can't join again", job.where))
     return job
 
 
@@ -232,8 +234,9 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # whoever has a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise TypeError(explain(f"comm must be an mpi4py intracommunicator, not {comm!r}",
-                                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"))
+        raise TypeError(explain(
+            f"comm must be an mpi4py intracommunicator, not {comm!r}",
+            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"))
     if comm == mpi4py.COMM_NULL:
         raise ValueError(explain("comm is MPI.COMM_NULL: this process is no member of that communicator",
                                  "Call init() only on its members"))
@@ -263,8 +266,9 @@ def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], 
     """Initialises Horovod on the trainers, given as ranks of MPI_COMM_WORLD, and makes sure that it counts as we do."""
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
-            raise RuntimeError(explain(f"Horovod was built without MPI, horovod_data with {mpi}", "Reinstall Horovod with "
-                                       "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`", where))
+            raise RuntimeError(explain(
+                f"Horovod was built without MPI, horovod_data with {mpi}", "Reinstall Horovod with "
+                "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`", where))
         if trainers == list(range(core.comm_info(None)[1])):
             horovod.init()
         else:
@@ -273,5 +277,5 @@ def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], 
     theirs = horovod.rank(), horovod.size()
     if ours != theirs:
         raise RuntimeError(explain(
-            f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data that it is rank {ours[0]} of {ours[1]}",
+            f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
             f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))

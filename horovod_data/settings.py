@@ -40,8 +40,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
     if readers is not None and readers_per_node is not None:
         raise ValueError(explain(
-            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each other",
-            "Give one of them"))
+            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
+            "other", "Give one of them"))
     if readers_per_node is not None:
         raise ValueError(explain(
             f"{given_by['readers_per_node']}={readers_per_node}: this version has no reader on every node",

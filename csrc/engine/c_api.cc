@@ -73,13 +73,17 @@ extern "C" {
 
 const char* hvdata_last_error(void) { return last_error.c_str(); }
 
+// One literal that stays in the file: Python looks for it there before it loads a library built for another TensorFlow.
+__attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
+
 const char* hvdata_build_info(void) {
-  char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+  // Not MPI_MAX_LIBRARY_VERSION_STRING: with two MPI libraries in the process the other one may be the one to answer.
+  char mpi[16384];
   int length = 0;
   MPI_Get_library_version(mpi, &length);
   std::string library(mpi, static_cast<size_t>(length));
   library = library.substr(0, library.find_first_of("\n\t"));
-  last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", \"tensorflow\": " + Quoted(HVDATA_TF_VERSION) +
+  last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
                 ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
   return last_result.c_str();
 }

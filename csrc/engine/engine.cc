@@ -254,15 +254,13 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
         SendHeader(member, std::move(h));
       }
     });
-    std::lock_guard<std::mutex> lock(mu_);
-    for (int member : byes_) {
-      const int trainer = world_.members[static_cast<size_t>(member)].trainer;
-      if (trainer >= 0) channel.source->OnGone(trainer);
-    }
   }
   std::deque<Early> early;
+  std::set<int> byes;
+  const std::shared_ptr<Source> source = channel.source;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    byes = byes_;
     channels_[number] = std::move(channel);
     created_ = std::max(created_, number);
     const auto found = early_.find(number);
@@ -272,6 +270,10 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
     }
   }
   for (Early& e : early) DispatchToChannel(e.member, std::move(e.header), nullptr);
+  for (int member : byes) {
+    const int trainer = world_.members[static_cast<size_t>(member)].trainer;
+    if (source && trainer >= 0) source->OnGone(trainer);
+  }
 }
 
 std::shared_ptr<Sink> Engine::UseChannel(uint32_t number) {

@@ -10,14 +10,21 @@ namespace hvdata {
 namespace {
 
 std::atomic<uint64_t> interrupts{0};
-struct sigaction previous;  // written before our handler is installed
+
+// A handler that ours was put in front of. Never freed, because a signal may be just calling it.
+struct Before {
+  struct sigaction action;
+  const Before* earlier;
+};
+std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
 void Count(int signal, siginfo_t* info, void* context) {
   interrupts.fetch_add(1, std::memory_order_relaxed);
-  if (previous.sa_flags & SA_SIGINFO) {
-    previous.sa_sigaction(signal, info, context);
-  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-    previous.sa_handler(signal);
+  const struct sigaction& next = before.load(std::memory_order_acquire)->action;
+  if (next.sa_flags & SA_SIGINFO) {
+    next.sa_sigaction(signal, info, context);
+  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
+    next.sa_handler(signal);
   }
 }
 
@@ -33,7 +40,7 @@ uint64_t WatchInterrupts() {
   const bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Count;
   const bool plain = !(now.sa_flags & SA_SIGINFO) && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
   if (!ours && !plain) {
-    previous = now;
+    before.store(new Before{now, before.load()}, std::memory_order_release);
     struct sigaction count = now;
     count.sa_flags |= SA_SIGINFO;
     count.sa_sigaction = Count;

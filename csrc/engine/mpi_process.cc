@@ -17,7 +17,9 @@ void AtExit(int status, void*) {
   if (getpid() != our_pid) return;  // a forked child
   const MpiState mpi = QueryMpi();
   if (!mpi.initialized || mpi.finalized) return;
-  if (status != 0) Abort(status);
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (status != 0 && size > 1) Abort(status);  // alone, nobody waits: Python's own status, without MPI_Abort's banner
   if (we_initialized) MPI_Finalize();
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/transport.h"
+#include "transport/parcel.h"
 #include "wire/header.h"
 
 namespace hvdata {

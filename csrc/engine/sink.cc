@@ -32,14 +32,21 @@ Header Sink::MakeHeader(Kind kind) const {
   return h;
 }
 
-// A reader in our own process answers inside of send_, and then comes back to us: so never send under the mutex.
+// A reader in our own process answers inside of send_, and then comes back to us: so never send under the mutex. What
+// another thread decides upon meanwhile goes out after what we send, by our hand: neither must an OPEN fall behind the
+// next one, nor a TAKEN from before a recall behind its RECALLED.
 void Sink::SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out) {
-  if (out->empty()) return;
-  Outgoing now;
-  now.swap(*out);
-  lock->unlock();
-  for (auto& [reader, header] : now) send_(reader, std::move(header));
-  lock->lock();
+  for (auto& message : *out) outbox_.push_back(std::move(message));
+  out->clear();
+  if (std::exchange(sending_, true)) return;
+  while (!outbox_.empty()) {
+    auto [reader, header] = std::move(outbox_.front());
+    outbox_.pop_front();
+    lock->unlock();
+    send_(reader, std::move(header));
+    lock->lock();
+  }
+  sending_ = false;
 }
 
 // ---- Epochs.
@@ -115,7 +122,7 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
     if (asker->epoch != epoch_ || !open_) {
       asker->over = true;
       return {kFailedPrecondition,
-              Where(asker->epoch, taken_) + "a newer iterator of this channel has taken over on this rank (epoch " +
+              Where(asker->epoch, taken_) + "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
                   std::to_string(epoch_) + "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
@@ -148,18 +155,17 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
       SendAll(&lock, &out);
       return outcome;
     }
-    waiting_ = true;
+    waiting_ = asker;
     if (on_demand_) {
       CreditLocked(-1, &out);
       SendAll(&lock, &out);
     }
-    const uint64_t epoch = epoch_;
     Outcome waited = WaitLocked(
         &lock, asker,
-        [&] { return epoch != epoch_ || !open_ || !lanes_[static_cast<size_t>(reader)].queue.empty() ||
+        [&] { return asker->epoch != epoch_ || !open_ || !lanes_[static_cast<size_t>(reader)].queue.empty() ||
                      lanes_[static_cast<size_t>(reader)].ended; },
         "for step " + std::to_string(taken_) + " from " + world_->ReaderName(reader), true);
-    waiting_ = false;
+    if (waiting_ == asker) waiting_ = nullptr;
     if (!waited.ok()) return waited;
   }
 }
@@ -254,7 +260,7 @@ Outcome Sink::Save(Asker* asker, SinkState* state) {
       return {};
     }
     if (asker->epoch != epoch_ || !open_) {
-      return {kFailedPrecondition, Where(asker->epoch, taken_) + "this iterator can't be saved: a newer one has taken over"};
+      return {kFailedPrecondition, Where(asker->epoch, taken_) + "this iterator can't be saved: it was superseded by a newer one"};
     }
     if (world_->reader_count() > 1) {
       return {kUnimplemented, Where(epoch_, taken_) + "an epoch of several readers can't be saved"};
@@ -271,6 +277,9 @@ Outcome Sink::Restore(Asker* asker, const SinkState& state) {
   Header h;
   {
     std::unique_lock<std::mutex> lock(mu_);
+    if (state.kind == SinkState::kRunning && world_->reader_count() > 1) {
+      return {kUnimplemented, Where(epoch_ + 1, 0) + "an epoch of several readers can't be restored"};
+    }
     if (asker->epoch != 0) {
       Outgoing out;
       if (asker->epoch == epoch_ && open_) CloseLocked(&out);

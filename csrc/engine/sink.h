@@ -93,7 +93,7 @@ class Sink {
     bool ended = false;
     Outcome outcome;
   };
-  using Outgoing = std::vector<std::pair<int, wire::Header>>;
+  using Outgoing = std::deque<std::pair<int, wire::Header>>;  // with the reader
 
   wire::Header MakeHeader(wire::Kind kind) const;
   void OpenLocked(Asker* asker, Outgoing* out);
@@ -118,8 +118,10 @@ class Sink {
   plan::Rotation rotation_{1};
   uint64_t taken_ = 0;       // steps taken in this epoch
   uint64_t position_ = 0;    // elements of the epoch up to and with the last step taken
-  bool waiting_ = false;     // a Next() waits
+  const Asker* waiting_ = nullptr;  // whose Next() waits
   bool on_demand_ = false;   // after a recall: be sent only what is waited for
+  Outgoing outbox_;          // decided upon and not sent yet
+  bool sending_ = false;     // a thread is about to send all of it
   Outcome failed_;
   std::string because_;
   int64_t asked_ = 0;                      // number of the last save or restore request

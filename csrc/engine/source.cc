@@ -44,8 +44,9 @@ bool Source::StartableLocked() const {
   bool opened = false, all = true, resumes = false;
   for (const Trainer& t : trainers_) {
     if (!t.gone && t.closed < epoch_) return false;
-    opened = opened || (t.opened == next && !t.gone);
-    all = all && (t.opened == next || t.gone);
+    // One that has opened a later epoch has closed this one, before it began.
+    opened = opened || (t.opened >= next && !t.gone);
+    all = all && (t.opened >= next || t.gone);
     resumes = resumes || t.restore_epoch == next;
   }
   return opened && (all || !resumes);
@@ -190,6 +191,10 @@ void Source::End() {
   lanes = std::move(lanes_);
   cancel_ = nullptr;
   dealing_ = false;
+  for (const SaveRequest& request : saves_) {
+    SendStateLocked(request,
+                    {kFailedPrecondition, Where(lanes->dealt()) + "the epoch was over before its state was saved"});
+  }
   saves_.clear();
   changed_.notify_all();
 }
@@ -224,14 +229,18 @@ void Source::ForgetTaken() {
 }
 
 void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
+  std::lock_guard<std::mutex> lock(mu_);
+  SendStateLocked(request, outcome.ok() ? Outcome(kOk, std::move(state)) : outcome);
+}
+
+void Source::SendStateLocked(const SaveRequest& request, Outcome answer) {
   Header h;
   h.kind = Kind::kState;
   h.channel = config_.number;
   h.epoch = request.epoch;
   h.a = request.number;
-  h.b = outcome.code;
-  h.text = outcome.ok() ? std::move(state) : outcome.message;
-  std::lock_guard<std::mutex> lock(mu_);
+  h.b = answer.code;
+  h.text = std::move(answer.message);
   send_(request.trainer, std::move(h), nullptr);
 }
 
@@ -309,14 +318,9 @@ void Source::Shut() {
 void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!dealing_ || epoch != epoch_ || !lanes_) {
-    Header h;
-    h.kind = Kind::kState;
-    h.channel = config_.number;
-    h.epoch = epoch;
-    h.a = number;
-    h.b = kFailedPrecondition;
-    h.text = Where(0) + "the epoch has not begun on the reader yet: take an element before saving";
-    send_(trainer, std::move(h), nullptr);
+    SendStateLocked({trainer, epoch, number},
+                    {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +
+                                              " is not under way on the reader: take an element before saving"});
     return;
   }
   (void)taken;  // what the trainer took has been reported in TAKEN before

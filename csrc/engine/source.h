@@ -131,6 +131,8 @@ class Source {
   bool OverLocked() const;
   void OpenLaneLocked(int trainer);
   void FinishLocked(Outcome outcome);
+  // The message of an `answer` that is OK is the state.
+  void SendStateLocked(const SaveRequest& request, Outcome answer);
   std::function<void()> TakeCancelIfOver();
   std::string ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const;
   std::string Where(uint64_t step) const;

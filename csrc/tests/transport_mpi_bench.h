@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measurements of the bare transport, in the shape of the real thing: rank 0 deals shares to the others within a window.
+// Measurements of the bare transport, shaped like the real thing: rank 0 deals shares to the others within a window.
 #ifndef HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
 #define HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
 
@@ -13,7 +13,9 @@
 
 namespace hvdata {
 
-inline double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+inline double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 inline double CpuSeconds() {
   rusage usage;
@@ -102,9 +104,9 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
 
 // Round trips between rank 0 and rank 1, answered on the communication thread; `pause` between two of them.
 inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pause) {
-  Transport* answer = nullptr;
+  std::atomic<Transport*> answer{nullptr};
   Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
-    if (answer != nullptr) answer->Send(source, FilledParcel(wire::Kind::kData, 0, 0, header.step, {size}));
+    if (answer != nullptr) answer.load()->Send(source, FilledParcel(wire::Kind::kData, 0, 0, header.step, {size}));
   });
   Transport transport(Duplicate(), &mailbox);
   if (rank == 1) answer = &transport;
@@ -131,7 +133,8 @@ inline void Bench(int rank, int ranks) {
   Ping(rank, 4096, 3000, milliseconds(0));
   Ping(rank, 4096, 300, milliseconds(2));
   Ping(rank, 4096, 50, milliseconds(20));
-  for (const auto& [size, steps] : {std::pair<size_t, int>{4096, 6000}, {65536, 4000}, {1 << 20, 1500}, {16 << 20, 100}}) {
+  const std::pair<size_t, int> streams[] = {{4 << 10, 6000}, {64 << 10, 4000}, {1 << 20, 1500}, {16 << 20, 100}};
+  for (const auto& [size, steps] : streams) {
     for (int repeat = 0; repeat < 3; ++repeat) Stream(rank, ranks, size, steps, 2);
   }
 }

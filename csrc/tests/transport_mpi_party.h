@@ -31,7 +31,9 @@ inline std::shared_ptr<char> Allocate(size_t size) {
 }
 
 // Bytes that tell where they belong: a function of the seed and the position.
-inline uint64_t WordAt(uint64_t seed, uint64_t i) { return (seed + 1) * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull; }
+inline uint64_t WordAt(uint64_t seed, uint64_t i) {
+  return (seed + 1) * 0x9e3779b97f4a7c15ull + i * 0xd1342543de82ef95ull;
+}
 
 inline Block Filled(uint64_t seed, size_t size) {
   std::shared_ptr<char> data = Allocate(size);

@@ -213,10 +213,10 @@ void TestJoinWaitsForAll() {
 
 // A block's owner and Deliver() may both call Send(): no lock is held around either.
 void TestSendFromCallbacks() {
-  Transport* line = nullptr;
+  std::atomic<Transport*> line{nullptr};
   std::atomic<size_t> released{0};
   Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
-    if (header.kind == wire::Kind::kWhy) line->Send(source, FilledParcel(wire::Kind::kBecause, 0, 0, 0, {}, "so"));
+    if (header.kind == wire::Kind::kWhy) line.load()->Send(source, FilledParcel(wire::Kind::kBecause, 0, 0, 0, {}, "so"));
   });
   Transport transport(Duplicate(), &mailbox);
   line = &transport;
@@ -317,8 +317,8 @@ void TestIdle() {
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Each way in which the line can break is reported once, and then everything that was queued is let go. A neighbour does
-// its harm by MPI calls of its own, because its transport may break before it has sent anything.
+// Each way in which the line can break is reported once, and then everything that was queued is let go. A neighbour
+// does its harm by MPI calls of its own, because its transport may break before it has sent anything.
 void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mailbox*, Transport*)>& harm) {
   MPI_Comm comm = Duplicate();
   {

@@ -11,8 +11,8 @@ namespace hvdata {
 // How long to sleep when nothing has happened for `quiet`. Zero: give the core away once, then look again.
 // A transfer is under way while MPI holds requests of ours. It gives no sign of life before a piece is complete, and
 // over sockets it moves only while somebody polls: so it is polled for longer, and left to the long naps later.
-// A nap of more than a millisecond is a hundredth of the silence before it, so that news is never late by more than that.
-// A thread that has been idle for half a second wakes 200 times a second, for less than 0.5 % of a core.
+// A nap of more than a millisecond is a hundredth of the silence before it: news is never late by more than that. A
+// thread that has been idle for half a second wakes 200 times a second, for less than 0.5 % of a core.
 inline std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring) {
   using namespace std::chrono_literals;
   using std::chrono::microseconds;

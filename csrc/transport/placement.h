@@ -11,13 +11,15 @@ namespace hvdata {
 
 // Up to here one message with the bytes copied into it costs less than a second message.
 constexpr uint64_t kInlineLimit = 16 << 10;
+// So little costs less inline than a message of its own even behind a long header.
+constexpr uint64_t kAlwaysInline = 256;
 
-// Chooses for the components of one share, in order. A share's inline payloads together stay within kInlineLimit, so
-// that a header message stays small however many components there are.
+// Chooses for the components of one share, in order. A share's inline payloads together stay within kInlineLimit, but
+// for the very small ones, so that a header message stays small however many components there are.
 class Placement {
  public:
   wire::Where Choose(uint64_t bytes) {
-    if (inline_bytes_ + bytes > kInlineLimit) return wire::Where::kMessage;
+    if (bytes > kAlwaysInline && inline_bytes_ + bytes > kInlineLimit) return wire::Where::kMessage;
     inline_bytes_ += bytes;
     return wire::Where::kInline;
   }

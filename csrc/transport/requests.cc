@@ -20,8 +20,8 @@ void Requests::Add(MPI_Request request, const char* call, int peer, Done done) {
   requests_.push_back({request, call, peer, std::move(done)});
 }
 
-// One MPI_Test each, because the errors of MPI_Testsome belong to no communicator: MPICH gives them to a handler that is
-// not ours and ends the job. (For some errors it does so here too; then its own text is the last word.)
+// One MPI_Test each, because the errors of MPI_Testsome belong to no communicator: MPICH gives them to a handler that
+// is not ours and ends the job. (For some errors it does so here too; then its own text is the last word.)
 bool Requests::Test() {
   bool any = false;
   for (size_t looks = std::min(requests_.size(), kMostPerTest); looks > 0; --looks) {

@@ -18,8 +18,8 @@ class Requests {
   // `call` and `peer` are for error texts.
   void Add(MPI_Request request, const char* call, int peer, Done done);
 
-  // Looks at the requests, or at some of them in turn where there are many. Calls and destroys the Done of each one that
-  // has completed. True if there was one.
+  // Looks at the requests, or at some of them in turn where there are many. Calls and destroys the Done of each one
+  // that has completed. True if there was one.
   bool Test();
 
   bool Empty() const { return requests_.empty(); }

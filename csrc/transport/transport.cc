@@ -59,13 +59,16 @@ class Transport::Impl {
         incoming_(comm, inbox, &requests_, &traffic_),
         departure_(comm) {
     Check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+  }
+
+  void Start() {
     const AllSignalsBlocked blocked;
     thread_ = std::thread([this] { Run(); });
   }
 
   ~Impl() {
     Leave();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   void Send(int dest, Parcel parcel) {
@@ -189,7 +192,9 @@ class Transport::Impl {
   std::thread thread_;
 };
 
-Transport::Transport(MPI_Comm comm, Inbox* inbox) : impl_(std::make_unique<Impl>(comm, inbox)) {}
+Transport::Transport(MPI_Comm comm, Inbox* inbox) : impl_(std::make_unique<Impl>(comm, inbox)) {
+  impl_->Start();  // not before impl_ is set: the inbox may call Send() at once
+}
 Transport::~Transport() = default;
 void Transport::Send(int dest, Parcel parcel) { impl_->Send(dest, std::move(parcel)); }
 void Transport::Leave() { impl_->Leave(); }

@@ -12,28 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "transport/parcel.h"
 #include "wire/header.h"
 
 namespace hvdata {
-
-// Bytes that stay valid and unchanged while `owner` lives.
-struct Block {
-  const char* data = nullptr;
-  size_t size = 0;
-  std::shared_ptr<const void> owner;
-};
-
-// What is sent: components[i] of the header describes blocks[i]. The transport sets every component's `where`.
-struct Parcel {
-  wire::Header header;
-  std::vector<Block> blocks;
-};
-
-// Memory that payloads are received into: places[i] has room for components[i].bytes.
-struct Landing {
-  std::vector<char*> places;
-  std::shared_ptr<void> owner;
-};
 
 // The receiving side, called on the communication thread alone. Must not block nor run user code.
 class Inbox {

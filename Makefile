@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target sets up what it needs (scripts/setup.sh: system packages, .venv, Horovod, the library).
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.NOTPARALLEL:
+.PHONY: help demo test test-cpp test-latest-tf test-mpich typecheck lint bench dist venv op clean
+
+VENV ?= .venv
+export VENV
+SETUP := scripts/setup.sh
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+say = printf '\033[1m[make]\033[0m %s\n'
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
+
+demo: op  ## train the handwritten digits on 4 ranks, one of them reading for all, and prove who got what
+	@$(SETUP) horovod
+	$(say) "training on 4 ranks: examples/digits_demo.py"
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
+
+test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Python at 1 to 4 ranks
+	@$(SETUP) horovod
+	$(say) "Python tests; those of tests/mpi run at 1, 2, 3 and 4 ranks"
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(PYTEST_ARGS)
+
+# Sanitized: the pure layers, because TensorFlow and MPI libraries are not built for it.
+test-cpp: venv  ## the C++ tests: plan, wire, transport; plan and wire again under ASan and UBSan
+	@$(SETUP) gtest mpi
+	export PATH=$(abspath $(BIN)):$$PATH
+	mkdir -p build
+	build() {
+	  $(say) "C++ tests: build/$$1"
+	  cmake -S . -B build/$$1 -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON "$${@:2}" >build/$$1.log 2>&1 || { cat build/$$1.log; exit 1; }
+	  cmake --build build/$$1
+	  ctest --test-dir build/$$1 --output-on-failure --no-tests=error --progress
+	}
+	build cpp -DHVDATA_MPI_TESTS=ON
+	build cpp-sanitized -DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address,undefined
+
+test-latest-tf: export VENV := .venv-latest
+test-latest-tf: export TENSORFLOW := tensorflow-cpu
+test-latest-tf:  ## the tests that need no Horovod, with the newest TensorFlow, in .venv-latest
+	@$(SETUP) venv
+	$$VENV/bin/python -m pip install --quiet --upgrade $$TENSORFLOW
+	$(SETUP) op
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests -m "not horovod" $(PYTEST_ARGS)
+
+test-mpich: export VENV := .venv-mpich
+test-mpich:  ## all Python tests with MPICH, in .venv-mpich
+	@$(SETUP) mpich horovod op
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
+
+typecheck: op
+	@$(say) "types of the package"
+	$(BIN)/mypy
+
+lint: typecheck  ## types, and clang-tidy on plan, wire and transport
+	@$(SETUP) tidy gtest mpi
+	export PATH=$(abspath $(BIN)):$$PATH
+	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON >/dev/null
+	$(say) "clang-tidy"
+	clang-tidy --quiet -p build/cpp csrc/plan/*.cc csrc/wire/*.cc csrc/transport/*.cc
+
+bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
+	@$(SETUP) horovod
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python benchmarks/delivery.py
+
+dist: venv  ## sdist and wheel in dist/
+	@$(SETUP) compiler mpi
+	export PATH=$(abspath $(BIN)):$$PATH
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	ls -l dist
+
+venv:  ## the Python environment alone
+	@$(SETUP) venv
+
+op: venv  ## build and install the library into .venv
+	@$(SETUP) op
+
+clean:  ## remove what was built here; keep the environments
+	rm -rf build dist *.egg-info horovod_data/_core.so .pytest_cache .mypy_cache .hypothesis .demo
+	rm -rf .venv*/.stamps/op

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On what the numbers were measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+
+
+def describe() -> dict[str, object]:
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "mpi": _first_line("mpirun", "--version"),
+        "python": platform.python_version(),
+        "tensorflow": _version("tensorflow", "tensorflow-cpu"),
+        "horovod": _version("horovod"),
+        "mpi4py": _version("mpi4py"),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.machine()
+    except OSError:
+        return platform.machine()
+
+
+def _first_line(*command: str) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
+    # MPICH's launcher says "HYDRA build details:" first, and its version next.
+    return " ".join(" ".join(lines[:2]).split()) if lines and "HYDRA" in lines[0] else (lines or ["unknown"])[0]
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "none"

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to feed N ranks from one pipeline, one file each, all alike:
+
+    NAME: how tables call it
+    KIND: "ours", "rival" (it delivers, or does the work that delivering saves) or "limit" (it does neither)
+    MOVES: whether the batches go from the reader to the ranks
+    ABOUT: one line on what it does
+    steps(job, batch): an endless iterator of this rank's tensors, one per step; or None: this rank takes no part
+
+What `steps` holds is freed when its generator is closed.
+"""
+
+from . import alltoall, broadcast, local, mpi4py_scatter, ours_global, ours_per_rank, reader_alone, service, shard
+
+ALL = (ours_per_rank, ours_global, broadcast, alltoall, service, mpi4py_scatter, shard, local, reader_alone)

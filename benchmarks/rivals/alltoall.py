@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from .setting import ROWS
+
+NAME, KIND, MOVES = "hvd.alltoall", "rival", True
+ABOUT = "`splits`: the reader sends each rank its rows, the others send nothing"
+
+
+def steps(job, batch):
+    source = iter(batch.whole(job.size)) if job.reads else None
+    nothing = batch.nothing()
+    splits = tf.fill([job.size], ROWS if job.reads else 0)
+    while True:
+        mine, _ = hvd.alltoall(next(source) if source else nothing, splits, name=f"alltoall.{batch.bytes}")
+        yield mine

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from .setting import READER, ROWS
+
+NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True
+ABOUT = "the reader broadcasts the global batch, every rank cuts its rows out"
+
+
+def steps(job, batch):
+    source = iter(batch.whole(job.size)) if job.reads else None
+    room = tf.zeros([job.size * ROWS, batch.columns])
+    first = job.rank * ROWS
+    while True:
+        whole = next(source) if source else room
+        yield hvd.broadcast(whole, root_rank=READER, name=f"broadcast.{batch.bytes}")[first : first + ROWS]

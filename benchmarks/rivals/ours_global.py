@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+import horovod_data as hvdata
+
+NAME, KIND, MOVES = "horovod_data, global", "ours", True
+ABOUT = '`distribute_dataset(..., batch="global")`, default settings'
+
+
+def steps(job, batch):
+    yield from hvdata.distribute_dataset(lambda: batch.whole(job.size), batch="global")

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+import horovod_data as hvdata
+
+NAME, KIND, MOVES = "horovod_data, per_rank", "ours", True
+ABOUT = '`distribute_dataset(..., batch="per_rank")`, default settings'
+
+
+def steps(job, batch):
+    yield from hvdata.distribute_dataset(batch.own, batch="per_rank")

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole job in one process: every member has its Sink, its Source and a dealer with a made-up pipeline, as its roles
+// say, and a thread that delivers what others sent it: in order from each sender, at random among senders. What a
+// member sends to itself arrives inside the call, as in the engine.
+#ifndef HOROVOD_DATA_TESTS_ENGINE_JOB_H_
+#define HOROVOD_DATA_TESTS_ENGINE_JOB_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/sink.h"
+#include "engine/source.h"
+#include "engine_lanes_recorder.h"
+
+namespace hvdata {
+
+// `readers` readers that train too, or `dedicated` readers in front of the trainers.
+inline World MakeWorld(int self, int trainers, int readers, bool dedicated) {
+  std::vector<Member> members;
+  for (int r = 0; dedicated && r < readers; ++r) members.push_back({"host" + std::to_string(r), 0, 0, r, -1});
+  for (int t = 0; t < trainers; ++t) {
+    members.push_back({"node" + std::to_string(t), 0, 0, !dedicated && t < readers ? t : -1, t});
+  }
+  return World::Of(self, std::move(members));
+}
+
+// The number that a test's pipeline gives the k-th element of a reader's epoch.
+inline uint64_t Number(uint64_t epoch, int reader, uint64_t k) {
+  return epoch * 1000000 + static_cast<uint64_t>(reader) * 10000 + k;
+}
+
+class Job {
+ public:
+  struct Options {
+    int trainers = 2;
+    int readers = 1;
+    bool dedicated = false;
+    plan::Schedule schedule = plan::Schedule::kStatic;
+    int prefetch = 2;
+    unsigned seed = 0;
+    double stall = 15, timeout = 20;
+  };
+  // Element k of an epoch of a reader: OK, or *end, or an error. `cancelled`: nobody needs it any more.
+  using Pipeline =
+      std::function<Outcome(int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end)>;
+
+  // A pipeline of `length` elements in every epoch of every reader.
+  static Pipeline Elements(uint64_t length) {
+    return [length](int, uint64_t, uint64_t k, const std::atomic<bool>&, bool* end) {
+      *end = k >= length;
+      return Outcome();
+    };
+  }
+
+  Job(Options options, Pipeline pipeline) : options_(options), pipeline_(std::move(pipeline)) {
+    const int count = options.trainers + (options.dedicated ? options.readers : 0);
+    ChannelConfig config;
+    config.number = 1;
+    config.name = "train";
+    config.schedule = options.schedule;
+    config.prefetch = options.prefetch;
+    for (int m = 0; m < count; ++m) {
+      nodes_.push_back(std::make_unique<Node>());
+      nodes_.back()->world = MakeWorld(m, options.trainers, options.readers, options.dedicated);
+    }
+    for (int m = 0; m < count; ++m) {
+      Node& node = *nodes_[static_cast<size_t>(m)];
+      if (node.world.me().trains()) {
+        const auto send = [this, m, &node](int reader, wire::Header h) {
+          Send(m, node.world.readers[static_cast<size_t>(reader)], std::move(h), nullptr);
+        };
+        node.sink = std::make_unique<Sink>(config, &node.world, options.stall, options.timeout, send);
+      }
+      if (node.world.me().reads()) {
+        const auto send = [this, m, &node](int trainer, wire::Header h, const Share* share) {
+          Send(m, node.world.trainers[static_cast<size_t>(trainer)], std::move(h), share ? share->bundle : nullptr);
+        };
+        node.source = std::make_unique<Source>(config, &node.world, send);
+      }
+    }
+    for (int m = 0; m < count; ++m) {
+      Node& node = *nodes_[static_cast<size_t>(m)];
+      node.network = std::thread([this, m] { DeliverAll(m); });
+      if (node.source) node.dealer = std::thread([this, &node] { RunDealer(&node); });
+    }
+  }
+
+  ~Job() {
+    for (int t = 0; t < options_.trainers; ++t) Leave(t);
+    for (auto& node : nodes_) {
+      if (node->dealer.joinable()) node->dealer.join();
+    }
+    for (auto& node : nodes_) {
+      {
+        std::lock_guard<std::mutex> lock(node->mu);
+        node->stop = true;
+        node->changed.notify_all();
+      }
+      node->network.join();
+    }
+  }
+
+  Sink& sink(int trainer) { return *NodeOf(trainer).sink; }
+
+  // The trainer uses the channel no more.
+  void Leave(int trainer) {
+    Node& node = NodeOf(trainer);
+    if (node.left.exchange(true)) return;
+    for (int reader : node.world.readers) {
+      wire::Header h;
+      h.kind = wire::Kind::kRelease;
+      Send(node.world.self, reader, h, nullptr);
+    }
+  }
+
+  // Runs `script` for every trainer, each on its own thread.
+  void RunTrainers(const std::function<void(int trainer)>& script) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < options_.trainers; ++t) threads.emplace_back([&script, t] { script(t); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  struct Item {
+    wire::Header header;
+    BundlePtr bundle;
+  };
+  struct Node {
+    World world;
+    std::unique_ptr<Sink> sink;
+    std::unique_ptr<Source> source;
+    std::thread network, dealer;
+    std::atomic<bool> left{false};
+    std::mutex mu;
+    std::condition_variable changed;
+    std::map<int, std::deque<Item>> inbox;  // by sender; none is empty
+    bool stop = false;
+  };
+
+  Node& NodeOf(int trainer) {
+    return *nodes_[static_cast<size_t>(nodes_[0]->world.trainers[static_cast<size_t>(trainer)])];
+  }
+
+  void Send(int from, int to, wire::Header header, BundlePtr bundle) {
+    if (from == to) return Dispatch(to, from, header, std::move(bundle));
+    Node& node = *nodes_[static_cast<size_t>(to)];
+    std::lock_guard<std::mutex> lock(node.mu);
+    node.inbox[from].push_back({std::move(header), std::move(bundle)});
+    node.changed.notify_all();
+  }
+
+  void DeliverAll(int member) {
+    Node& node = *nodes_[static_cast<size_t>(member)];
+    std::mt19937 random(options_.seed * 31 + static_cast<unsigned>(member));
+    for (;;) {
+      Item item;
+      int from = 0;
+      {
+        std::unique_lock<std::mutex> lock(node.mu);
+        node.changed.wait(lock, [&] { return node.stop || !node.inbox.empty(); });
+        if (node.inbox.empty()) return;
+        auto pick = std::next(node.inbox.begin(), static_cast<int>(random() % node.inbox.size()));
+        from = pick->first;
+        item = std::move(pick->second.front());
+        pick->second.pop_front();
+        if (pick->second.empty()) node.inbox.erase(pick);
+      }
+      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+      Dispatch(member, from, item.header, std::move(item.bundle));
+    }
+  }
+
+  void Dispatch(int to, int from, const wire::Header& h, BundlePtr bundle) {
+    Node& node = *nodes_[static_cast<size_t>(to)];
+    const Member& sender = node.world.members[static_cast<size_t>(from)];
+    const int trainer = sender.trainer, reader = sender.reader;
+    const auto limit = static_cast<uint64_t>(h.a);
+    switch (h.kind) {
+      case wire::Kind::kOpen: return node.source->OnOpen(trainer, h.epoch, limit);
+      case wire::Kind::kTaken: return node.source->OnTaken(trainer, h.epoch, h.step, limit);
+      case wire::Kind::kRecalled: return node.source->OnRecalled(trainer, h.epoch, h.step, limit);
+      case wire::Kind::kClose: return node.source->OnClose(trainer, h.epoch, h.step);
+      case wire::Kind::kRelease: return node.source->OnGone(trainer);
+      case wire::Kind::kWhy: return node.source->OnWhy(trainer, h.epoch, h.step);
+      case wire::Kind::kSave: return node.source->OnSave(trainer, h.epoch, h.step, h.a);
+      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, {h.text, h.step}, h.a);
+      case wire::Kind::kData: return node.sink->OnData(reader, h, std::move(bundle));
+      case wire::Kind::kEnd: return node.sink->OnEnd(reader, h);
+      case wire::Kind::kRecall: return node.sink->OnRecall(reader, h);
+      case wire::Kind::kBecause: return node.sink->OnBecause(h);
+      case wire::Kind::kState: return node.sink->OnState(h);
+      default: FAIL() << "nobody sends " << static_cast<int>(h.kind);
+    }
+  }
+
+  // The dealer of ops/deal.cc with numbers for tensors. A saved state is the number of elements pulled.
+  void RunDealer(Node* node) {
+    Source& source = *node->source;
+    const int reader = node->world.me().reader;
+    const int shares = options_.schedule == plan::Schedule::kStatic ? options_.trainers : 0;
+    for (int64_t next = 0; (next = source.WaitEpoch(std::chrono::milliseconds(50))) >= 0;) {
+      if (next == 0) continue;
+      const auto epoch = static_cast<uint64_t>(next);
+      const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+      const auto handed = source.Begin(epoch, [cancelled] { *cancelled = true; });
+      uint64_t k = 0;
+      std::vector<uint64_t> positions;
+      if (!handed.empty()) {
+        positions.assign(static_cast<size_t>(options_.trainers), handed.begin()->second.position);
+        for (const auto& [trainer, hand] : handed) positions[static_cast<size_t>(trainer)] = hand.position;
+        k = *std::min_element(positions.begin(), positions.end());
+      }
+      source.Start(positions);
+      const auto answer = [&] {
+        for (const auto& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, std::to_string(k));
+      };
+      for (;;) {
+        const Source::Wish wish = source.Await();
+        if (wish == Source::Wish::kStop) break;
+        if (wish == Source::Wish::kSave) {
+          answer();
+          continue;
+        }
+        bool end = false;
+        Outcome outcome = pipeline_(reader, epoch, k, *cancelled, &end);
+        if (!outcome.ok() || end) {
+          source.Finish(std::move(outcome));
+          break;
+        }
+        Step step = MakeStep(k, shares);
+        for (auto& share : step.shares) {  // the token also says whose and of which epoch it is
+          share = MakeToken(Number(epoch, reader, k), TokenOf(share->bundle).trainer);
+        }
+        source.Deal(std::move(step));
+        ++k;
+      }
+      while (source.Linger() == Source::Wish::kSave) answer();
+      source.End();
+    }
+  }
+
+  const Options options_;
+  const Pipeline pipeline_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+// One iteration over a trainer's part of the channel.
+class Iteration {
+ public:
+  Iteration(Job* job, int trainer) : sink_(&job->sink(trainer)), trainer_(trainer) {}
+  ~Iteration() { sink_->Drop(&asker); }
+
+  // Takes up to `most` elements; all that were taken so far are in `numbers`. True when more may come.
+  bool Take(uint64_t most = ~0ull) {
+    for (uint64_t i = 0; i < most; ++i) {
+      Arrival arrival;
+      outcome = sink_->Next(&asker, &arrival, &end);
+      if (!outcome.ok() || end) return false;
+      const Token& token = TokenOf(arrival.bundle);
+      if (token.trainer >= 0) {
+        EXPECT_EQ(token.trainer, trainer_);
+      }
+      numbers.push_back(token.element);
+    }
+    return true;
+  }
+
+  Asker asker;
+  std::vector<uint64_t> numbers;
+  Outcome outcome;
+  bool end = false;
+
+ private:
+  Sink* const sink_;
+  const int trainer_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_ENGINE_JOB_H_

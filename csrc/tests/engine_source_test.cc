@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/source.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+
+#include "engine_job.h"
+
+namespace hvdata {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+// Reader 0 of 2 trainers, one call at a time.
+class SourceTest : public testing::Test {
+ protected:
+  void SetUp() override { Make(plan::Schedule::kStatic); }
+  void Make(plan::Schedule schedule, int readers = 1) {
+    world_ = MakeWorld(readers - 1, 2, readers, true);
+    ChannelConfig config;
+    config.name = "train";
+    config.schedule = schedule;
+    config.remainder = plan::Remainder::kDrop;
+    config.batch = plan::Batch::kPerRank;
+    source_ = std::make_unique<Source>(config, &world_, [this](int trainer, Header h, const Share* share) {
+      EXPECT_EQ(share != nullptr, h.kind == Kind::kData);
+      sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind) + " e" + std::to_string(h.epoch) + " " +
+                      std::to_string(h.step) + "," + std::to_string(h.a) + "," + std::to_string(h.b) +
+                      (h.text.empty() ? "" : " " + h.text));
+    });
+  }
+  Texts Sent() { return std::exchange(sent_, {}); }
+  int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0)); }
+  void Begin(uint64_t epoch) {
+    ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
+    EXPECT_TRUE(source_->Begin(epoch, nullptr).empty());
+    source_->Start({});
+  }
+  void Deal(int shares = 2) {
+    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+    source_->Deal(MakeStep(source_->Steps(), shares));
+  }
+
+  World world_;
+  Texts sent_;
+  std::unique_ptr<Source> source_;
+};
+
+TEST_F(SourceTest, TheFirstOpenStartsAnEpochAndTheLastCloseEndsIt) {
+  EXPECT_EQ(NextEpoch(), 0);
+  source_->OnOpen(1, 1, 1);
+  Begin(1);
+  Deal();
+  EXPECT_EQ(Sent(), (Texts{"1 DATA e1 0,1,0"}));
+  source_->OnOpen(0, 1, 1);
+  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0"}));
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,0"}));
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  source_->OnClose(0, 1, 1);
+  source_->OnOpen(0, 2, 1);
+  EXPECT_EQ(NextEpoch(), 0);
+  source_->OnClose(1, 1, 1);
+  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  EXPECT_EQ(NextEpoch(), 0) << "the dealer has not put the input away";
+  source_->End();
+  EXPECT_EQ(NextEpoch(), 2);
+}
+
+// A wait for the first element that is cut short on every rank while the reader is busy with something else.
+TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
+  for (int t = 0; t < 2; ++t) {
+    source_->OnOpen(t, 1, 2);
+    source_->OnClose(t, 1, 0);
+    source_->OnOpen(t, 2, 2);
+  }
+  Begin(1);
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  source_->End();
+  Begin(2);
+  Deal();
+  EXPECT_EQ(Sent(), (Texts{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
+}
+
+TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
+  std::mutex mu;
+  std::condition_variable changed;
+  int calls = 0;
+  source_->OnOpen(0, 1, 2);
+  source_->Begin(1, [&] {
+    std::lock_guard<std::mutex> lock(mu);
+    ++calls;
+    changed.notify_all();
+  });
+  source_->Start({});
+  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  source_->OnClose(0, 1, 0);
+  source_->OnGone(1);
+  std::unique_lock<std::mutex> lock(mu);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return calls > 0; }));
+  lock.unlock();
+  source_->Shut();
+  source_->Deal(MakeStep(0, 2));  // what the pull gave after all
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(Sent(), Texts());
+  lock.lock();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(SourceTest, TheChannelEndsWhenAllAreGoneAndTheDealerIsOut) {
+  source_->OnOpen(0, 1, 2);
+  Begin(1);
+  source_->OnGone(0);
+  source_->OnGone(1);
+  EXPECT_EQ(NextEpoch(), 0);
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  source_->End();
+  EXPECT_EQ(NextEpoch(), -1);
+}
+
+TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
+  source_->OnGone(1);
+  source_->OnOpen(0, 1, 2);
+  testing::internal::CaptureStderr();
+  Begin(1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
+            "its share of every step is discarded\n");
+}
+
+TEST_F(SourceTest, WhatIsDroppedIsLogged) {
+  source_->OnOpen(0, 1, 2);
+  Begin(1);
+  source_->Dropped(1);
+  testing::internal::CaptureStderr();
+  source_->Finish({});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
+            "element(s) of this epoch\n"
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
+            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n");
+}
+
+TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
+  source_->OnOpen(0, 1, 1);
+  source_->OnOpen(1, 1, 1);
+  Begin(1);
+  Deal();
+  source_->OnTaken(0, 1, 1, 2);
+  Sent();
+  source_->OnSave(0, 1, 1, 41);
+  ASSERT_EQ(source_->Await(), Source::Wish::kSave) << "also while there is no room";
+  EXPECT_EQ(source_->UntakenElements().size(), 1u);
+  for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
+  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,41,0 state"}));
+  source_->OnTaken(1, 1, 1, 2);
+  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  EXPECT_EQ(source_->UntakenElements().size(), 0u);
+  source_->Finish({});
+  Sent();
+  source_->OnSave(1, 1, 1, 42);
+  ASSERT_EQ(source_->Linger(), Source::Wish::kSave);
+  for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {kInternal, "no"}, "");
+  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,42,13 no"}));
+}
+
+TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
+  source_->OnOpen(0, 1, 1);
+  source_->OnSave(0, 1, 0, 5);
+  Texts sent = Sent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].substr(0, 16), "0 STATE e1 0,5,9");
+  Begin(1);
+  source_->OnSave(0, 1, 0, 6);
+  source_->OnClose(0, 1, 0);
+  source_->OnClose(1, 1, 0);
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  source_->End();
+  sent = Sent();
+  ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
+  EXPECT_EQ(sent[0].substr(0, 16), "0 STATE e1 0,6,9");
+}
+
+TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
+  source_->OnRestore(0, 1, {"words", 4}, 1);
+  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,1,0"}));
+  source_->OnOpen(0, 1, 2);
+  EXPECT_EQ(NextEpoch(), 0);
+  source_->OnWhy(0, 1, 0);
+  EXPECT_EQ(Sent(), (Texts{"0 BECAUSE e1 0,0,0 rank 1 on node1 has not begun epoch 1"}));
+  source_->OnOpen(1, 1, 2);
+  ASSERT_EQ(NextEpoch(), 1);
+  const auto handed = source_->Begin(1, nullptr);
+  ASSERT_EQ(handed.size(), 1u);
+  EXPECT_EQ(handed.at(0).state, "words");
+  EXPECT_EQ(handed.at(0).position, 4u);
+}
+
+TEST_F(SourceTest, DynamicKnowsWhatEachHasTakenSinceASnapshot) {
+  Make(plan::Schedule::kDynamic);
+  source_->OnOpen(0, 1, 2);
+  source_->OnOpen(1, 1, 2);
+  Begin(1);
+  Deal(0);
+  Deal(0);
+  Deal(0);
+  source_->OnTaken(0, 1, 1, 3);
+  source_->ForgetTaken();
+  source_->OnTaken(0, 1, 2, 4);
+  source_->OnClose(1, 1, 1);
+  EXPECT_EQ(source_->TakenSince(0), (std::vector<uint64_t>{2}));
+  EXPECT_EQ(source_->TakenSince(1), (std::vector<uint64_t>{1}));
+}
+
+TEST_F(SourceTest, RecallsAreSentWithoutTheMutex) {
+  world_ = MakeWorld(0, 2, 1, false);
+  std::unique_ptr<Source> source;
+  ChannelConfig config;
+  config.schedule = plan::Schedule::kDynamic;
+  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {
+    if (h.kind == Kind::kRecall) source->OnRecalled(trainer, h.epoch, 0, 0);  // as a trainer in our own process does
+    sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind));
+  });
+  source->OnOpen(0, 1, 2);
+  source->Begin(1, nullptr);
+  source->Start({});
+  ASSERT_EQ(source->Await(), Source::Wish::kElement);
+  source->Deal(MakeStep(0, 0));
+  source->OnOpen(1, 1, 2);
+  source->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"0 DATA", "1 DATA", "0 RECALL"}));
+}
+
+TEST_F(SourceTest, TheReaderSaysWhy) {
+  const auto why = [&](uint64_t epoch) {
+    source_->OnWhy(0, epoch, 3);
+    Texts sent = Sent();
+    return sent.size() == 1 ? sent[0].substr(sent[0].find(",0,0 ") + 5) : "";
+  };
+  source_->OnOpen(0, 1, 1);
+  Begin(1);
+  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  EXPECT_EQ(why(1), "the pipeline of reader 0 on host0 has not produced step 0 for 0 s (a Python generator that sleeps "
+                    "can't be interrupted)");
+  source_->Deal(MakeStep(0, 2));
+  source_->OnOpen(1, 1, 1);
+  source_->OnTaken(0, 1, 1, 2);
+  source_->OnTaken(1, 1, 0, 1);
+  Sent();
+  EXPECT_EQ(why(1), "reader 0 on host0 has dealt 1 steps and waits until rank 1 on node1 has taken more of them");
+  source_->OnClose(0, 1, 1);
+  source_->OnOpen(0, 2, 1);
+  EXPECT_EQ(why(2), "rank 1 on node1 has not finished epoch 1");
+}
+
+TEST_F(SourceTest, AReaderWithoutAPlaceInTheWindowWaitsForItsTurn) {
+  Make(plan::Schedule::kStatic, 3);  // this is reader 2, and the window is 2 steps
+  source_->OnOpen(0, 1, 0);
+  source_->OnOpen(1, 1, 0);
+  Begin(1);
+  source_->OnTaken(0, 1, 0, 1);
+  source_->OnSave(0, 1, 0, 1);
+  EXPECT_EQ(source_->Await(), Source::Wish::kSave) << "no room yet";
+  source_->TakeSaveRequests();
+  source_->OnTaken(1, 1, 0, 1);
+  Deal();
+  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0", "1 DATA e1 0,1,0"}));
+}
+
+}  // namespace
+}  // namespace hvdata

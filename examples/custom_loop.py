@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training loop of one's own: tf.function and hvd.DistributedGradientTape.
+
+    mpirun -np 4 python examples/custom_loop.py
+
+Rank 0 makes the data; every rank trains on its own rows. At the end rank 0 trains alone on the same global batches and
+compares: the job must have done the same arithmetic, whatever the number of ranks.
+"""
+
+import sys
+
+import horovod.tensorflow as hvd
+import horovod_data as hvdata
+import numpy as np
+import tensorflow as tf
+
+ROWS, FEATURES, BATCH, EPOCHS, RATE = 1000, 5, 96, 3, 0.1  # the last batch of an epoch has 40 rows
+
+
+def samples() -> tf.data.Dataset:
+    random = np.random.default_rng(7)
+    x = random.normal(size=(ROWS, FEATURES)).astype(np.float32)
+    y = x @ np.arange(1, FEATURES + 1, dtype=np.float32) + 0.5
+    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(ROWS, seed=3).batch(BATCH)
+
+
+def errors(weights, x, y):
+    return tf.square(tf.linalg.matvec(x, weights[:-1]) + weights[-1] - y)
+
+
+hvdata.init()
+# "pad": a batch that the ranks don't divide is filled up, and a weight per row says which rows are real.
+dataset = hvdata.distribute_dataset(samples, batch="global", remainder="pad", name="train")
+hvdata.serve()
+
+weights = tf.Variable(tf.zeros([FEATURES + 1]))
+
+
+@tf.function
+def train_step(x, y, row_weights):
+    rows = hvd.allreduce(tf.reduce_sum(row_weights), op=hvd.Sum)  # real rows of this step, on all ranks
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(row_weights * errors(weights, x, y)) / rows
+    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+    [gradient] = tape.gradient(loss, [weights])  # Horovod's tape takes nothing but lists
+    weights.assign_sub(RATE * gradient)
+    return tf.reduce_sum(row_weights)
+
+
+hvd.broadcast_variables([weights], root_rank=0)
+received = 0.0
+for epoch in range(EPOCHS):
+    steps = 0
+    for x, y, row_weights in dataset:
+        received += train_step(x, y, row_weights).numpy()
+        steps += 1
+    everybody = hvd.allgather_object(steps)
+    if len(set(everybody)) != 1:
+        sys.exit(f"the ranks made {everybody} steps in epoch {epoch}")
+
+rows = hvd.allgather_object(int(received))
+if sum(rows) != EPOCHS * ROWS:
+    sys.exit(f"the ranks got {rows} rows, but the data has {EPOCHS} x {ROWS}")
+
+if hvd.rank() == 0:
+    alone = tf.Variable(tf.zeros([FEATURES + 1]))
+    same_data = samples()
+    for _ in range(EPOCHS):
+        for x, y in same_data:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(errors(alone, x, y))
+            alone.assign_sub(RATE * tape.gradient(loss, alone))
+    difference = np.max(np.abs(alone.numpy() - weights.numpy()))
+    if difference > 1e-4:
+        sys.exit(f"{hvd.size()} ranks ended with weights {weights.numpy()}, one process with {alone.numpy()}")
+    print(f"{hvd.size()} ranks made {EPOCHS} x {steps} steps; rows on each: {rows}, together {sum(rows)}")
+    print(f"weights as after training in one process (largest difference {difference:.1e}): {weights.numpy().round(3)}")

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
+#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich venv horovod op
+# Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
+# must be the one in PATH).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=$(realpath -m "${VENV:-.venv}")
+HOROVOD=${HOROVOD:-0.28.1}
+if [ -z "${TENSORFLOW:-}" ]; then
+  case $(uname -m) in
+    x86_64) TENSORFLOW=tensorflow-cpu==2.15.1 ;; # half the size, and all that the tests use
+    *) TENSORFLOW=tensorflow==2.15.1 ;;
+  esac
+fi
+# Wheels built here outlive the checkout: Horovod takes minutes to build.
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/horovod_data/wheels
+# The virtual environment's cmake, ninja, python and (for MPICH) mpicc come before the system's.
+export PATH=$VENV/bin:$PATH
+
+say() { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
+die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# install REASON PACKAGE...
+install() {
+  local reason=$1 root=
+  shift
+  has apt-get || die "$reason: please install what Debian calls $* (there is no apt-get here)"
+  if [ "$(id -u)" != 0 ]; then
+    has sudo || die "$reason: needs root, or sudo, for: apt-get install $*"
+    root=sudo
+  fi
+  say "$reason: apt-get install $*"
+  [ -n "${APT_UPDATED:-}" ] || { $root apt-get update -qq </dev/null && APT_UPDATED=1; }
+  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
+}
+
+# done_before STAGE KEY: was STAGE done in this environment, with this KEY?
+done_before() { [ "$(cat "$VENV/.stamps/$1" 2>/dev/null)" = "$2" ]; }
+stamp() { mkdir -p "$VENV/.stamps" && printf '%s\n' "$2" >"$VENV/.stamps/$1"; }
+pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@" </dev/null; }
+
+# ---- System packages.
+
+compiler() { # for Horovod and for our library
+  has g++ || install "a C++ compiler" g++
+}
+
+gtest() { # for the C++ unit tests
+  compiler
+  echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1 || install "GoogleTest" libgtest-dev
+}
+
+tidy() { # for `make lint`
+  has clang-tidy || install "clang-tidy" clang-tidy
+}
+
+mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to compile (mpicc) and to launch (mpirun)
+  if [ -n "${MPICC:-}" ]; then
+    has "$MPICC" && has mpirun || die "MPICC=$MPICC is set, so it and its mpirun must be in PATH"
+  elif ! has mpicc || ! has mpirun; then
+    install "an MPI" openmpi-bin libopenmpi-dev
+  fi
+}
+
+mpich() { # beside Open MPI, under Debian's names for that; called mpicc, mpirun, ... inside the environment
+  has mpicc.mpich && has mpirun.mpich || install "MPICH" mpich libmpich-dev
+  compiler
+  venv
+  done_before mpich "$(command -v mpirun.mpich)" && return
+  local name
+  for name in mpicc mpicxx mpirun mpiexec; do
+    # Not links: mpiexec looks for its helpers beside the name it was called by.
+    printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v "$name.mpich")" >"$VENV/bin/$name"
+    chmod +x "$VENV/bin/$name"
+  done
+  hash -r
+  [ -e "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ||
+    install "Python's headers, for mpi4py" "python$(python_version "$VENV/bin/python")-dev"
+  say "building mpi4py with MPICH"  # its wheel looks for MPICH under a name that Debian does not use
+  MPICC=mpicc CFLAGS=-O1 pip install --no-binary mpi4py --no-cache-dir --force-reinstall --no-deps mpi4py
+  stamp mpich "$(command -v mpirun.mpich)"
+}
+
+# The MPI's name and version: openmpi-4.1.4, mpich-4.0.2.
+mpi_id() {
+  local text version
+  text=$(mpirun --version 2>&1 </dev/null) || true
+  version=$(grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' <<<"$text" | head -1) || true
+  case $text in
+    *"Open MPI"*) echo "openmpi-$version" ;;
+    *HYDRA*) echo "mpich-$version" ;;
+    *) echo "mpi-$(cksum <<<"$text" | cut -d' ' -f1)" ;;
+  esac
+}
+
+# ---- The Python environment.
+
+python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+find_python() {
+  local python=${PYTHON:-}
+  [ -n "$python" ] || { has python3.11 && python=python3.11; } || python=python3
+  has "$python" || die "Python 3.9, 3.10 or 3.11 is needed: apt-get install python3.11 python3.11-venv, or set PYTHON"
+  case $(python_version "$python") in
+    3.9 | 3.10 | 3.11) ;;
+    *) [[ $TENSORFLOW != *==2.15* ]] ||
+      die "$python is $("$python" -V), but TensorFlow 2.15.1 has wheels for Python 3.9 to 3.11 only:" \
+        "install python3.11 (Ubuntu: from ppa:deadsnakes/ppa), or set PYTHON=/path/to/python3.11" ;;
+  esac
+  echo "$python"
+}
+
+venv() {
+  local packages=(
+    'pip<25' 'setuptools<70' wheel 'cmake<4' ninja # build Horovod 0.28.1, which newer ones refuse, and our library
+    "$TENSORFLOW"
+    mpi4py                                  # communicators that users pass; what tests say to each other
+    cloudpickle psutil pyyaml packaging     # Horovod's launcher imports them
+    scikit-learn                            # the real handwritten digits of the demo
+    pytest hypothesis mypy                  # tests, property tests, type check
+    matplotlib                              # the benchmarks' plots
+  )
+  done_before venv "${packages[*]}" && return
+  if [ ! -x "$VENV/bin/python" ]; then
+    local python
+    python=$(find_python)
+    "$python" -c 'import ensurepip' 2>/dev/null ||
+      install "Python's venv" "python$(python_version "$python")-venv"
+    say "making $VENV with $("$python" -V)"
+    "$python" -m venv "$VENV"
+  fi
+  say "installing $TENSORFLOW and the tools (about 500 MB, a few minutes the first time)"
+  pip install 'pip<25'
+  pip install "${packages[@]}"
+  stamp venv "${packages[*]}"
+}
+
+tensorflow_version() {
+  "$VENV/bin/python" -c 'from importlib.metadata import version; import sys; print(version(sys.argv[1]))' \
+    "$(grep -oE '^[a-z-]+' <<<"$TENSORFLOW")"
+}
+
+horovod() {
+  compiler
+  mpi
+  venv
+  local python folder wheel
+  python=$(python_version "$VENV/bin/python")
+  folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)
+  done_before horovod "$HOROVOD $folder" && return
+  wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl") || {
+    say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version): 4 minutes on 2 cores, once"
+    mkdir -p "$folder"
+    HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+      MAKEFLAGS="-j$(nproc)" \
+      pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$folder" "horovod==$HOROVOD" ||
+      die "Horovod did not build; for the reason: pip wheel -v --no-build-isolation --no-deps horovod==$HOROVOD"
+    wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl")
+  }
+  pip install --no-deps --force-reinstall "$wheel"
+  stamp horovod "$HOROVOD $folder"
+}
+
+op() { # our library, from this checkout
+  compiler
+  mpi
+  venv
+  local key
+  key="$(mpi_id) $(tensorflow_version) $(find horovod_data csrc cmake CMakeLists.txt setup.py pyproject.toml -type f \
+    ! -name '*.so*' ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)"
+  done_before op "$key" && return
+  say "building horovod_data with $(mpi_id) and TensorFlow $(tensorflow_version)"
+  pip install --no-build-isolation --no-deps --force-reinstall .
+  stamp op "$key"
+}
+
+for stage in "$@"; do
+  case $stage in
+    compiler | gtest | tidy | mpi | mpich | venv | horovod | op) "$stage" ;;
+    *) die "no such stage: $stage" ;;
+  esac
+done

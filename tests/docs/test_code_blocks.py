@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every code block of README.md and docs/: Python runs on 2 ranks, commands run or exist, the diff is the real one."""
+
+import difflib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from blocks import BLOCKS, LANGUAGES, ROOT, Block, named
+from jobs import run_job
+from ranks.launch import launcher
+
+PRELUDE = (Path(__file__).with_name("prelude.py")).read_text()
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+RUN = {"python", "mpirun", "horovodrun"}
+
+
+def test_every_block_says_what_it_is():
+    for i, block in enumerate(BLOCKS):
+        assert block.language in LANGUAGES, f"{block.id}: ```{block.language}"
+        if block.language == "text":
+            assert BLOCKS[i - 1].output == block.text, f"{block.id}: output of nothing"
+
+
+@pytest.mark.horovod
+@pytest.mark.limit(150)
+@pytest.mark.parametrize("block", named("python"), ids=lambda block: block.id)
+def test_python(block: Block):
+    job = run_job(f"{PRELUDE}\n{block.text}", np=2, timeout=120)
+    assert job.returncode == 0, job.describe()
+    if block.output is not None:
+        lines = [line for text in job.stdout for line in text.splitlines()]
+        assert sorted(lines) == sorted(block.output.splitlines()), job.describe()
+
+
+def commands(block: Block):
+    """(environment, words) of each line."""
+    for line in block.text.splitlines():
+        words = shlex.split(line)
+        variables = {}
+        while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            name, _, variables[name] = words.pop(0).partition("=")
+        yield variables, words
+
+
+@pytest.mark.parametrize("block", named("bash"), ids=lambda block: block.id)
+def test_commands_exist(block: Block):
+    for _, words in commands(block):
+        if words[0] == "make":
+            assert set(words[1:]) <= MAKE_TARGETS, words
+        elif words[0] in RUN:
+            script = next(word for word in words if word.endswith(".py"))
+            assert (ROOT / script).is_file(), script
+        else:
+            assert words == ["pip", "install", "--no-build-isolation", "."]
+
+
+# Each once, though several pages have it.
+RUNNABLE = {line: command for block in named("bash") for line, command in zip(block.text.splitlines(), commands(block))
+            if command[1][0] in RUN}
+
+
+@pytest.mark.horovod
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("line", RUNNABLE)
+def test_commands_run(line, tmp_path):
+    """With the Python and the mpirun under test."""
+    variables, words = RUNNABLE[line]
+    if "examples/digits_keras.py" in words:
+        subprocess.run([sys.executable, str(ROOT / "examples" / "digits_data.py")], cwd=tmp_path, check=True)
+    if words[0] == "python":
+        subprocess.run([sys.executable, str(ROOT / words[1]), *words[2:]], cwd=tmp_path, check=True)
+        return
+    launch, option, processes, python, script = words
+    assert (option, python) == ("-np", "python")
+    if launch == "horovodrun":
+        if "mpich" in " ".join(launcher()):
+            pytest.skip("horovodrun takes the mpirun in PATH")
+        launch = str(Path(sys.executable).with_name("horovodrun"))
+    job = run_job(ROOT / script, np=int(processes), env=variables, launcher="" if launch == "mpirun" else launch,
+                  timeout=200, cwd=tmp_path)
+    assert job.returncode == 0, job.describe()
+
+
+def test_the_diff_is_the_one_between_the_two_scripts():
+    (block,) = named("diff")
+    names = ["digits_keras_stock.py", "digits_keras.py"]
+    before, after = ((ROOT / "examples" / name).read_text().splitlines() for name in names)
+    diff = list(difflib.unified_diff(before, after, *names, n=1, lineterm=""))
+    assert block.text.splitlines() == diff
+    added = [line for line in diff[2:] if line.startswith("+") and not line.startswith("+import ")]
+    assert len(added) == 3, "three changed lines and the import"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages quote and point to is there: error texts, files, environment variables."""
+
+import re
+
+import pytest
+from blocks import PAGES, ROOT
+
+SOURCES = [*ROOT.glob("csrc/**/*.cc"), *ROOT.glob("csrc/**/*.h"), *ROOT.glob("horovod_data/*.py")]
+
+
+def source_text() -> str:
+    """All sources, with string literals that stand in pieces joined, and escapes undone."""
+    text = "\n".join(path.read_text() for path in SOURCES)
+    return re.sub(r'"\s*\n\s*f?"', "", text).replace('\\"', '"')
+
+
+def quoted_errors():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    headings = re.findall(r"^### (`.*`.*)$", page, re.MULTILINE)
+    return [text for heading in headings for text in re.findall(r"`([^`]+)`", heading) if text != "NaN"]
+
+
+@pytest.mark.parametrize("error", quoted_errors())
+def test_quoted_errors_are_real(error):
+    for part in error.split("…"):
+        # In the sources a number or name is {...} of an f-string, or stands between two literals.
+        assert part.strip(" ,:") in source_text(), part
+
+
+def test_there_are_quoted_errors():
+    assert len(quoted_errors()) > 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_environment_variables_are_real(page):
+    for name in set(re.findall(r"HOROVOD_DATA_[A-Z_]+", page.read_text())):
+        assert f'"{name}"' in source_text(), name
+
+
+def test_named_files_are_there():
+    """The way of a batch in developers.md names the files by their paths."""
+    text = (ROOT / "docs" / "developers.md").read_text()
+    paths = re.findall(r"`((?:csrc|tests|horovod_data|examples|scripts)/[\w./-]+)`", text)
+    assert len(paths) > 10
+    for path in paths:
+        assert path.endswith("_core.so") or (ROOT / path).exists(), path
+    for name in re.findall(r"`(\w+\.(?:cc|h))`", text):
+        assert list(ROOT.glob(f"csrc/**/{name}")), name
+
+
+def test_changelog_has_the_four_headings():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        assert re.findall(r"^### (.*)$", version, re.MULTILINE) == [
+            "New features", "Breaking changes", "Deprecations", "Bug fixes"]

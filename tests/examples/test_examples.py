@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example is a job that proves something and exits with another status if it doesn't hold."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import run_job
+from ranks.launch import environment, launcher
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = [pytest.mark.horovod, pytest.mark.limit(180)]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    command = [sys.executable, str(EXAMPLES / "digits_data.py"), str(folder)]
+    assert "written" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "already there" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return folder
+
+
+def proven(name: str, np: int, *said: str, readers: int = 0, **env: str) -> str:
+    """Runs examples/NAME.py; what rank 0 says."""
+    job = run_job(EXAMPLES / f"{name}.py", np=np, readers=readers, timeout=150, env=env)
+    assert job.returncode == 0, job.describe()
+    for pattern in said:
+        assert re.search(pattern, job.stdout[0]), f"{pattern!r} not in:\n{job.describe()}"
+    return job.stdout[0]
+
+
+@pytest.mark.parametrize("np, readers", [(1, 0), (3, 0), (2, 1)])
+def test_digits_keras(digits, np, readers):
+    text = proven("digits_keras", np, f"all {np} ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
+                  readers=readers, DIGITS_FOLDER=str(digits))
+    for split, images in (("train", 1437), ("valid", 360)):
+        assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
+
+
+def test_digits_keras_stock(digits):
+    proven("digits_keras_stock", 2, "all 2 ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
+           DIGITS_FOLDER=str(digits))
+
+
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
+def test_demo(options, tmp_path):
+    environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher())})
+    done = subprocess.run([sys.executable, str(EXAMPLES / "digits_demo.py"), *options], cwd=tmp_path, env=environ,
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = 2 if options else 4
+    hidden = re.findall(r"an empty folder is mounted over the data folder|a data folder that does not exist", done.stdout)
+    assert len(hidden) == ranks - 1 + bool(options)
+    assert len(re.findall(r"process \d reads: it sees 6 files", done.stdout)) == 1
+    assert "validation accuracy 0.9" in done.stdout
+    assert "opened 12 times in all: once per epoch" in done.stdout or "no inotify" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("[demo] all of this is true")
+    assert os.listdir(tmp_path / ".demo" / "digits")
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_custom_loop(np):
+    proven("custom_loop", np, f"{np} ranks made 3 x 11 steps", "together 3000", "as after training in one process")
+
+
+@pytest.mark.parametrize("np, readers", [(2, 0), (3, 1)])
+def test_dedicated_reader(np, readers):
+    proven("dedicated_reader", np, rf"hvd.size\(\) is {np};", "each of 240 once",
+           "a dedicated reader, no rank of Horovod" if readers else "rank 0$", readers=readers)
+
+
+@pytest.mark.parametrize("np, readers", [(3, 0), (2, 1)])
+def test_speech_generator(np, readers):
+    text = proven("speech_generator", np, readers=readers)
+    assert len(re.findall(r"epoch \d, train: \d+ steps on every rank, .* together 50, each once", text)) == 3
+    assert len(re.findall(r"epoch \d, dev: \d+ steps on every rank, .* together 11, each once", text)) == 3
+
+
+@pytest.mark.parametrize("np", [1, 3])
+def test_scatter_op(np):
+    proven("scatter_op", np, f"{np} ranks: equal shares, splits .* are right")

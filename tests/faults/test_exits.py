@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a rank ends, the job ends with it: with its status, within seconds, without a wait for those that hang."""
+
+import functools
+
+import jobs
+import pytest
+
+run_job = functools.partial(jobs.run_job, timeout=180)  # for a machine under load: most take 5 s
+
+# Rank 1 ends in its own way while rank 0 waits in a collective for it.
+ONE_FAILS = """
+import os, sys, threading, time
+{before}
+import horovod_data as hvdata
+hvdata.init()
+if hvdata.rank() == 1:
+    {end}
+import horovod.tensorflow as hvd
+import tensorflow as tf
+hvd.allreduce(tf.zeros(2), name="waits for rank 1")
+time.sleep(1000)
+"""
+
+BARE = "sys.modules['horovod'] = None  # as if it were not installed"
+AFTER_HOROVOD = "import horovod.tensorflow as hvd; hvd.init()"
+AFTER_MPI4PY = "from mpi4py import MPI"
+
+
+@pytest.mark.parametrize("end, status, said", [
+    ("sys.exit(3)", 3, ""),
+    ("quit(5)", 5, ""),
+    ("sys.exit('out of coffee')", 1, "out of coffee"),
+    ("raise ValueError('no such file')", 1, "ValueError: no such file"),
+    ("sys.excepthook = lambda *error: print('my own hook'); raise ValueError", 1, "my own hook"),
+    ("threading.Thread(target=time.sleep, args=(1000,)).start(); raise ValueError('threads')", 1, "threads"),
+    ("os.kill(os.getpid(), 2); time.sleep(1000)", 130, "KeyboardInterrupt"),
+])  # fmt: skip
+def test_one_rank_fails(end, status, said):
+    job = run_job(ONE_FAILS.format(before="", end=end), np=2)
+    assert job.returncode == status, job.describe()
+    assert said in job.stdout[1] + job.stderr[1], job.describe()
+    assert job.seconds < 60  # not for as long as the other one waits
+
+
+@pytest.mark.parametrize("before", [AFTER_HOROVOD, AFTER_MPI4PY])
+def test_one_rank_fails_where_somebody_else_started_mpi(before):
+    job = run_job(ONE_FAILS.format(before=before, end="sys.exit(3)"), np=2)
+    assert job.returncode == 3, job.describe()
+
+
+def test_one_rank_fails_without_horovod():
+    script = ONE_FAILS.replace("import horovod.tensorflow as hvd\n", "time.sleep(1000)\n")
+    job = run_job(script.format(before=BARE, end="raise ValueError('bare')"), np=2)
+    assert job.returncode == 1 and "ValueError: bare" in job.stderr[1], job.describe()
+
+
+def test_a_system_exit_that_is_raised_still_fails_the_job():
+    job = run_job(ONE_FAILS.format(before="", end="raise SystemExit(6)"), np=2)
+    assert job.returncode != 0, job.describe()
+
+
+def test_wrong_arguments_on_one_rank_after_hvd_init():
+    job = run_job("""
+import horovod.tensorflow as hvd
+hvd.init()
+import horovod_data as hvdata
+hvdata.init(readers=-1 if hvd.rank() == 1 else 0)
+""", np=2)
+    assert job.returncode == 1, job.describe()
+    assert "ValueError: readers must be 0 or more, not -1" in job.stderr[1], job.describe()
+
+
+@pytest.mark.parametrize("before, end", [
+    ("", ""), (BARE, ""), (AFTER_HOROVOD, ""), (AFTER_MPI4PY, ""), ("", "hvdata.shutdown(); hvdata.shutdown()"),
+    ("", "sys.exit(0)"),
+])  # fmt: skip
+def test_a_normal_end(before, end):
+    job = run_job(f"import sys\n{before}\nimport horovod_data as hvdata\nhvdata.init()\nprint('ran')\n{end}\n", np=2)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout == ["ran\n", "ran\n"] and "Traceback" not in "".join(job.stderr), job.describe()
+
+
+def test_hvd_shutdown_in_mid_run():
+    job = run_job("""
+import horovod.tensorflow as hvd
+hvd.init()
+import horovod_data as hvdata
+hvdata.init()
+hvd.shutdown()
+try:
+    hvdata.distribute_dataset(None, batch="global")
+except RuntimeError as error:
+    print(error)
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    for out in job.stdout:
+        assert "was called after the end of the job" in out, job.describe()
+
+
+def test_what_the_program_survives_does_not_fail_it():
+    job = run_job("""
+import sys, threading
+import horovod_data as hvdata
+hvdata.init()
+for leave in (sys.exit, exit):
+    try:
+        leave(7)
+    except SystemExit as error:
+        assert error.code == 7 and error.args == (7,) and repr(error) == "SystemExit(7)", repr(error)
+try:
+    raise ValueError("caught")
+except ValueError:
+    sys.excepthook(*sys.exc_info())
+for end in (lambda: sys.exit(9), lambda: 1 / 0):
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+print("goes on")
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout == ["goes on\n"] * 2
+    for err in job.stderr:
+        assert "ValueError: caught" in err and "ZeroDivisionError" in err and "SystemExit" not in err
+
+
+def test_a_forked_child_is_no_rank():
+    job = run_job("""
+import os, sys
+import horovod_data as hvdata
+hvdata.init()
+child = os.fork()
+if child == 0:
+    for call in (hvdata.rank, hvdata.shutdown, hvdata.init, lambda: hvdata.distribute_dataset(None, batch="global")):
+        try:
+            call()
+            print("no error")
+        except RuntimeError as error:
+            print(error)
+    sys.exit(4)
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdata.rank())
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    for rank, out in enumerate(job.stdout):
+        assert f"child: 4 rank: {rank}" in out and "no error" not in out, job.describe()
+        for call in ("rank()", "shutdown()", "init()", "distribute_dataset"):
+            assert any(line.split("] ")[-1].startswith(call) and "was called in a forked child" in line
+                       for line in out.splitlines()), (call, out)  # fmt: skip
+
+
+def test_a_spawned_child_is_a_process_like_any_other():
+    job = run_job("""
+import multiprocessing, sys
+import horovod_data as hvdata
+
+def child():
+    sys.exit(4)
+
+if __name__ == "__main__":
+    hvdata.init()
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    print("child:", process.exitcode)
+""", np=2)
+    assert job.returncode == 0 and job.stdout == ["child: 4\n"] * 2, job.describe()
+
+
+def test_alone_a_failure_is_python_s_own():
+    job = run_job("import horovod_data as hvdata\nhvdata.init()\nraise ValueError('alone')\n", np=1)
+    assert job.returncode == 1 and "ValueError: alone" in job.stderr[0], job.describe()
+    assert "MPI_ABORT" not in (job.log + job.stderr[0]).upper(), job.describe()
+
+
+def test_rank_0_is_done_first():
+    job = run_job("""
+import time
+import horovod_data as hvdata
+hvdata.init()
+if hvdata.rank() > 0:
+    time.sleep(3)
+print("done")
+""", np=3)
+    assert job.returncode == 0 and job.stdout == ["done\n"] * 3, job.describe()

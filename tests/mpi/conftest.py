@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests that run on every rank get. One process runs all tests of a file: it initialises once."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def hvdata():
+    import horovod_data
+
+    horovod_data.init()
+    yield horovod_data
+    horovod_data.shutdown()
+
+
+@pytest.fixture(scope="session")
+def comm(hvdata):
+    """An mpi4py communicator of all processes, dedicated readers included, for what tests say to each other."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Dup()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong arguments: an error that names the argument, its value and the choices, on every rank; then all goes on."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import REFUSED, elements, on_reader, raises_everywhere
+
+GOOD = {"batch": "per_rank"}
+
+
+def choice(value):
+    """The pattern of a value that the error offers."""
+    return f"[\"']{value}[\"']"
+
+
+@pytest.fixture(autouse=True)
+def goes_on(hvdata, comm):
+    """After the error the next call works, and every rank still counts the same calls."""
+    yield
+    source = tf.data.Dataset.range(comm.size)
+    assert elements(comm, hvdata.distribute_dataset(source, batch="per_rank")) == [[rank] for rank in range(comm.size)]
+
+
+WRONG = [
+    ({"batch": "Global"}, ValueError, ["batch", "'Global'", choice("global"), choice("per_rank")]),
+    ({"batch": None}, (ValueError, TypeError), ["batch", "None", choice("global"), choice("per_rank")]),
+    ({"batch": 32}, (ValueError, TypeError), ["batch", "32", choice("global"), choice("per_rank")]),
+    ({}, TypeError, ["batch"]),
+    ({**GOOD, "schedule": "round_robin"}, ValueError, ["schedule", "'round_robin'", choice("static"), choice("dynamic")]),
+    ({**GOOD, "remainder": "keep"}, ValueError, ["remainder", "'keep'", choice("drop"), choice("partial"), choice("pad")]),
+    ({"batch": "global", "schedule": "dynamic"}, ValueError, ["dynamic", "global", "per_rank"]),
+    ({**GOOD, "prefetch": 0}, ValueError, ["prefetch", r"\b0\b", r"\b1\b"]),
+    ({**GOOD, "prefetch": -3}, ValueError, ["prefetch", "-3", r"\b1\b"]),
+    ({**GOOD, "prefetch": 1.5}, (ValueError, TypeError), ["prefetch", r"1\.5"]),
+    ({**GOOD, "prefetch": "2"}, (ValueError, TypeError), ["prefetch", "'2'"]),
+    ({**GOOD, "name": 7}, (ValueError, TypeError), ["name", "7"]),
+    ({**GOOD, "buffer": 2}, TypeError, ["buffer"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "kind", "patterns"), WRONG, ids=[str(wrong[0]) for wrong in WRONG])
+@pytest.mark.parametrize("function", ["distribute_dataset", "distribute_datasets_from_function"])
+def test_values(hvdata, comm, function, arguments, kind, patterns):
+    source = lambda: tf.data.Dataset.range(8)  # noqa: E731
+    raises_everywhere(comm, lambda: getattr(hvdata, function)(source, **arguments), kind, *patterns)
+
+
+@pytest.mark.parametrize("source", [[1, 2, 3], 7, "data", iter([1]), np.zeros(3)], ids=lambda one: type(one).__name__)
+def test_not_a_dataset(hvdata, comm, source):
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
+        "dataset_or_fn", "tf.data.Dataset", type(source).__name__,
+    )  # fmt: skip
+
+
+def test_an_iterator_is_not_a_dataset(hvdata, comm):
+    source = iter(tf.data.Dataset.range(3))
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, "tf.data.Dataset", "Iterator"
+    )
+
+
+def test_none_on_the_reader(hvdata, comm):
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(None, batch="per_rank"), REFUSED, "None", "read", "tf.data.Dataset"
+    )
+
+
+def test_a_function_that_returns_something_else(hvdata, comm):
+    """Only the reader calls it; every rank is told."""
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(lambda: [1, 2], batch="per_rank"), REFUSED, "tf.data.Dataset", "list"
+    )
+
+
+def test_a_function_that_raises(hvdata, comm):
+    def function():
+        raise FileNotFoundError("no such shard: train-00007")
+
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(function, batch="per_rank"), Exception, "no such shard: train-00007"
+    )
+
+
+def test_a_function_with_two_arguments(hvdata, comm):
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(lambda a, b: None, batch="per_rank"), REFUSED, "argument"
+    )
+
+
+def test_a_distributed_dataset_of_a_strategy(hvdata, comm):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    source = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4))
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, "tf.data.Dataset")
+
+
+def test_a_scalar_in_a_global_batch(hvdata, comm):
+    def make():
+        return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "weight": 1.0})
+
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global"), REFUSED,
+        "weight", "scalar|no axis 0", "per_rank|batch",
+    )  # fmt: skip
+
+
+def test_components_with_different_static_rows(hvdata, comm):
+    def make():
+        return tf.data.Dataset.from_tensors({"image": tf.zeros([12, 2]), "label": tf.zeros([24])})
+
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(on_reader(hvdata, make), batch="global"), REFUSED,
+        "image", "label", r"\b12\b", r"\b24\b", "axis 0",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("label", [(7,), ()])
+def test_components_with_different_rows_at_run_time(hvdata, comm, label):
+    """Where the shapes are known only then: in the step that has them, on every rank, after the good steps."""
+    good = {"image": tf.zeros([12, 2]), "label": tf.zeros([12])}
+    bad = {"image": tf.zeros([12, 2]), "label": tf.zeros(label)}
+    spec = {"image": tf.TensorSpec([None, 2]), "label": tf.TensorSpec(None)}
+    source = tf.data.Dataset.from_generator(lambda: iter([good, bad, good]), output_signature=spec)
+    ds = hvdata.distribute_dataset(source, batch="global", name="uneven")
+    got = []
+
+    def run():
+        got.extend(len(step["image"]) for step in ds)
+
+    raises_everywhere(
+        comm, run, tf.errors.InvalidArgumentError, "label", "image|axis 0", "channel uneven, epoch 1, step"
+    )
+    assert comm.allgather(got) == [[12 // comm.size]] * comm.size
+
+
+def test_a_static_global_batch_that_ranks_do_not_divide(hvdata, comm):
+    """An error at the call, not rows lost at every step."""
+    rows = 12 * comm.size + 1
+
+    def call(remainder="drop"):
+        source = tf.data.Dataset.range(5 * rows).batch(rows, drop_remainder=True)
+        return hvdata.distribute_dataset(source, batch="global", remainder=remainder)
+
+    if comm.size > 1:
+        raises_everywhere(comm, call, REFUSED, rf"\b{rows}\b", rf"\b{comm.size}\b", "remainder|partial|pad")
+    for remainder in "partial", "pad":
+        assert [len(steps) for steps in elements(comm, call(remainder))] == [5] * comm.size
+
+
+def test_an_element_of_datasets(hvdata, comm):
+    """window() gives datasets as elements: they can't travel."""
+    source = tf.data.Dataset.range(8).window(2)
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), REFUSED, "variant|DatasetSpec|[Dd]ataset"
+    )

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tf.train.Checkpoint(iterator=...): the same global order goes on, nothing lost, nothing twice."""
+
+import pytest
+import tensorflow as tf
+from together import Counted, dealt, elements, raises_everywhere, results
+
+STEPS = 10
+
+
+def want(n, comm, start):
+    return [dealt(range(n), rank, comm.size)[start:] for rank in range(comm.size)]
+
+
+def sources(n):
+    """Inputs whose state TensorFlow can save, and one that it can't: replayed to the position."""
+    return {
+        "range": lambda: tf.data.Dataset.range(n),
+        "shuffled": lambda: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
+        "mapped": lambda: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
+        "generator": Counted(n).dataset,
+    }
+
+
+@pytest.fixture(params=["range", "shuffled", "mapped", "generator"])
+def source(request, comm):
+    return sources(STEPS * comm.size)[request.param]
+
+
+@pytest.fixture
+def path(tmp_path, comm):
+    """One folder per rank."""
+    return str(tmp_path / "iterator")
+
+
+def save(it, path):
+    tf.train.Checkpoint(iterator=it).write(path)
+
+
+def restore(it, path):
+    tf.train.Checkpoint(iterator=it).read(path).assert_consumed()
+
+
+def take(it, n):
+    return [int(next(it)) for _ in range(n)]
+
+
+def rest(it):
+    return [int(x) for x in it]
+
+
+@pytest.mark.parametrize("taken", [1, 4, STEPS - 1])
+def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
+    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=3)
+    whole = elements(comm, ds)
+    it = iter(ds)
+    assert results(comm, lambda: take(it, taken)) == [steps[:taken] for steps in whole]
+    results(comm, lambda: save(it, path))
+    # The iterator that was saved goes on as if nothing had been.
+    assert results(comm, lambda: rest(it)) == [steps[taken:] for steps in whole]
+
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == [steps[taken:] for steps in whole]
+    assert elements(comm, ds) == whole  # and the epoch after it is a whole one
+
+
+def test_into_another_channel(hvdata, comm, path):
+    """As a restarted job does: other channels, other iterators, the same pipeline."""
+    n = STEPS * comm.size
+    it = iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="resumed"))
+    results(comm, lambda: take(it, 3))
+    results(comm, lambda: save(it, path))
+    del it
+    again = iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="resumed"))
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == want(n, comm, 3)
+
+
+def test_ranks_at_different_positions(hvdata, comm, path):
+    """Each rank goes on from its own position, though they were not at the same step when they saved."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4)
+    it = iter(ds)
+    taken = 2 + comm.rank % 3
+    results(comm, lambda: take(it, taken))
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == [w[2 + rank % 3 :] for rank, w in enumerate(want(n, comm, 0))]
+
+
+def test_rank_0_alone_saves_and_restores(hvdata, comm, path):
+    """Horovod's habit: only rank 0 has a checkpoint. Restoring it there, before any collective call, is enough."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=3)
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    if comm.rank == 0:
+        save(it, path)
+    comm.barrier()
+    again = iter(ds)
+    if comm.rank == 0:
+        restore(again, path)
+    assert results(comm, lambda: rest(again)) == want(n, comm, 4)
+
+
+def test_global_batches(hvdata, comm, path):
+    source = tf.data.Dataset.range(12 * 6).batch(12, drop_remainder=True)
+    ds = hvdata.distribute_dataset(source, batch="global")
+    whole = results(comm, lambda: [x.numpy().tolist() for x in ds])
+    it = iter(ds)
+    results(comm, lambda: [next(it).numpy() for _ in range(2)])
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: [x.numpy().tolist() for x in again]) == [steps[2:] for steps in whole]
+
+
+def test_dynamic(hvdata, comm, path):
+    """Nothing lost, nothing twice; who gets what is free."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic")
+    it = iter(ds)
+    before = results(comm, lambda: take(it, 2))
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    after = results(comm, lambda: rest(again))
+    assert sorted(sum(before, []) + sum(after, [])) == list(range(n))
+
+
+def test_unused_and_exhausted(hvdata, comm, path):
+    """Neither opens an epoch, when saved or restored."""
+    source = Counted(STEPS * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+    results(comm, lambda: save(iter(ds), path + "-unused"))
+    it = iter(ds)
+    results(comm, lambda: rest(it))
+    results(comm, lambda: save(it, path + "-exhausted"))
+    assert comm.bcast(source.starts) == 1
+
+    exhausted = iter(ds)
+    results(comm, lambda: restore(exhausted, path + "-exhausted"))
+    assert results(comm, lambda: rest(exhausted)) == [[]] * comm.size
+    assert comm.bcast(source.starts) == 1
+    unused = iter(ds)
+    results(comm, lambda: restore(unused, path + "-unused"))
+    assert results(comm, lambda: rest(unused)) == want(source.n, comm, 0)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_a_state_that_comes_too_late(hvdata, comm, path):
+    """Rank 0 has begun the epoch that the others restore into: an error on every rank."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=2)
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+
+    def late():
+        if comm.rank == 0:
+            take(again, 1)
+        comm.barrier()
+        if comm.rank > 0:
+            restore(again, path)
+        return rest(again)
+
+    raises_everywhere(comm, late, tf.errors.OpError, "restore", "epoch 2")
+
+
+def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank")
+
+    def run(until):
+        it, step = iter(ds), tf.Variable(0)
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(iterator=it, step=step), str(tmp_path), max_to_keep=2)
+        manager.restore_or_initialize()
+        got = []
+        for x in it:
+            got.append(int(x))
+            step.assign_add(1)
+            if int(step) in (3, 6):
+                manager.save()
+            if int(step) == until:
+                break
+        return got
+
+    whole = want(n, comm, 0)
+    assert results(comm, lambda: run(5)) == [w[:5] for w in whole]
+    assert results(comm, lambda: run(8)) == [w[3:8] for w in whole]  # from step 3, the last one saved
+    assert results(comm, lambda: run(None)) == [w[6:] for w in whole]

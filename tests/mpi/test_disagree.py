@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that call different things: every rank raises, with both sides' values; then all goes on."""
+
+import re
+import socket
+
+import pytest
+import tensorflow as tf
+from together import REFUSED, Raised, elements, outcomes, raises_everywhere
+
+pytestmark = pytest.mark.ranks(2, 3, 4)  # one rank agrees with itself
+
+BASE = {"batch": "per_rank", "schedule": "static", "remainder": "drop", "prefetch": 2, "name": "train"}
+
+
+@pytest.fixture(autouse=True)
+def goes_on(hvdata, comm):
+    """An error on all ranks leaves them in step: the next call works."""
+    yield
+    source = tf.data.Dataset.range(comm.size)
+    assert elements(comm, hvdata.distribute_dataset(source, batch="per_rank")) == [[rank] for rank in range(comm.size)]
+
+
+def distribute(hvdata, **arguments):
+    return hvdata.distribute_dataset(lambda: tf.data.Dataset.range(12).batch(12), **arguments)
+
+
+@pytest.fixture(params=["reader", "other"])
+def odd_one(request, comm):
+    return 0 if request.param == "reader" else comm.size - 1
+
+
+@pytest.mark.parametrize(("argument", "value"), [
+    ("batch", "global"), ("remainder", "partial"), ("schedule", "dynamic"), ("prefetch", 5), ("name", "valid"), ("name", None),
+])  # fmt: skip
+def test_other_arguments(hvdata, comm, odd_one, argument, value):
+    mine = {**BASE, argument: value} if comm.rank == odd_one else BASE
+    both = re.escape(str(BASE[argument])), re.escape(str(value)) if value is not None else "name|train"
+    raises_everywhere(comm, lambda: distribute(hvdata, **mine), REFUSED, argument, *both, rf"rank[s ]*\D*{odd_one}")
+
+
+def test_other_order_of_calls(hvdata, comm):
+    """Training and validation the other way round on the last rank."""
+    names = ["train", "valid"] if comm.rank < comm.size - 1 else ["valid", "train"]
+    for name in names:
+        raises_everywhere(
+            comm, lambda name=name: distribute(hvdata, **{**BASE, "name": name}), REFUSED, "train", "valid", "order|same"
+        )
+
+
+def test_several_arguments_at_once(hvdata, comm, odd_one):
+    mine = {**BASE, "prefetch": 7, "remainder": "pad"} if comm.rank == odd_one else BASE
+    raises_everywhere(comm, lambda: distribute(hvdata, **mine), REFUSED, "prefetch.*7|remainder.*pad")
+
+
+def test_the_error_names_hosts(hvdata, comm):
+    mine = {**BASE, "prefetch": 3 + comm.rank}
+    raises_everywhere(comm, lambda: distribute(hvdata, **mine), REFUSED, re.escape(socket.gethostname()), "prefetch")
+
+
+def test_an_argument_error_on_all_ranks_is_no_disagreement(hvdata, comm):
+    """Checked locally, it costs no number: a rank may even be alone with it."""
+    if comm.rank == 0:
+        with pytest.raises(ValueError, match="prefetch"):
+            distribute(hvdata, **{**BASE, "prefetch": 0})
+    source = tf.data.Dataset.range(2 * comm.size)
+    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
+    assert got == [[rank, rank + comm.size] for rank in range(comm.size)]
+
+
+def test_graph_on_one_rank_and_eager_on_the_others(hvdata, comm):
+    """Whether a rank builds a graph is its own affair."""
+    v1 = tf.compat.v1
+
+    def graph():
+        with tf.Graph().as_default(), v1.Session() as session:
+            iterator = v1.data.make_initializable_iterator(distribute(hvdata, batch="global"))
+            fetch = iterator.get_next()
+            session.run(iterator.initializer)
+            return session.run(fetch).tolist()
+
+    def eager():
+        return [x.numpy().tolist() for x in distribute(hvdata, batch="global")][0]
+
+    got = outcomes(comm, graph if comm.rank == 0 else eager)
+    assert not any(isinstance(one, Raised) for one in got), got
+    assert sum(got, []) == list(range(12))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank leaves its loop early: the others finish, and the next epoch starts clean."""
+
+import gc
+import time
+
+import pytest
+import tensorflow as tf
+from together import Counted, Raised, dealt, elements, outcomes, results
+
+STEPS = 12
+
+
+@pytest.fixture(params=["first", "last"])
+def quitter(request, comm):
+    """The reader's rank, and another."""
+    return 0 if request.param == "first" else comm.size - 1
+
+
+def want(comm, n=STEPS):
+    return [dealt(range(n * comm.size), rank, comm.size) for rank in range(comm.size)]
+
+
+def walk(ds, steps=None):
+    got = []
+    for x in ds:
+        got.append(int(x))
+        if len(got) == steps:
+            break
+    return got
+
+
+def test_static_others_finish(hvdata, comm, quitter):
+    """What the leaving rank would have had is discarded; the others' shares stay theirs."""
+    source = Counted(STEPS * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
+    for _ in range(2):
+        got = results(comm, lambda: walk(ds, 3 if comm.rank == quitter else None))
+        assert got == [steps[:3] if rank == quitter else steps for rank, steps in enumerate(want(comm))]
+        assert elements(comm, ds) == want(comm)
+    assert comm.bcast(source.starts) == 4
+
+
+def test_every_rank_leaves_at_another_step(hvdata, comm):
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank", prefetch=1)
+    for epoch in range(4):
+        mine = 1 + (comm.rank + epoch) % comm.size
+        got = results(comm, lambda: walk(ds, mine))
+        assert got == [steps[: 1 + (rank + epoch) % comm.size] for rank, steps in enumerate(want(comm))]
+
+
+def test_dynamic_nothing_is_lost(hvdata, comm, quitter):
+    """What the leaving rank had not taken goes to the others."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=4)
+    for _ in range(2):
+        got = results(comm, lambda: walk(ds, 1 if comm.rank == quitter else None))
+        taken = sorted(sum(got, []))
+        assert len(set(taken)) == len(taken)
+        if comm.size > 1:
+            assert taken == list(range(n))
+        assert sorted(sum(elements(comm, ds), [])) == list(range(n))
+
+
+def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
+    """An exception in user code that is caught further up: the same as leaving."""
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank")
+
+    def loop():
+        got = []
+        for x in ds:
+            got.append(int(x))
+            if comm.rank == quitter and len(got) == 2:
+                raise ZeroDivisionError("mine alone")
+        return got
+
+    got = outcomes(comm, loop)
+    assert isinstance(got[quitter], Raised) and "mine alone" in got[quitter].text
+    assert [one for rank, one in enumerate(got) if rank != quitter] == [
+        steps for rank, steps in enumerate(want(comm)) if rank != quitter
+    ]
+    gc.collect()  # the traceback held the iterator
+    assert elements(comm, ds) == want(comm)
+
+
+def test_a_rank_that_kept_its_iterator(hvdata, comm, quitter):
+    """Its next iteration supersedes the iterator that it left lying about."""
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(2 * comm.size), batch="per_rank", prefetch=4)
+    kept = iter(ds)
+    results(comm, lambda: walk(kept, 1 if comm.rank == quitter else None))
+    assert elements(comm, ds) == want(comm, 2)
+
+
+def test_large_batches_in_flight(hvdata, comm, quitter):
+    """Leaving while messages are under way to the leaving rank."""
+    source = tf.data.Dataset.range(4 * comm.size).map(lambda i: tf.fill([1 << 20], tf.cast(i % 251, tf.uint8)))
+    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=3)
+
+    def run(steps):
+        got = []
+        for x in ds:
+            assert x.shape == (1 << 20,) and tf.reduce_min(x) == tf.reduce_max(x)
+            got.append(int(x[0]))
+            if len(got) == steps:
+                break
+        return got
+
+    whole = want(comm, 4)
+    for _ in range(2):
+        got = results(comm, lambda: run(1 if comm.rank == quitter else None))
+        assert got == [steps[:1] if rank == quitter else steps for rank, steps in enumerate(whole)]
+    assert results(comm, lambda: run(None)) == whole
+
+
+def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
+    """A prefetch after the dataset waits in our GetNext when the iterator goes: that returns, though the reader sleeps."""
+
+    def slow():
+        yield from range(comm.size)
+        time.sleep(3)
+        yield from range(comm.size, 2 * comm.size)
+
+    source = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64))
+    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=1)
+
+    def run():
+        it = iter(ds.prefetch(2))
+        first = int(next(it))
+        time.sleep(0.3)  # the prefetching thread is now waiting for step 1
+        began = time.monotonic()
+        del it
+        gc.collect()
+        return first, time.monotonic() - began
+
+    for rank, (first, seconds) in enumerate(results(comm, run)):
+        assert first == rank
+        assert seconds < 2, f"rank {rank} waited {seconds:.1f} s for its iterator to go"
+    assert elements(comm, ds) == want(comm, 2)
+
+
+def test_one_rank_is_far_behind(hvdata, comm):
+    """Rank 0 is done first: the others still get theirs."""
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(4 * comm.size), batch="per_rank", prefetch=8)
+
+    def run():
+        if comm.rank:
+            time.sleep(0.5)
+        return walk(ds)
+
+    assert results(comm, run) == want(comm, 4)

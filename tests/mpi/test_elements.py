@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an element may be: every dtype, nest, shape and composite comes out as it went in."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import dealt, elements, local, on_reader, outcomes, plain, raises_everywhere, results
+
+DTYPES = [
+    tf.bool, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int16, tf.int32, tf.int64, tf.float16, tf.bfloat16,
+    tf.float32, tf.float64, tf.complex64, tf.complex128,
+]  # fmt: skip
+STRINGS = [b"", b"\0", b"a\0b", "äöü".encode(), b"x" * 100_000, b"\xff\xfe", b" ", b"end\0"]
+
+
+class Sample(NamedTuple):
+    image: object
+    label: object
+
+
+def pattern(dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Every bit pattern that `dtype` has, NaNs and infinities included, in some order."""
+    count = int(np.prod(shape))
+    if dtype == tf.bool:
+        return (np.arange(count) % 3 == 0).reshape(shape)
+    raw = np.random.default_rng(dtype.as_datatype_enum).bytes(count * dtype.size)
+    return np.frombuffer(raw, dtype.as_numpy_dtype).reshape(shape)
+
+
+def listed(values, signature) -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(lambda: iter(values), output_signature=signature)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_numeric_dtypes(hvdata, comm, dtype):
+    rows = pattern(dtype, (24, 3))
+    for batch in "global", "per_rank":
+        source = tf.data.Dataset.from_tensor_slices(tf.constant(rows)).batch(12 if batch == "global" else 2)
+        ds = hvdata.distribute_dataset(source, batch=batch, remainder="partial")
+        assert ds.element_spec.dtype == dtype
+        got = elements(comm, ds)
+        joined = np.concatenate([part for step in zip(*got) for part in step])
+        assert plain(joined) == plain(rows)
+
+
+@pytest.mark.parametrize("rows_of", [1, 4096, 600_000], ids=["inline", "kilobytes", "megabytes"])
+def test_sizes(hvdata, comm, rows_of):
+    """Small payloads travel with the header, large ones as messages: both, and both in one element."""
+    n = comm.size
+    source = tf.data.Dataset.range(3 * n).map(
+        lambda i: {"small": i, "large": tf.range(rows_of, dtype=tf.int64) * (i + 1), "odd": tf.ones([3], tf.uint8)}
+    )
+    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
+    for rank in range(n):
+        assert [int(step["small"]) for step in got[rank]] == list(range(rank, 3 * n, n))
+        for step in got[rank]:
+            np.testing.assert_array_equal(step["large"], np.arange(rows_of) * (step["small"] + 1))
+            assert step["odd"].tolist() == [1, 1, 1]
+
+
+def test_strings(hvdata, comm):
+    n = comm.size
+    scalars = hvdata.distribute_dataset(tf.data.Dataset.from_tensor_slices(STRINGS * n), batch="per_rank")
+    assert elements(comm, scalars) == [dealt(STRINGS * n, rank, n) for rank in range(n)]
+    source = tf.data.Dataset.from_tensors(np.array([STRINGS] * 12, dtype=object))
+    rows = elements(comm, hvdata.distribute_dataset(source, batch="global"))
+    assert [[step.tolist() for step in steps] for steps in rows] == [[[STRINGS] * (12 // n)]] * n
+
+
+def test_scalars(hvdata, comm):
+    n = comm.size
+    source = tf.data.Dataset.range(4 * n).map(lambda i: (i, tf.cast(i, tf.float32) / 2, i % 2 == 0, tf.strings.as_string(i)))
+    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
+    want = [(i, i / 2, i % 2 == 0, b"%d" % i) for i in range(4 * n)]
+    assert [[tuple(np.asarray(part).item() for part in step) for step in steps] for steps in got] == [
+        dealt(want, rank, n) for rank in range(n)
+    ]
+
+
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
+def test_zero_rows_and_zero_columns(hvdata, comm, batch):
+    shapes = [(0, 3), (12, 0), (0, 0), (12, 3)]
+    values = [np.ones(shape, np.float32) for shape in shapes for _ in range(1 if batch == "global" else comm.size)]
+    ds = hvdata.distribute_dataset(listed(values, tf.TensorSpec([None, None])), batch=batch, remainder="partial")
+    rows = 12 // comm.size if batch == "global" else 12
+    want = [(0, 3), (rows, 0), (0, 0), (rows, 3)]
+    assert [[step.shape for step in steps] for steps in elements(comm, ds)] == [want] * comm.size
+
+
+def test_nests(hvdata, comm):
+    n = comm.size
+
+    def nest(i):
+        x = tf.cast(tf.range(i, i + 2), tf.float32)
+        return {"b": (x, {"c": i}), "a": Sample(image=[x, x + 1], label=(i,)), "n": (((x,),),)}
+
+    source = tf.data.Dataset.range(2 * n).map(nest)
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="per_rank")
+    assert ds.element_spec == source.element_spec
+    whole = [plain(element) for element in local(source)]
+    # A rank that doesn't read has no Sample: it gets a named tuple of that name, which can't travel as it is.
+    assert results(comm, lambda: [plain(element) for element in local(ds)]) == [dealt(whole, rank, n) for rank in range(n)]
+
+
+@pytest.mark.parametrize("structure", [lambda x: x, lambda x: (x,), lambda x: {"x": x}, lambda x: Sample(x, x)])
+def test_structure_is_kept(hvdata, comm, structure):
+    source = tf.data.Dataset.from_tensor_slices(tf.range(24)).batch(12, drop_remainder=True).map(structure)
+    ds = hvdata.distribute_dataset(source if hvdata.is_reader() else None, batch="global")
+
+    def same():
+        tf.nest.assert_same_structure(ds.element_spec, source.element_spec)
+        tf.nest.assert_same_structure(next(iter(ds)), source.element_spec)
+
+    results(comm, same)
+
+
+def test_shapes_and_ranks_change(hvdata, comm):
+    """An unknown rank, and shapes that differ from element to element."""
+    n = comm.size
+    shapes = [(), (3,), (2, 2), (1, 1, 5), (0, 4), (7,)]
+    values = [np.full(shape, i, np.int32) for i, shape in enumerate(shapes * n)]
+    ds = hvdata.distribute_dataset(listed(values, tf.TensorSpec(None, tf.int32)), batch="per_rank")
+    assert ds.element_spec.shape.rank is None
+    got = elements(comm, ds)
+    assert [[plain(step) for step in steps] for steps in got] == [
+        dealt([plain(value) for value in values], rank, n) for rank in range(n)
+    ]
+
+
+def test_padded_batches(hvdata, comm):
+    """Sequences of changing length, as speech toolkits batch them."""
+    lengths = [5, 1, 9, 3, 7, 2, 8, 4]
+    source = listed([np.arange(length) for length in lengths * 3], tf.TensorSpec([None], tf.int64))
+    source = source.padded_batch(4 * comm.size, padding_values=tf.constant(-1, tf.int64))
+    whole = local(source)
+    got = elements(comm, hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial"))
+    assert [plain(np.concatenate(step)) for step in zip(*got)] == [plain(element) for element in whole]
+
+
+def ragged(i):
+    i = tf.cast(i, tf.int32)
+    return tf.RaggedTensor.from_row_lengths(tf.range(i * 10, i * 10 + 5), [2, 0, 3])
+
+
+def sparse(i):
+    return tf.SparseTensor(indices=[[0, 1], [2, 0]], values=tf.stack([i, i + 1]), dense_shape=[3, 4])
+
+
+@pytest.mark.parametrize("composite", [ragged, sparse, lambda i: {"r": ragged(i), "s": sparse(i), "d": i}])
+def test_composites_per_rank(hvdata, comm, composite):
+    n = comm.size
+    source = tf.data.Dataset.range(3 * n).map(composite)
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="per_rank")
+    assert ds.element_spec == source.element_spec
+    whole = [plain(element) for element in local(source)]
+    assert [[plain(step) for step in steps] for steps in elements(comm, ds)] == [
+        dealt(whole, rank, n) for rank in range(n)
+    ]
+
+
+def test_ragged_global(hvdata, comm):
+    rows = [list(range(i % 4)) for i in range(24)]
+    source = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(rows, tf.int32), tf.range(24))).batch(12)
+    got = elements(comm, hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global"))
+    for rank in range(comm.size):
+        assert [len(step[1]) for step in got[rank]] == [12 // comm.size] * 2
+    assert [row for steps in zip(*got) for part in steps for row in part[0]] == rows
+    assert [i for steps in zip(*got) for part in steps for i in part[1].tolist()] == list(range(24))
+
+
+def test_sparse_global(hvdata, comm):
+    dense = np.arange(24 * 5).reshape(24, 5) * (np.arange(24 * 5).reshape(24, 5) % 3 == 0)
+    source = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(dense)).batch(12)
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global").map(tf.sparse.to_dense)
+    got = elements(comm, ds)
+    np.testing.assert_array_equal(np.concatenate([part for steps in zip(*got) for part in steps]), dense)
+
+
+@pytest.mark.parametrize("remainder", ["partial", "pad"])
+def test_composites_in_a_tail(hvdata, comm, remainder):
+    """One element for N ranks: the others' ragged and sparse shares are empty, of the same type."""
+    source = tf.data.Dataset.range(1).map(lambda i: {"r": ragged(i), "s": sparse(i)})
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="per_rank", remainder=remainder)
+    if remainder == "pad":
+        ds = ds.map(lambda element, weight: element)
+    got = elements(comm, ds)
+    assert [len(steps) for steps in got] == [1] * comm.size
+    assert got[0][0]["r"] == [[0, 1], [], [2, 3, 4]] and got[0][0]["s"].values.tolist() == [0, 1]
+    for steps in got[1:]:  # of rank 0's shape, or without rows
+        assert [list(row) for row in steps[0]["r"]] == ([[0, 0], [], [0, 0, 0]] if remainder == "pad" else [])
+        assert not np.any(steps[0]["s"].values)
+        assert steps[0]["s"].dense_shape.tolist() == [3 if remainder == "pad" else 0, 4]
+
+
+def test_zero_row_shares_have_the_dims_of_rank_0(hvdata, comm):
+    values = [np.ones((2, 7), np.float32)]
+    source = listed(values, tf.TensorSpec([None, None]))
+    got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank", remainder="partial"))
+    assert [[step.shape for step in steps] for steps in got] == [[(2, 7)]] + [[(0, 7)]] * (comm.size - 1)
+
+
+def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm):
+    """An element without an axis 0 can't have zero rows: an error in that step, on every rank; steps before are whole."""
+    n = comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n + 1), batch="per_rank", remainder="partial")
+    got = []
+
+    def run():
+        got.extend(ds.as_numpy_iterator())
+
+    if n == 1:
+        run()
+        assert got == [0, 1]
+    else:
+        raises_everywhere(comm, run, tf.errors.InvalidArgumentError, r"partial", r"epoch 1, step")
+        assert comm.allgather(got) == [[rank] for rank in range(n)]
+
+
+@pytest.mark.slow
+def test_an_element_larger_than_2_gib(hvdata, comm):
+    """The last rank gets it, so with more than one rank it goes over MPI."""
+    n, period, times = comm.size, 4_194_301, 513
+    assert period * times > 2**31
+
+    def element(i):
+        unit = tf.cast(tf.range(period) % 251, tf.uint8)
+        return tf.cond(i % n == n - 1, lambda: tf.tile(unit, [times]), lambda: unit)
+
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n).map(element), batch="per_rank", prefetch=1)
+
+    def check():
+        big = next(iter(ds)).numpy()
+        unit = (np.arange(period) % 251).astype(np.uint8)
+        return big.size, all(np.array_equal(big[at : at + period], unit) for at in range(0, big.size, period))
+
+    sizes = [period] * (n - 1) + [period * times]
+    assert outcomes(comm, check) == [(size, True) for size in sizes]

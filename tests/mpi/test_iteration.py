@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dataset composes with tf.data and Python as any other does; every iteration is an epoch of its own."""
+
+import gc
+import time
+
+import numpy as np
+import tensorflow as tf
+from together import Counted, dealt, elements, outcomes, raises_everywhere, results
+
+
+def numbers(hvdata, n, **arguments):
+    return hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", **arguments)
+
+
+def want(n, comm, change=lambda values: values):
+    return [change(dealt(range(n), rank, comm.size)) for rank in range(comm.size)]
+
+
+def test_for_loop(hvdata, comm):
+    n = 5 * comm.size
+    ds = numbers(hvdata, n)
+    for _ in range(3):
+        assert results(comm, lambda: [int(x) for x in ds]) == want(n, comm)
+
+
+def test_iter_and_next(hvdata, comm):
+    n = 2 * comm.size
+    ds = numbers(hvdata, n)
+
+    def walk():
+        it = iter(ds)
+        got = [int(next(it)), int(next(it))]
+        ends = [next(it, None), next(it, None)]  # the end stays the end
+        return got, ends
+
+    assert results(comm, walk) == [(values, [None, None]) for values in want(n, comm)]
+
+
+def test_get_next_as_optional(hvdata, comm):
+    n = comm.size
+    ds = numbers(hvdata, n)
+
+    def walk():
+        it = iter(ds)
+        return [bool(it.get_next_as_optional().has_value()) for _ in range(3)]
+
+    assert results(comm, walk) == [[True, False, False]] * comm.size
+
+
+def test_map_batch_filter_prefetch(hvdata, comm):
+    n = 8 * comm.size
+    ds = numbers(hvdata, n).map(lambda x: x * 10, num_parallel_calls=2).filter(lambda x: x >= 0).prefetch(2).batch(3)
+    for _ in range(2):
+        got = results(comm, lambda: [x.numpy().tolist() for x in ds])
+        assert got == want(n, comm, lambda v: [[x * 10 for x in v[at : at + 3]] for at in range(0, 8, 3)])
+
+
+def test_user_shuffle_and_autotuned_prefetch_after_it(hvdata, comm):
+    n = 40 * comm.size
+    ds = numbers(hvdata, n).shuffle(16).prefetch(tf.data.AUTOTUNE)
+    for _ in range(2):
+        assert [sorted(one) for one in elements(comm, ds)] == want(n, comm)
+
+
+def test_repeat_gives_epochs(hvdata, comm):
+    source = Counted(3 * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+    assert elements(comm, ds.repeat(2)) == want(source.n, comm, lambda v: v * 2)
+    assert comm.bcast(source.starts) == 2
+
+
+def test_take_and_then_again(hvdata, comm):
+    source = Counted(8 * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
+    for epoch in range(1, 4):
+        assert elements(comm, ds.take(3)) == want(source.n, comm, lambda v: v[:3])
+        assert comm.bcast(source.starts) == epoch
+    assert elements(comm, ds) == want(source.n, comm)
+
+
+def test_skip(hvdata, comm):
+    n = 4 * comm.size
+    assert elements(comm, numbers(hvdata, n).skip(1)) == want(n, comm, lambda v: v[1:])
+
+
+def test_cache_after_it_is_local(hvdata, comm):
+    source = Counted(4 * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank").cache()
+    for _ in range(3):
+        assert elements(comm, ds) == want(source.n, comm)
+    assert comm.allgather(source.starts) == [1] + [0] * (comm.size - 1)
+    if comm.rank == comm.size - 1:  # a local pass asks nobody
+        assert len(list(ds)) == 4
+
+
+def test_zip_of_two_channels(hvdata, comm):
+    n = 3 * comm.size
+    ds = tf.data.Dataset.zip((numbers(hvdata, n), numbers(hvdata, 2 * n).map(lambda x: -x)))
+    for _ in range(2):
+        assert elements(comm, ds) == want(n, comm, lambda v: [(x, -x) for x in v])
+
+
+def test_zip_of_a_channel_with_itself_is_an_error(hvdata, comm):
+    ds = numbers(hvdata, 6 * comm.size)
+    raises_everywhere(
+        comm, lambda: list(tf.data.Dataset.zip((ds, ds))), tf.errors.FailedPreconditionError, "channel", "epoch 1"
+    )
+    assert elements(comm, ds) == want(6 * comm.size, comm)  # and the next epoch is clean
+
+
+def test_evaluating_the_training_dataset_in_mid_epoch(hvdata, comm):
+    """The newer iterator gets a whole epoch; the older one says that it was superseded."""
+    n = 6 * comm.size
+    ds = numbers(hvdata, n, name="superseded")
+    older = iter(ds)
+    assert results(comm, lambda: int(next(older))) == list(range(comm.size))
+    assert elements(comm, ds) == want(n, comm)
+    raises_everywhere(comm, lambda: next(older), tf.errors.FailedPreconditionError, "superseded", "channel")
+
+
+def test_an_unused_iterator_starts_nothing(hvdata, comm):
+    source = Counted(3 * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+    kept = [iter(ds) for _ in range(3)]
+    if comm.rank == 0:
+        kept.append(iter(ds))  # nor does one that a single rank makes
+    comm.barrier()
+    assert source.starts == 0
+    del kept[0]
+    gc.collect()
+    used = iter(ds)
+    unused = iter(ds)
+    assert results(comm, lambda: [int(x) for x in used]) == want(source.n, comm)
+    assert results(comm, lambda: [int(x) for x in unused]) == want(source.n, comm)
+    assert comm.allgather(source.starts) == [2] + [0] * (comm.size - 1)
+
+
+def test_breaking_out_and_going_on(hvdata, comm):
+    source = Counted(50 * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=2)
+
+    def first():
+        for x in ds:
+            return int(x)
+
+    for epoch in range(1, 4):
+        assert results(comm, first) == list(range(comm.size))
+        assert comm.bcast(source.starts) == epoch
+    assert elements(comm, ds) == want(source.n, comm)
+    assert comm.bcast(source.yields) < 2 * source.n  # an epoch left early is not read to its end
+
+
+def test_one_iterator_over_several_loops(hvdata, comm):
+    """As Keras does with steps_per_epoch below the epoch: one iterator, one epoch."""
+    source = Counted(6 * comm.size)
+    it = iter(hvdata.distribute_dataset(source.dataset(), batch="per_rank"))
+    for part in range(3):
+        got = results(comm, lambda: [int(next(it)) for _ in range(2)])
+        assert got == want(source.n, comm, lambda v: v[2 * part : 2 * part + 2])
+    assert comm.bcast(source.starts) == 1
+
+
+def test_prefetch_bounds_how_far_the_reader_runs_ahead(hvdata, comm):
+    """Contract 5: beyond its own pipeline and its buffers the reader holds at most prefetch + 1 steps."""
+    unbuffered = tf.data.Options()
+    unbuffered.experimental_optimization.inject_prefetch = False  # TensorFlow adds one to the reader's pipeline
+    for prefetch in 1, 2, 5:
+        source = Counted(40 * comm.size)
+        ds = source.dataset().with_options(unbuffered)
+        it = iter(hvdata.distribute_dataset(ds, batch="per_rank", prefetch=prefetch))
+        for taken in range(1, 4):
+            results(comm, lambda: int(next(it)))
+            time.sleep(0.1)  # room for the reader to run too far
+            assert comm.bcast(source.yields) <= (taken + prefetch + 1) * comm.size
+        del it
+
+
+def test_every_prefetch(hvdata, comm):
+    n = 9 * comm.size
+    for prefetch in 1, 2, 3, 7, 16:
+        assert elements(comm, numbers(hvdata, n, prefetch=prefetch)) == want(n, comm)
+
+
+def test_reduce(hvdata, comm):
+    n = 6 * comm.size
+    ds = numbers(hvdata, n)
+    got = results(comm, lambda: int(ds.reduce(np.int64(0), lambda a, b: a + b)))
+    assert got == want(n, comm, sum)
+
+
+def test_inside_a_tf_function(hvdata, comm):
+    n = 6 * comm.size
+    ds = numbers(hvdata, n)
+
+    @tf.function
+    def total():
+        sum_ = tf.constant(0, tf.int64)
+        for x in ds:
+            sum_ += x
+        return sum_
+
+    for _ in range(3):
+        assert results(comm, lambda: int(total())) == want(n, comm, sum)
+
+
+def test_making_a_channel_inside_a_tf_function_is_an_error(hvdata, comm):
+    @tf.function
+    def build():
+        numbers(hvdata, 4)
+        return 1
+
+    raises_everywhere(comm, build, (RuntimeError, ValueError), "tf.function", "distribute_dataset")
+
+
+def test_auto_shard_is_off(hvdata, comm):
+    policy = numbers(hvdata, comm.size).options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
+
+
+def test_ranks_advance_at_their_own_pace_within_the_window(hvdata, comm):
+    """One rank may be `prefetch` steps ahead of the others before it has to wait."""
+    n = 8 * comm.size
+    ds = numbers(hvdata, n, prefetch=4)
+
+    def walk():
+        it = iter(ds)
+        got = []
+        for rank in range(comm.size):  # each rank in turn takes four steps, nobody else moves
+            if rank == comm.rank:
+                got += [int(next(it)) for _ in range(4)]
+            comm.barrier()
+        return got + [int(x) for x in it]
+
+    assert outcomes(comm, walk) == want(n, comm)

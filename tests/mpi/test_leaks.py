@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""200 epochs, whole and broken off: no thread, file descriptor or memory is left behind."""
+
+import gc
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from together import results
+
+EPOCHS = 200
+ROW = 65_536  # bytes: more than travels with a header, so that messages and receive buffers take part
+MEMORY = 24 << 20  # a leaked step per epoch would be 200 x 12 rows: 150 MiB
+
+
+def usage():
+    gc.collect()
+    process = psutil.Process()
+    return np.array([process.num_threads(), process.num_fds(), process.memory_info().rss])
+
+
+def stays_level(comm, epoch):
+    """Runs `epoch(i)` EPOCHS times after a warm-up and compares what the process holds before and after."""
+
+    def run():
+        for i in range(20):
+            epoch(i)
+        before = usage()
+        for i in range(EPOCHS):
+            epoch(i)
+        return usage() - before
+
+    for rank, (threads, descriptors, memory) in enumerate(results(comm, run)):
+        assert threads <= 2, f"rank {rank}: {threads} more threads"  # TensorFlow's pools may still grow a little
+        assert descriptors <= 2, f"rank {rank}: {descriptors} more file descriptors"
+        assert memory < MEMORY, f"rank {rank}: {memory / 2**20:.0f} MiB more"
+
+
+def source(steps):
+    element = np.zeros((12, ROW), np.uint8)
+    return tf.data.Dataset.from_tensors(element).repeat(steps)
+
+
+@pytest.mark.limit(180)
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_whole_epochs(hvdata, comm, schedule):
+    ds = hvdata.distribute_dataset(source(2 * comm.size), batch="per_rank", schedule=schedule)
+    stays_level(comm, lambda i: [x for x in ds] and None)
+
+
+@pytest.mark.limit(180)
+@pytest.mark.ranks(1, 3)
+def test_broken_off_epochs(hvdata, comm):
+    """Left after the first step, by every rank or, in every other epoch, by all but one."""
+    ds = hvdata.distribute_dataset(source(4), batch="global", prefetch=3)
+
+    def epoch(i):
+        for _ in ds:
+            if i % 2 == 0 or comm.rank != i % comm.size:
+                break
+
+    stays_level(comm, epoch)
+
+
+@pytest.mark.limit(180)
+@pytest.mark.ranks(2)
+def test_a_channel_per_epoch(hvdata, comm):
+    """A new dataset each epoch: the old channel is freed on every rank."""
+
+    def epoch(i):
+        for _ in hvdata.distribute_dataset(source(2), batch="global"):
+            pass
+
+    stays_level(comm, epoch)
+
+
+@pytest.mark.limit(180)
+@pytest.mark.ranks(2)
+def test_failing_epochs(hvdata, comm):
+    def broken():
+        yield np.zeros((12, ROW), np.uint8)
+        raise ValueError("again")
+
+    spec = tf.TensorSpec([12, ROW], tf.uint8)
+    ds = hvdata.distribute_dataset(tf.data.Dataset.from_generator(broken, output_signature=spec), batch="global")
+
+    def epoch(i):
+        try:
+            for _ in ds:
+                pass
+        except tf.errors.InvalidArgumentError:
+            return
+        raise AssertionError("the epoch did not fail")
+
+    stays_level(comm, epoch)
+
+
+@pytest.mark.limit(180)
+@pytest.mark.ranks(2)
+def test_scatters(hvdata, comm):
+    x = np.zeros((12 * comm.size, ROW), np.uint8)
+    arguments = {"x": x} if comm.rank == 0 else {"x": None, "dtype": tf.uint8}
+    stays_level(comm, lambda i: hvdata.scatter(**arguments) is not None)
+
+
+@pytest.mark.ranks(2)
+def test_iterators_that_are_never_used(hvdata, comm):
+    ds = hvdata.distribute_dataset(source(2), batch="global")
+    stays_level(comm, lambda i: iter(ds) and None)
+    assert [len(x) for x in results(comm, lambda: [x.shape for x in ds])] == [2] * comm.size

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""batch x schedule x remainder against the oracle, on pipelines of any length and batches of any size."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from oracle import deliver, dropped, equal, is_dynamic_delivery
+from together import elements, on_reader, results
+
+# Every rank must draw the same examples, and none may go its own way in search of a smaller one.
+same_on_all_ranks = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=30,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+REMAINDERS = ["drop", "partial", "pad"]
+
+
+def batch_of(first: int, rows: int):
+    """Rows that say which they are, in components of several kinds; a large one goes as a message."""
+    ids = np.arange(first, first + rows, dtype=np.int64)
+    return {
+        "id": ids,
+        "text": np.array([b"row %d\0" % i for i in ids], object),
+        "x": (np.repeat(ids[:, None], 3, axis=1).astype(np.float32),),
+    }
+
+
+def batches_of(rows_of_batches):
+    starts = itertools.accumulate(rows_of_batches, initial=0)
+    return [batch_of(first, rows) for first, rows in zip(starts, rows_of_batches)]
+
+
+SPEC = {
+    "id": tf.TensorSpec([None], tf.int64),
+    "text": tf.TensorSpec([None], tf.string),
+    "x": (tf.TensorSpec([None, 3], tf.float32),),
+}
+
+
+def source_of(batches):
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SPEC)
+
+
+def delivers(hvdata, comm, batches, epochs=2, **arguments):
+    """Asserts that each rank gets what the oracle says, in every epoch."""
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source_of(batches)), **arguments)
+    oracle_arguments = {key: value for key, value in arguments.items() if key in ("batch", "remainder")}
+    want = deliver(batches, comm.size, **oracle_arguments)
+    for epoch in range(epochs):
+        got = elements(comm, ds)
+        for rank in range(comm.size):
+            mine = [equal(a, b) for a, b in itertools.zip_longest(got[rank], want[rank])]
+            assert all(mine), f"epoch {epoch + 1}, rank {rank}: got {got[rank]}, not {want[rank]}"
+
+
+rows_of_batches = st.lists(st.integers(0, 11), max_size=9)
+prefetches = st.sampled_from([1, 2, 3, 5, 16])
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@same_on_all_ranks
+@given(rows=rows_of_batches, prefetch=prefetches)
+def test_global(hvdata, comm, remainder, rows, prefetch):
+    delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@same_on_all_ranks
+@given(rows=rows_of_batches, prefetch=prefetches)
+def test_per_rank(hvdata, comm, remainder, rows, prefetch):
+    delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
+
+
+@same_on_all_ranks
+@given(rows=rows_of_batches, prefetch=prefetches, remainder=st.sampled_from(REMAINDERS[:2]))
+def test_dynamic(hvdata, comm, rows, prefetch, remainder):
+    batches = batches_of(rows)
+    ds = hvdata.distribute_dataset(
+        on_reader(hvdata, lambda: source_of(batches)),
+        batch="per_rank", schedule="dynamic", prefetch=prefetch, remainder=remainder,
+    )  # fmt: skip
+    for _ in range(2):
+        got = elements(comm, ds)
+        assert is_dynamic_delivery(batches, got), got
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_global_by_messages(hvdata, comm, remainder):
+    """Shares too large to travel with their header."""
+    rows = [5, 4096, 1, 4099, 4097]
+    batches = [np.arange(n * 64, dtype=np.float64).reshape(n, 64) + at * 1e6 for at, n in enumerate(rows)]
+    source = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=tf.TensorSpec([None, 64], tf.float64))
+    ds = hvdata.distribute_dataset(source, batch="global", remainder=remainder, prefetch=3)
+    want = deliver(batches, comm.size, "global", remainder=remainder)
+    for _ in range(2):
+        got = elements(comm, ds)
+        assert [[equal(a, b) for a, b in zip(*pair)] for pair in zip(got, want)] == [[True] * len(w) for w in want]
+        assert [len(steps) for steps in got] == [len(steps) for steps in want]
+
+
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_every_rank_gets_the_same_number_of_steps(hvdata, comm, batch, remainder):
+    """Contract 3, on a source whose length nobody knows beforehand."""
+    for n in range(2 * comm.size + 2):
+        batches = batches_of([3] * n)
+        ds = hvdata.distribute_dataset(source_of(batches), batch=batch, remainder=remainder)
+        assert len(set(results(comm, lambda: sum(1 for _ in ds)))) == 1
+
+
+def test_the_order_of_the_job_does_not_depend_on_n(hvdata, comm):
+    """Contract 4: rank 0's share, rank 1's share, ... of step 0, then step 1, is the reader's order."""
+    batches = batches_of([12, 24, 12])
+    for batch in "global", "per_rank":
+        ds = hvdata.distribute_dataset(source_of(batches), batch=batch, remainder="partial", prefetch=4)
+        got = elements(comm, ds)
+        order = np.concatenate([share["id"] for step in zip(*got) for share in step])
+        np.testing.assert_array_equal(order, np.arange(48))
+
+
+def test_what_drop_drops_is_logged(hvdata, comm, capfd):
+    """Contract 2: never silent. The reader says how many, in each epoch that dropped some."""
+    for batch, rows in ("global", [comm.size + 1, 2 * comm.size + 1]), ("per_rank", [2] * (comm.size + 1)):
+        batches = batches_of(rows)
+        count = dropped(batches, comm.size, batch, "drop")
+        ds = hvdata.distribute_dataset(source_of(batches), batch=batch, name=f"dropping-{batch}")
+        elements(comm, ds)
+        comm.barrier()
+        said = "".join(comm.allgather(capfd.readouterr().err))
+        if comm.size > 1:
+            assert count > 0
+            line = next((line for line in said.splitlines() if f"dropping-{batch}" in line and "drop" in line), None)
+            assert line is not None, said
+            assert str(count) in line, line
+
+
+def test_drop_with_too_few_rows_warns(hvdata, comm, capfd):
+    """Batches with fewer rows than ranks make no step: an epoch without steps is said, once."""
+    batches = batches_of([comm.size - 1] * 3)
+    ds = hvdata.distribute_dataset(source_of(batches), batch="global", name="too-few")
+    for _ in range(2):
+        assert elements(comm, ds) == [[]] * comm.size
+    comm.barrier()
+    said = "".join(comm.allgather(capfd.readouterr().err))
+    if comm.size > 1:
+        lines = [line for line in said.splitlines() if "too-few" in line and "no step" in line]
+        assert len(lines) == 1, said
+
+
+def test_dynamic_feeds_the_fast_rank(hvdata, comm):
+    """First come, first served: a rank that doesn't ask gets only its prefetch, the others get the rest."""
+    n = 10 * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=1)
+
+    def run():
+        got = []
+        for x in ds:
+            got.append(int(x))
+            if comm.rank == comm.size - 1:
+                time.sleep(0.3)
+        return got
+
+    got = results(comm, run)
+    assert sorted(sum(got, [])) == list(range(n))
+    if comm.size > 1:
+        assert len(got[-1]) < 10

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader's pipeline fails at step k: the steps before are delivered, then every rank raises the same error."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import Raised, dealt, elements, outcomes, prefix, raises_everywhere, results
+
+SCALAR = tf.TensorSpec([], tf.int64)
+
+# What a generator raises, and what TensorFlow makes of it.
+PYTHON = [
+    (ValueError, tf.errors.InvalidArgumentError),
+    (TypeError, tf.errors.InvalidArgumentError),
+    (NotImplementedError, tf.errors.UnimplementedError),
+    (MemoryError, tf.errors.ResourceExhaustedError),
+    (KeyError, tf.errors.UnknownError),
+    (ZeroDivisionError, tf.errors.UnknownError),
+]
+
+
+class Failing:
+    """Yields 0..n-1, but in its first `failures` epochs raises before element `at`."""
+
+    def __init__(self, n, at, error, failures=1):
+        self.n, self.at, self.error, self.failures = n, at, error, failures
+        self.epoch = 0
+
+    def __call__(self):
+        self.epoch += 1
+        failing = self.epoch <= self.failures
+        for i in range(self.n):
+            if failing and i == self.at:
+                raise self.error
+            yield i
+
+    def dataset(self):
+        return tf.data.Dataset.from_generator(self, output_signature=SCALAR)
+
+
+def until_it_fails(comm, ds):
+    """Per rank: what came, and the error."""
+    got = []
+
+    def run():
+        for x in ds:
+            got.append(np.asarray(x).tolist())
+
+    errors = outcomes(comm, run)
+    return comm.allgather(got), errors
+
+
+def same_error(errors, kind, *patterns):
+    for rank, error in enumerate(errors):
+        assert isinstance(error, Raised), f"rank {rank} raised nothing"
+        assert error.kind is kind, f"rank {rank}: {error.kind.__name__}: {error.text}"
+        for pattern in patterns:
+            assert re.search(pattern, error.text), f"rank {rank}: no {pattern!r} in: {error.text}"
+
+
+@pytest.mark.parametrize(("raised", "kind"), PYTHON, ids=[raised.__name__ for raised, _ in PYTHON])
+def test_a_generator_raises(hvdata, comm, raised, kind):
+    n = 6 * comm.size
+    at = 3 * comm.size + comm.size // 2
+    source = Failing(n, at, raised("disk full of cats"))
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", name="train")
+    got, errors = until_it_fails(comm, ds)
+    assert got == [dealt(range(at), rank, comm.size) for rank in range(comm.size)]
+    same_error(errors, kind, prefix("train", epoch=1, step="[34]"), "disk full of cats")
+    # The next epoch works if the pipeline does.
+    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+
+
+def test_every_epoch_fails_anew(hvdata, comm):
+    n = 4 * comm.size
+    source = Failing(n, 2 * comm.size, ValueError("always"), failures=3)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", name="always")
+    for epoch in 1, 2, 3:
+        got, errors = until_it_fails(comm, ds)
+        assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
+        same_error(errors, tf.errors.InvalidArgumentError, prefix("always", epoch=epoch), "always")
+    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_first_element_fails(hvdata, comm, at):
+    source = Failing(4 * comm.size, at, ValueError("early"))
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", prefetch=4)
+    got, errors = until_it_fails(comm, ds)
+    assert got == [list(range(at)) if comm.size == 1 else []] * comm.size
+    same_error(errors, tf.errors.InvalidArgumentError, prefix(epoch=1), "early")
+
+
+def test_a_corrupt_tfrecord(hvdata, comm, shared_path):
+    """DataLossError, after the records that are whole."""
+    path = str(shared_path / "corrupt.tfrecord")
+    n = 3 * comm.size
+    if comm.rank == 0:
+        with tf.io.TFRecordWriter(path) as writer:
+            for i in range(n):
+                writer.write(b"record %03d" % i)
+        with open(path, "r+b") as file:  # a flipped bit in the data of the last record
+            file.seek(-10, 2)
+            byte = file.read(1)
+            file.seek(-10, 2)
+            file.write(bytes([byte[0] ^ 1]))
+    comm.barrier()
+    source = tf.data.TFRecordDataset(path) if comm.rank == 0 else None
+    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank", name="records"))
+    want = [b"record %03d" % i for i in range(n - 1)]
+    assert got == [dealt(want, rank, comm.size) for rank in range(comm.size)]
+    same_error(errors, tf.errors.DataLossError, prefix("records", epoch=1), "corrupt")
+
+
+OPS = [
+    (tf.errors.NotFoundError, lambda: tf.strings.length(tf.io.read_file("/no/such/shard-7"))),
+    (tf.errors.FailedPreconditionError, lambda: tf.strings.length(tf.io.read_file("/"))),
+    (tf.errors.InvalidArgumentError, lambda: tf.reduce_sum(tf.cast(tf.io.decode_png("shard-7 is no image"), tf.int32))),
+    (tf.errors.UnknownError, lambda: tf.py_function(lambda: {}["shard-7"], [], tf.int32)),
+]
+
+
+@pytest.mark.parametrize(("kind", "op"), OPS, ids=[kind.__name__ for kind, _ in OPS])
+def test_the_class_is_kept(hvdata, comm, kind, op):
+    """Whatever an op of the pipeline returns: the same on every rank as in one process."""
+
+    def step(i):
+        return tf.cond(i < 2 * comm.size, lambda: i, lambda: i + tf.cast(op(), tf.int64))
+
+    source = tf.data.Dataset.range(4 * comm.size).map(step)
+    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank"))
+    assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
+    with pytest.raises(kind) as alone:
+        list(source)
+    said = re.search("shard-7|directory|image|PNG", str(alone.value)).group()
+    same_error(errors, kind, prefix(epoch=1, step="[23]"), said)
+
+
+def test_an_op_fails(hvdata, comm):
+    def check(i):
+        with tf.control_dependencies([tf.debugging.assert_less(i, tf.constant(2 * comm.size, tf.int64), "too large")]):
+            return tf.identity(i)
+
+    source = tf.data.Dataset.range(4 * comm.size).map(check)
+    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="per_rank"))
+    assert got == [dealt(range(2 * comm.size), rank, comm.size) for rank in range(comm.size)]
+    same_error(errors, tf.errors.InvalidArgumentError, prefix(epoch=1), "too large")
+
+
+def test_ignore_errors_on_the_reader(hvdata, comm):
+    """tf.data's own cure works as ever: the failing elements are left out."""
+    source = tf.data.Dataset.range(1, 4 * comm.size + 2).map(lambda i: tf.debugging.check_numerics(1 / (i - 2), "inf"))
+    got = elements(comm, hvdata.distribute_dataset(source.ignore_errors(), batch="per_rank"))
+    assert [len(steps) for steps in got] == [4] * comm.size
+
+
+def test_global_batches(hvdata, comm):
+    def rows():
+        yield np.arange(12)
+        yield np.arange(12, 24)
+        raise RuntimeError("no third batch")
+
+    source = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.int64))
+    got, errors = until_it_fails(comm, hvdata.distribute_dataset(source, batch="global", prefetch=1))
+    assert np.concatenate([part for step in zip(*got) for part in step]).tolist() == list(range(24))
+    same_error(errors, tf.errors.UnknownError, prefix(epoch=1, step="[23]"), "no third batch")
+
+
+def test_dynamic(hvdata, comm):
+    """All elements before the failing one reach somebody, then everybody is told."""
+    at = 3 * comm.size + 1
+    source = Failing(9 * comm.size, at, ValueError("dynamic"))
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank", schedule="dynamic", name="loose")
+    got, errors = until_it_fails(comm, ds)
+    assert sorted(sum(got, [])) == list(range(at))
+    same_error(errors, tf.errors.InvalidArgumentError, prefix("loose", epoch=1), "dynamic")
+    assert sorted(sum(elements(comm, ds), [])) == list(range(9 * comm.size))
+
+
+def test_another_channel_goes_on(hvdata, comm):
+    n = 4 * comm.size
+    bad = hvdata.distribute_dataset(Failing(n, comm.size, ValueError("bad")).dataset(), batch="per_rank", name="bad")
+    good = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="good")
+    it = iter(good)
+    first = results(comm, lambda: int(next(it)))
+    raises_everywhere(comm, lambda: [int(x) for x in bad], tf.errors.InvalidArgumentError, prefix("bad", epoch=1))
+    rest = results(comm, lambda: [int(x) for x in it])
+    assert [[a, *b] for a, b in zip(first, rest)] == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+
+
+def test_in_keras_fit(hvdata, comm):
+    source = Failing(6 * comm.size, 3 * comm.size, ValueError("in fit"), failures=9)
+    ds = source.dataset().map(lambda i: (tf.cast([[i]], tf.float32), tf.cast([i], tf.float32)))
+    ds = hvdata.distribute_dataset(ds, batch="per_rank", name="fit")
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+    raises_everywhere(
+        comm, lambda: model.fit(ds, epochs=2, verbose=0), tf.errors.InvalidArgumentError, prefix("fit", epoch=1), "in fit"
+    )
+
+
+def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
+    """The epoch is over for all: asking again is no new epoch."""
+    source = Failing(4 * comm.size, comm.size, ValueError("once"))
+    it = iter(hvdata.distribute_dataset(source.dataset(), batch="per_rank"))
+    results(comm, lambda: int(next(it)))
+    raises_everywhere(comm, lambda: next(it), tf.errors.InvalidArgumentError, "once")
+    again = outcomes(comm, lambda: next(it, None))
+    assert all(one is None or isinstance(one, Raised) for one in again), again
+    assert comm.bcast(source.epoch) == 1

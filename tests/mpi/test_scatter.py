@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdata.scatter: rows of the root's tensor, disjoint, to every rank; its gradient gathers them at the root."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import Raised, outcomes, plain, raises_everywhere, results
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(params=["first", "last"])
+def root(request, comm):
+    return {"first": 0, "last": comm.size - 1}[request.param]
+
+
+def table(rows, columns=3, dtype=np.float32):
+    return np.arange(rows * columns).reshape(rows, columns).astype(dtype)
+
+
+def mine(comm, root, x):
+    """What this rank passes: the others have nothing."""
+    return {"x": x} if comm.rank == root else {"x": None, "dtype": tf.as_dtype(x.dtype)}
+
+
+def uneven(n):
+    """Splits that differ, one of them zero."""
+    return [(3 * rank + 2) % 5 for rank in range(n)]
+
+
+def cut(x, splits):
+    return np.split(x, np.cumsum(splits)[:-1])
+
+
+def test_eager(hvdata, comm, root):
+    x = table(6 * comm.size)
+    got = results(comm, lambda: hvdata.scatter(**mine(comm, root, x), root=root).numpy())
+    assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
+
+
+def test_splits(hvdata, comm, root):
+    splits = uneven(comm.size)
+    x = table(sum(splits))
+    got = results(comm, lambda: hvdata.scatter(**mine(comm, root, x), splits=splits, root=root).numpy())
+    assert [plain(part) for part in got] == [plain(part) for part in cut(x, splits)]
+
+
+def test_every_rank_may_pass_a_tensor(hvdata, comm):
+    """Only the root's is looked at."""
+    x = table(4 * comm.size) + 1000 * comm.rank
+    got = results(comm, lambda: hvdata.scatter(x).numpy())
+    assert [plain(part) for part in got] == [plain(part) for part in np.split(table(4 * comm.size), comm.size)]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "bfloat16", "complex64", "string"])
+def test_dtypes(hvdata, comm, dtype):
+    dtype = tf.as_dtype(dtype)
+    x = table(2 * comm.size)
+    x = np.array([b"\0%d" % int(i) for i in x.ravel()], object) if dtype == tf.string else x.astype(dtype.as_numpy_dtype)
+    source = {"x": x} if comm.rank == 0 else {"x": None, "dtype": dtype}
+    got = results(comm, lambda: hvdata.scatter(**source).numpy())
+    assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
+
+
+def test_large_and_empty(hvdata, comm):
+    for rows in 0, 200_000:
+        x = table(rows * comm.size)
+        got = results(comm, lambda: hvdata.scatter(**mine(comm, 0, x)).numpy())
+        assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
+
+
+def test_tf_function(hvdata, comm, root):
+    x = table(2 * comm.size)
+
+    @tf.function
+    def double(value=None):
+        source = {"x": value} if value is not None else {"x": None, "dtype": tf.float32}
+        return 2 * hvdata.scatter(**source, root=root)
+
+    for epoch in range(3):
+        got = results(comm, lambda: (double(tf.constant(x + epoch)) if comm.rank == root else double()).numpy())
+        assert [plain(part) for part in got] == [plain(2 * part) for part in np.split(x + epoch, comm.size)]
+
+
+def test_v1_graph(hvdata, comm, root):
+    x = table(3 * comm.size)
+
+    def run():
+        with tf.Graph().as_default(), v1.Session() as session:
+            if comm.rank == root:
+                value = v1.placeholder(tf.float32, [None, 3])
+                part = hvdata.scatter(value, root=root)
+                return [session.run(part, {value: x + i}) for i in range(3)]
+            part = hvdata.scatter(None, dtype=tf.float32, root=root)
+            return [session.run(part) for _ in range(3)]
+
+    got = results(comm, run)
+    for i in range(3):
+        assert [plain(parts[i]) for parts in got] == [plain(part) for part in np.split(x + i, comm.size)]
+
+
+def test_in_flight_in_different_orders(hvdata, comm):
+    """Named scatters match by name: every rank issues them in an order of its own."""
+    names = [f"in-flight-{i}" for i in range(5)]
+    order = np.random.default_rng(comm.rank).permutation(len(names))
+    x = {name: table(2 * comm.size) + 100 * i for i, name in enumerate(names)}
+    got = {}
+
+    def one(name):
+        got[name] = hvdata.scatter(**mine(comm, 0, x[name]), name=name).numpy()
+
+    def run():
+        threads = [threading.Thread(target=one, args=(names[i],)) for i in order]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return got
+
+    for rank, parts in enumerate(results(comm, run)):
+        assert sorted(parts) == names
+        for name in names:
+            assert plain(parts[name]) == plain(np.split(x[name], comm.size)[rank])
+
+
+def test_the_root_does_not_wait_for_the_others(hvdata, comm):
+    """One thread per rank, two roots, opposite orders: works because a root only sends."""
+    last = comm.size - 1
+    a, b = table(comm.size), table(comm.size) + 50
+
+    def run():
+        calls = {
+            "a": lambda: hvdata.scatter(**mine(comm, 0, a), root=0, name="crossed-a").numpy(),
+            "b": lambda: hvdata.scatter(**mine(comm, last, b), root=last, name="crossed-b").numpy(),
+        }
+        got = {name: calls[name]() for name in ("ab" if comm.rank == 0 else "ba")}
+        return got["a"], got["b"]
+
+    for rank, (one, other) in enumerate(results(comm, run)):
+        assert plain(one) == plain(a[rank : rank + 1]) and plain(other) == plain(b[rank : rank + 1])
+
+
+def test_several_in_one_tf_function(hvdata, comm):
+    """TensorFlow runs independent ops in any order."""
+    x = [table(2 * comm.size) + 10 * i for i in range(8)]
+
+    @tf.function
+    def all_of_them():
+        return [hvdata.scatter(**mine(comm, 0, value), name=f"together-{i}") for i, value in enumerate(x)]
+
+    for _ in range(3):
+        got = results(comm, lambda: [part.numpy() for part in all_of_them()])
+        for rank, parts in enumerate(got):
+            assert [plain(part) for part in parts] == [plain(np.split(value, comm.size)[rank]) for value in x]
+
+
+@pytest.mark.parametrize("function", [lambda f: f, tf.function], ids=["eager", "tf.function"])
+def test_gradient(hvdata, comm, root, function):
+    """sum over ranks of (rank + 1) * sum(y^3), against one process that has all of x."""
+    splits = uneven(comm.size)
+    x = np.random.default_rng(0).normal(size=(sum(splits), 3)).astype(np.float32)
+
+    @function
+    def gradient(value):
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            y = hvdata.scatter(value, splits=splits, root=root)
+            loss = (comm.rank + 1.0) * tf.reduce_sum(y**3)
+        return tape.gradient(loss, value)
+
+    def run():
+        value = tf.constant(x) if comm.rank == root else tf.zeros([0, 3])
+        got = gradient(value)
+        return None if got is None else got.numpy()
+
+    factors = np.repeat(np.arange(1.0, comm.size + 1), splits)[:, None]
+    for rank, got in enumerate(results(comm, run)):
+        if rank == root:
+            np.testing.assert_allclose(got, factors * 3 * x**2, rtol=1e-5)
+        else:  # what the others passed played no part
+            assert got is None or not np.any(got)
+
+
+def test_gradient_through_layers(hvdata, comm):
+    """The root's variables get the gradient of every rank's loss: the same as one process with the whole batch."""
+    x = np.random.default_rng(1).normal(size=(4 * comm.size, 3)).astype(np.float32)
+    w = tf.Variable(tf.ones([3, 2]))
+
+    def run():
+        with tf.GradientTape() as tape:
+            hidden = tf.constant(x) @ w if comm.rank == 0 else tf.zeros([0, 2])
+            tape.watch(hidden)
+            loss = tf.reduce_sum(tf.tanh(hvdata.scatter(hidden, name="through-layers")))
+        return tape.gradient(loss, w if comm.rank == 0 else hidden)
+
+    got = results(comm, lambda: None if (one := run()) is None else one.numpy())[0]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.tanh(tf.constant(x) @ w))
+    np.testing.assert_allclose(got, tape.gradient(loss, w), rtol=1e-5)
+
+
+def test_splits_that_do_not_add_up(hvdata, comm):
+    splits = [2] * comm.size
+    x = table(2 * comm.size + 1)
+    raises_everywhere(
+        comm, lambda: hvdata.scatter(**mine(comm, 0, x), splits=splits, name="bad-sum"), Exception,
+        "splits", rf"\b{2 * comm.size}\b", rf"\b{2 * comm.size + 1}\b",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [lambda s: s + [1], lambda s: s[1:], lambda s: [-1, *s[1:]]], ids=["more", "fewer", "<0"])
+def test_wrong_splits(hvdata, comm, change):
+    splits = change([2] * comm.size)
+    x = table(2 * comm.size)
+    raises_everywhere(comm, lambda: hvdata.scatter(**mine(comm, 0, x), splits=splits), (ValueError, tf.errors.OpError), "splits")
+
+
+def test_wrong_arguments(hvdata, comm):
+    x = table(comm.size)
+    for root in (-1, comm.size):
+        raises_everywhere(comm, lambda root=root: hvdata.scatter(x, root=root), ValueError, "root", str(root))
+    raises_everywhere(comm, lambda: hvdata.scatter(None), (ValueError, TypeError), "dtype|None")
+    raises_everywhere(
+        comm, lambda: hvdata.scatter(tf.constant(3.0) if comm.rank == 0 else None, dtype=tf.float32),
+        (ValueError, tf.errors.OpError), "scalar|axis 0",
+    )  # fmt: skip
+
+
+def test_rows_that_ranks_do_not_divide(hvdata, comm, root):
+    """Without splits the first ranks get one row more."""
+    for rows in comm.size + 1, comm.size - 1:
+        x = table(rows)
+        got = results(comm, lambda: hvdata.scatter(**mine(comm, root, x), root=root).numpy())
+        assert [plain(part) for part in got] == [plain(part) for part in np.array_split(x, comm.size)]
+
+
+def test_ranks_that_disagree_on_dtype(hvdata, comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    source = {"x": table(comm.size)} if comm.rank == 0 else {"x": None, "dtype": tf.int32}
+    got = []
+
+    def run():
+        got.append(hvdata.scatter(**source, name="other-dtype").numpy())
+
+    # The root has sent by then and may be content; whoever receives says what came and what was expected.
+    for rank, one in enumerate(outcomes(comm, run)):
+        if rank > 0:
+            assert isinstance(one, Raised) and "float" in one.text and "int32" in one.text, one

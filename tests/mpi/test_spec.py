@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""element_spec and cardinality are right on every rank, and what is delivered agrees with them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import elements, on_reader, results
+
+UNKNOWN = tf.data.UNKNOWN_CARDINALITY
+INFINITE = tf.data.INFINITE_CARDINALITY
+
+
+def batches(rows: int, batch: int, drop_remainder: bool) -> tf.data.Dataset:
+    x = np.zeros((rows, 4), np.float32)
+    y = np.zeros(rows, np.int64)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch, drop_remainder=drop_remainder)
+
+
+def distributed(hvdata, make, **arguments):
+    return hvdata.distribute_dataset(on_reader(hvdata, make), **arguments)
+
+
+def cardinalities(comm, ds):
+    return results(comm, lambda: int(ds.cardinality()))
+
+
+def spec_is(comm, ds, spec):
+    # Compared where they are: TensorSpec and RaggedTensorSpec needn't travel.
+    assert results(comm, lambda: ds.element_spec == spec) == [True] * comm.size, ds.element_spec
+
+
+def x_y(rows):
+    return (tf.TensorSpec([rows, 4], tf.float32), tf.TensorSpec([rows], tf.int64))
+
+
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+def test_global_with_static_rows(hvdata, comm, remainder):
+    ds = distributed(hvdata, lambda: batches(30, 12, True), batch="global", remainder=remainder)
+    share = 12 // comm.size
+    weight = (tf.TensorSpec([share], tf.float32),) if remainder == "pad" else ()
+    spec_is(comm, ds, x_y(None if remainder == "partial" else share) + weight)
+    assert cardinalities(comm, ds) == [2] * comm.size
+    assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
+
+
+def test_global_pad_with_rows_that_ranks_do_not_divide(hvdata, comm):
+    ds = distributed(hvdata, lambda: batches(21, 7, True), batch="global", remainder="pad")
+    share = -(-7 // comm.size)
+    spec_is(comm, ds, (*x_y(share), tf.TensorSpec([share], tf.float32)))
+    assert cardinalities(comm, ds) == [3] * comm.size
+    assert {step[0].shape for steps in elements(comm, ds) for step in steps} == {(share, 4)}
+
+
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+def test_global_with_unknown_rows(hvdata, comm, remainder):
+    """20 rows in batches of 12: a last batch of 8. Whether `drop` makes a step of a batch depends on its rows."""
+    ds = distributed(hvdata, lambda: batches(20, 12, False), batch="global", remainder=remainder)
+    weight = (tf.TensorSpec([None], tf.float32),) if remainder == "pad" else ()
+    spec_is(comm, ds, x_y(None) + weight)
+    known = 2 if remainder != "drop" else UNKNOWN
+    assert set(cardinalities(comm, ds)) <= {known, 2 if comm.size == 1 else known}
+    assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
+
+
+@pytest.mark.parametrize(("remainder", "up"), [("drop", 0), ("partial", 1), ("pad", 1)])
+def test_per_rank_static(hvdata, comm, remainder, up):
+    n = 3 * comm.size + comm.size // 2
+    ds = distributed(hvdata, lambda: batches(5 * n, 5, True), batch="per_rank", remainder=remainder)
+    spec = x_y(None if remainder == "partial" else 5)
+    spec_is(comm, ds, spec + ((tf.TensorSpec([5], tf.float32),) if remainder == "pad" else ()))
+    steps = 3 + (up if n % comm.size else 0)
+    assert cardinalities(comm, ds) == [steps] * comm.size
+    assert [len(one) for one in elements(comm, ds)] == [steps] * comm.size
+
+
+def test_per_rank_dynamic(hvdata, comm):
+    """Nobody knows how many elements a rank will get."""
+    ds = distributed(hvdata, lambda: batches(20, 5, True), batch="per_rank", schedule="dynamic")
+    spec_is(comm, ds, x_y(5))
+    assert set(cardinalities(comm, ds)) <= {UNKNOWN, 4 if comm.size == 1 else UNKNOWN}
+    assert sum(len(one) for one in elements(comm, ds)) == 4
+
+
+@pytest.mark.parametrize("arguments", [
+    {"batch": "global"}, {"batch": "per_rank"}, {"batch": "per_rank", "schedule": "dynamic"},
+    {"batch": "per_rank", "remainder": "pad"},
+])  # fmt: skip
+def test_infinite(hvdata, comm, arguments):
+    ds = distributed(hvdata, lambda: batches(12, 12, True).repeat(), **arguments)
+    assert cardinalities(comm, ds) == [INFINITE] * comm.size
+    assert cardinalities(comm, ds.take(5)) == [5] * comm.size
+
+
+def test_unknown_cardinality(hvdata, comm):
+    ds = distributed(hvdata, lambda: batches(12, 12, True).filter(lambda x, y: True), batch="global")
+    assert cardinalities(comm, ds) == [UNKNOWN] * comm.size
+
+
+def test_asserted_cardinality(hvdata, comm):
+    def make():
+        source = batches(24, 12, True).filter(lambda x, y: True)
+        return source.apply(tf.data.experimental.assert_cardinality(2))
+
+    assert cardinalities(comm, distributed(hvdata, make, batch="global")) == [2] * comm.size
+
+
+def test_weight_of_a_pair_and_of_anything_else(hvdata, comm):
+    """(x, y) becomes what Keras takes; anything else becomes (element, weight)."""
+    pair = distributed(hvdata, lambda: batches(12, 12, True), batch="global", remainder="pad")
+    assert results(comm, lambda: len(pair.element_spec)) == [3] * comm.size
+    weight = tf.TensorSpec([12 // comm.size], tf.float32)
+    for change in (lambda x, y: {"x": x}, lambda x, y: x, lambda x, y: (x,), lambda x, y: (x, y, x)):
+        source = batches(12, 12, True).map(change)
+        ds = distributed(hvdata, lambda source=source: source, batch="global", remainder="pad")
+        local = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec([12 // comm.size, *spec.shape[1:]], spec.dtype), source.element_spec
+        )
+        spec_is(comm, ds, (local, weight))
+
+
+def test_spec_of_composites(hvdata, comm):
+    def make():
+        ragged = tf.ragged.constant([[1], [2, 3]] * 12, tf.int32)
+        sparse = tf.sparse.from_dense(tf.eye(24, 5))
+        return tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(12, drop_remainder=True)
+
+    ds = distributed(hvdata, make, batch="global")
+
+    def described():
+        r, s = ds.element_spec["r"], ds.element_spec["s"]
+        return type(r).__name__, r.dtype.name, r.ragged_rank, type(s).__name__, s.dtype.name, s.shape.rank
+
+    assert results(comm, described) == [("RaggedTensorSpec", "int32", 1, "SparseTensorSpec", "float32", 2)] * comm.size

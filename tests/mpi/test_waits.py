@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wait that nothing ends is reported, and becomes an error at the time limit: never a hang.
+
+In jobs of their own, with a short time until the report (30 s by default) and a short limit (1800 s by default).
+"""
+
+import re
+import socket
+import time
+
+import pytest
+import tensorflow as tf
+from together import Raised, elements, outcomes, results
+
+SHORT = {"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "4"}
+PATIENT = {"HOROVOD_DATA_STALL_SECONDS": "0.5", "HOROVOD_DATA_TIMEOUT": "0"}
+
+HOST = re.escape(socket.gethostname())
+
+
+def numbers(hvdata, n, **arguments):
+    return hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", **arguments)
+
+
+def said(comm, capfd):
+    """What every rank wrote to stderr in this test."""
+    time.sleep(0.2)
+    return comm.allgather(capfd.readouterr().err)
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.alone(**SHORT)
+def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
+    """The others name it after the stall time, and raise at the limit."""
+    missing = comm.size - 1
+
+    def run():
+        if comm.rank != missing:
+            began = time.monotonic()
+            try:
+                numbers(hvdata, 8, name="lonely")
+            finally:
+                assert 3 < time.monotonic() - began < 12
+        return "did not call"
+
+    got = outcomes(comm, run)
+    errors = said(comm, capfd)
+    for rank in range(missing):
+        assert isinstance(got[rank], Raised) and issubclass(got[rank].kind, (TimeoutError, RuntimeError)), got[rank]
+        for text in got[rank].text, errors[rank]:
+            assert re.search(rf"distribute_dataset.*lonely|lonely.*distribute_dataset", text, re.S), text
+            assert re.search(rf"rank {missing} \(?.*{HOST}", text), text
+        assert "HOROVOD_DATA_TIMEOUT" in got[rank].text, got[rank].text
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.alone(**SHORT)
+def test_one_rank_iterates_more_often(hvdata, comm, capfd):
+    """Beyond the window its next epoch waits for the others, says for whom, and fails at the limit."""
+    ds = numbers(hvdata, 9 * comm.size, name="eager-rank", prefetch=2)
+    elements(comm, ds)
+    alone = []
+
+    def run():
+        if comm.rank == 1:
+            for x in ds:
+                alone.append(int(x))
+        return "finished"
+
+    got = outcomes(comm, run)
+    errors = said(comm, capfd)
+    assert isinstance(got[1], Raised) and got[1].kind is tf.errors.DeadlineExceededError, got[1]
+    for text in got[1].text, errors[1]:
+        assert "eager-rank" in text and "epoch 2" in text, text
+        assert re.search(r"rank[s]? \(?0", text), text
+    assert "HOROVOD_DATA_TIMEOUT" in got[1].text
+    assert len(alone) <= 2 or comm.rank != 1
+    assert [one for rank, one in enumerate(got) if rank != 1] == ["finished"] * (comm.size - 1)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.alone(**PATIENT)
+def test_a_slow_pipeline_is_said_and_waited_for(hvdata, comm, capfd):
+    """Time limit 0 is never: a pipeline may be as slow as it likes, but somebody says that it is the pipeline."""
+
+    def slow():
+        yield from range(comm.size)
+        time.sleep(2)
+        yield from range(comm.size, 2 * comm.size)
+
+    source = tf.data.Dataset.from_generator(slow, output_signature=tf.TensorSpec([], tf.int64))
+    ds = hvdata.distribute_dataset(source, batch="per_rank", name="slow")
+    assert results(comm, lambda: [int(x) for x in ds]) == [[rank, rank + comm.size] for rank in range(comm.size)]
+    errors = said(comm, capfd)
+    for rank, text in enumerate(errors):
+        assert re.search(r"channel slow.*epoch 1", text) or rank, text
+    assert any(re.search(r"channel slow.*pipeline|pipeline.*channel slow", text, re.S) for text in errors), errors
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.alone(**PATIENT)
+def test_a_rank_that_does_not_keep_up(hvdata, comm, capfd):
+    """The window holds the others back; they say which rank they wait for."""
+    ds = numbers(hvdata, 6 * comm.size, name="window", prefetch=1)
+    late = comm.size - 1
+
+    def run():
+        got = []
+        for x in ds:
+            got.append(int(x))
+            if comm.rank == late and len(got) == 1:
+                time.sleep(2.5)
+        return got
+
+    assert results(comm, run) == [list(range(rank, 6 * comm.size, comm.size)) for rank in range(comm.size)]
+    errors = said(comm, capfd)
+    assert any(re.search(rf"window.*rank[s]? {late}", text, re.S) for text in errors), errors
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.alone(**SHORT)
+def test_a_scatter_that_the_root_never_calls(hvdata, comm, capfd):
+    def run():
+        if comm.rank == 1:
+            hvdata.scatter(None, dtype=tf.float32, name="rootless")
+        return "did not call"
+
+    got = outcomes(comm, run)
+    assert isinstance(got[1], Raised), got[1]
+    for text in got[1].text, said(comm, capfd)[1]:
+        assert "rootless" in text and re.search(r"rank 0|root 0", text), text
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.alone(**SHORT)
+def test_after_the_time_limit_the_job_still_ends_cleanly(hvdata, comm):
+    """And other channels still work."""
+    good = numbers(hvdata, 4, name="good")
+    bad = numbers(hvdata, 40, name="bad")
+    got = outcomes(comm, lambda: [int(x) for x in bad] if comm.rank == 0 else None)
+    assert isinstance(got[0], Raised), got[0]
+    assert elements(comm, good) == [[0, 2], [1, 3]]

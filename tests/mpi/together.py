@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened on every rank, known to every rank.
+
+A rank that fails an assertion alone leaves the others waiting in their next collective call. So a test first tells all
+ranks what each of them got, then asserts the same thing everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+# What a call with bad arguments, or with arguments that differ between ranks, may raise.
+REFUSED = (ValueError, TypeError, RuntimeError)
+
+
+class Raised(NamedTuple):
+    """An exception, in a form that travels."""
+
+    kind: type
+    text: str
+    where: str
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # whatever it is, the other ranks are told
+        return Raised(type(error), str(error), traceback.format_exc())
+
+
+def outcomes(comm, call: Callable[[], Any]) -> list[Any]:
+    """The result, or a Raised, of `call()` on every rank, in rank order."""
+    return comm.allgather(attempt(call))
+
+
+def results(comm, call: Callable[[], Any]) -> list[Any]:
+    """The results of `call()` on every rank. An exception on any rank fails the test on all of them."""
+    got = outcomes(comm, call)
+    failed = {rank: f"{one.kind.__name__}: {one.text}" for rank, one in enumerate(got) if isinstance(one, Raised)}
+    mine = got[comm.rank]
+    assert not failed, f"raised on {failed}" + (f"\n{mine.where}" if isinstance(mine, Raised) else "")
+    return got
+
+
+def local(dataset: tf.data.Dataset) -> list[Any]:
+    """One pass over `dataset` in this process, as numpy; ragged tensors as lists, sparse ones as SparseTensorValue."""
+
+    def numpy(tensor: Any) -> Any:
+        if isinstance(tensor, tf.RaggedTensor):
+            return tensor.to_list()
+        if isinstance(tensor, tf.SparseTensor):
+            return tf.compat.v1.SparseTensorValue(*(part.numpy() for part in (tensor.indices, tensor.values, tensor.dense_shape)))
+        return tensor.numpy()
+
+    return [tf.nest.map_structure(numpy, element) for element in dataset]
+
+
+def elements(comm, dataset: tf.data.Dataset) -> list[list[Any]]:
+    """What one pass over `dataset` gives on every rank."""
+    return results(comm, lambda: local(dataset))
+
+
+def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ...], *patterns: str) -> list[Raised]:
+    """Asserts that `call()` raises `kind` on every rank, each with a text that has all `patterns`."""
+    got = outcomes(comm, lambda: repr(call())[:200])  # not everything travels
+    for rank, one in enumerate(got):
+        assert isinstance(one, Raised), f"rank {rank} raised nothing, it got {one}"
+        assert issubclass(one.kind, kind), f"rank {rank} raised {one.kind.__name__}: {one.text}\n{one.where}"
+        for pattern in patterns:
+            assert re.search(pattern, one.text, re.S), f"rank {rank}: no {pattern!r} in: {one.text}"
+    return got
+
+
+def plain(value: Any) -> Any:
+    """`value` with arrays as (dtype, shape, bytes): equal when, and only when, the elements are, NaN or not."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return (type(value).__name__, *(plain(part) for part in value))
+    if isinstance(value, (tuple, list)):
+        return [plain(part) for part in value]
+    if isinstance(value, bytes):
+        return ("string", (), [value])
+    array = np.asarray(value)
+    if array.dtype == object:
+        return ("string", array.shape, array.ravel().tolist())
+    return (array.dtype.name, array.shape, array.tobytes())
+
+
+def on_reader(hvdata, make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.data.Dataset]:
+    """`make` for the reader; any other rank that calls it fails."""
+
+    def function() -> tf.data.Dataset:
+        assert hvdata.is_reader(), "the dataset function was called on a rank that does not read"
+        return make()
+
+    return function
+
+
+class Counted:
+    """A generator of 0..n-1 that counts how often it was started and what it yielded in this process."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self.starts = 0
+        self.yields = 0
+
+    def __call__(self):
+        self.starts += 1
+        for i in range(self.n):
+            self.yields += 1
+            yield i
+
+    def dataset(self) -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(self, output_signature=tf.TensorSpec([], tf.int64))
+
+
+def prefix(channel: str = r"\S+", epoch: int | str = r"\d+", step: int | str = r"\d+", host: str | None = None) -> str:
+    """The pattern of what an error of the reader's pipeline begins with."""
+    host = re.escape(host or socket.gethostname())
+    return rf"\[reader 0 on {host}, channel {channel}, epoch {epoch}, step {step}\]"
+
+
+def dealt(values: Sequence[Any], rank: int, ranks: int) -> list[Any]:
+    """Rank `rank`'s part of whole groups of `ranks` values: per-rank batches under static, remainder dropped."""
+    return list(values[: len(values) // ranks * ranks][rank::ranks])

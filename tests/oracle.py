@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank must receive, in plain Python: written to be obviously right, not fast.
+
+An element is a nest (dict, list, tuple, named tuple) of numpy arrays; strings are object arrays of bytes.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import numpy as np
+
+Array = Any  # numpy.ndarray, or a numpy scalar
+Element = Any  # a nest of arrays
+
+
+def map_nest(function: Callable[..., Any], *elements: Element) -> Element:
+    """Applies function to the arrays at the same place of all the elements."""
+    first = elements[0]
+    if isinstance(first, dict):
+        return {key: map_nest(function, *(element[key] for element in elements)) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(map_nest(function, *parts) for parts in zip(*elements)))
+    if isinstance(first, (list, tuple)):
+        return type(first)(map_nest(function, *parts) for parts in zip(*elements))
+    return function(*elements)
+
+
+def flatten(element: Element) -> list[Array]:
+    """The arrays of an element in TensorFlow's order, which sorts the keys of a dict."""
+    if isinstance(element, dict):
+        return [array for key in sorted(element) for array in flatten(element[key])]
+    if isinstance(element, (list, tuple)):
+        return [array for part in element for array in flatten(part)]
+    return [element]
+
+
+def equal(one: Element, other: Element) -> bool:
+    """Whether two nests have the same structure and arrays of the same types, shapes and values (NaN equals NaN)."""
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(other, (dict, list, tuple)):
+        return False
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
+
+
+def zeros(shape: Sequence[int], dtype: Any) -> Array:
+    """Padding: zeros, or empty strings."""
+    return np.full(shape, b"", object) if dtype == object else np.zeros(shape, dtype)
+
+
+def add_weight(element: Element, weight: Array) -> Element:
+    """(x, y) becomes (x, y, weight), as Keras takes it; anything else becomes (element, weight)."""
+    if type(element) is tuple and len(element) == 2:
+        return (element[0], element[1], weight)
+    return (element, weight)
+
+
+def rows_of(element: Element) -> int:
+    """The common length of axis 0."""
+    lengths = {len(array) for array in flatten(element)}
+    assert len(lengths) == 1, f"no common axis 0: {lengths}"
+    return lengths.pop()
+
+
+def weight_shape(element: Element) -> tuple[int, ...]:
+    """One weight per row of the first array; for a scalar, one for the element."""
+    return flatten(element)[0].shape[:1]
+
+
+def cut(element: Element, n: int, remainder: str) -> list[Element] | None:
+    """The n shares of a global batch; None if it makes no step."""
+    rows = rows_of(element)
+    if remainder == "drop" and rows < n:
+        return None
+    if remainder == "drop":
+        sizes = [rows // n] * n
+    elif remainder == "partial":
+        sizes = [rows // n + 1] * (rows % n) + [rows // n] * (n - rows % n)
+    else:
+        size = -(-rows // n)
+        sizes = [size] * n
+        missing = size * n - rows
+        element = map_nest(lambda a: np.concatenate([a, zeros((missing, *a.shape[1:]), a.dtype)]), element)
+        element = add_weight(element, np.array([1] * rows + [0] * missing, np.float32))
+    shares = []
+    begin = 0
+    for size in sizes:
+        shares.append(map_nest(lambda array: array[begin : begin + size], element))
+        begin += size
+    return shares
+
+
+def fill(elements: list[Element], n: int, remainder: str) -> list[Element] | None:
+    """The n shares of up to n per-rank batches; None if they make no step."""
+    missing = n - len(elements)
+    if missing > 0 and remainder == "drop":
+        return None
+    if remainder == "pad":
+        ones = [add_weight(e, np.ones(weight_shape(e), np.float32)) for e in elements]
+        padding = map_nest(lambda array: zeros(array.shape, array.dtype), elements[0])
+        return ones + [add_weight(padding, np.zeros(weight_shape(padding), np.float32))] * missing
+    if missing > 0:
+        assert all(array.ndim > 0 for array in flatten(elements[0])), "a scalar has no empty share"
+        elements = elements + [map_nest(lambda array: zeros((0, *array.shape[1:]), array.dtype), elements[0])] * missing
+    return elements
+
+
+def deliver(
+    elements: Sequence[Element], n: int, batch: str, schedule: str = "static", remainder: str = "drop"
+) -> list[list[Element]]:
+    """For each of n ranks the shares of one epoch, step by step. (For "dynamic" see is_dynamic_delivery.)"""
+    assert schedule == "static", "a dynamic schedule's order is free"
+    if batch == "global":
+        steps = [cut(element, n, remainder) for element in elements]
+    else:
+        steps = [fill(list(elements[at : at + n]), n, remainder) for at in range(0, len(elements), n)]
+    return [[step[rank] for step in steps if step is not None] for rank in range(n)]
+
+
+def dropped(elements: Sequence[Element], n: int, batch: str, remainder: str) -> int:
+    """How many rows (of global batches) or elements (per-rank batches) no rank gets."""
+    if remainder != "drop":
+        return 0
+    if batch == "global":
+        return sum(rows_of(element) % n for element in elements)
+    return len(elements) % n
+
+
+def is_dynamic_delivery(elements: Sequence[Element], received: Sequence[Sequence[Element]]) -> bool:
+    """Whether the ranks together received each element once, in whatever order."""
+    left = list(elements)
+    for share in (share for shares in received for share in shares):
+        for i, element in enumerate(left):
+            if equal(share, element):
+                del left[i]
+                break
+        else:
+            return False
+    return not left
+
+
+def rotate(steps_of_readers: Sequence[Sequence[Any]]) -> list[Any]:
+    """The steps of several readers in the order in which trainers take them: the first step of each, then the second
+    step of each that has one, and so on."""
+    order = []
+    for k in range(max(map(len, steps_of_readers), default=0)):
+        for steps in steps_of_readers:
+            if k < len(steps):
+                order.append(steps[k])
+    return order
+
+
+def deliver_from_readers(
+    elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str = "drop"
+) -> list[list[Element]]:
+    """deliver() for several readers: each deals whole steps of its own elements, and the steps rotate."""
+    dealt = [deliver(elements, n, batch, remainder=remainder) for elements in elements_of_readers]
+    return [rotate([shares[rank] for shares in dealt]) for rank in range(n)]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the outer pytest and the ranks' pytests tell each other: files in the job's folder.
+
+plan.json        outer -> ranks: the node ids to run, in order
+go.I             outer -> ranks: every rank has done test I-1, begin test I (there is none for test 0)
+records.R.jsonl  rank R -> outer: one line when a test begins, one when it is done
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Outcome:
+    """How one test went on one rank."""
+
+    outcome: str  # passed, failed, skipped
+    text: str = ""  # of a failure
+    skip: list[Any] = field(default_factory=list)  # path, line, reason
+    xfail: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Begun:
+    """Where the rank's output files stood when the test began."""
+
+    out: int
+    err: int
+
+
+class Records:
+    """Reads a rank's records as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.begun: dict[int, Begun] = {}
+        self.done: dict[int, Outcome] = {}
+
+    def refresh(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            record = json.loads(line)
+            if "begun" in record:
+                self.begun[record["test"]] = Begun(**record["begun"])
+            else:
+                self.done[record["test"]] = Outcome(**record["done"])
+
+
+def records_path(directory: Path, rank: int) -> Path:
+    return directory / f"records.{rank}.jsonl"
+
+
+def write_record(directory: Path, rank: int, test: int, **event: Begun | Outcome) -> None:
+    (name, value), = event.items()
+    with open(records_path(directory, rank), "a") as file:
+        file.write(json.dumps({"test": test, name: asdict(value)}) + "\n")
+
+
+def allow(directory: Path, test: int) -> None:
+    (directory / f"go.{test}").touch()
+
+
+def wait_until_allowed(directory: Path, test: int, seconds: float) -> bool:
+    """On a rank. False when the outer side is gone: nobody reads what we would write."""
+    go = directory / f"go.{test}"
+    deadline = time.monotonic() + seconds
+    while not go.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

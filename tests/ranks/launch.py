@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, watches and ends one job of several ranks on this machine, under Open MPI, MPICH or horovodrun."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+RANK_SH = Path(__file__).with_name("rank.sh")
+
+DEFAULTS = {
+    # Open MPI: root in a container, more ranks than cores, ranks that give the core away while they wait.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5's name for it
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "HOROVOD_CYCLE_TIME": "1",  # milliseconds that an allreduce waits for company; the default of 5 is slow in tests
+    "PYTHONFAULTHANDLER": "1",  # a crash, or our SIGABRT, prints every thread's stack
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def launcher() -> list[str]:
+    """The launcher of the MPI under test: HVDATA_TEST_MPIRUN, or mpirun."""
+    return shlex.split(os.environ.get("HVDATA_TEST_MPIRUN") or "mpirun")
+
+
+def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) -> dict[str, str]:
+    """For the ranks: the caller's variables win over our defaults, `extra` over both (None unsets)."""
+    env = {**DEFAULTS, **os.environ, "HVDATA_TEST_DIR": str(directory)}
+    for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HVDATA_TEST_JOB"):
+        env.pop(name, None)
+    if readers:
+        env["HOROVOD_DATA_READERS"] = str(readers)
+    # The ranks import the same horovod_data as this process would: the installed one, or a checkout in sys.path.
+    package = importlib.util.find_spec("horovod_data")
+    if package and package.origin and "site-packages" not in package.origin:
+        home = str(Path(package.origin).parent.parent)
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [home, env.get("PYTHONPATH")]))
+    for name, value in extra.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+class RunningJob:
+    """`command` on `processes` ranks; files pid.R, out.R, err.R in `directory`, and the launcher's own output in log."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        directory: Path,
+        *,
+        readers: int = 0,
+        env: Mapping[str, str | None] | None = None,
+        launch: Sequence[str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.processes = processes
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.started = time.monotonic()
+        with open(directory / "log", "wb") as log:
+            self._launcher = subprocess.Popen(
+                [*(launch or launcher()), "-np", str(processes), "sh", str(RANK_SH), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(directory, readers, env or {}),
+                cwd=cwd,
+                start_new_session=True,  # so that _members() can find whatever comes of it
+            )
+
+    @property
+    def launcher_pid(self) -> int:
+        return self._launcher.pid
+
+    def poll(self) -> int | None:
+        return self._launcher.poll()
+
+    def wait(self, timeout: float) -> int | None:
+        """The job's status, or None if it has not ended in time."""
+        try:
+            return self._launcher.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def pid(self, rank: int) -> int | None:
+        try:
+            return int((self.directory / f"pid.{rank}").read_text())
+        except FileNotFoundError:
+            return None
+
+    def alive(self, rank: int) -> bool:
+        return _alive(self.pid(rank))
+
+    def read(self, kind: str, rank: int, offset: int = 0) -> str:
+        """What rank `rank` wrote to `kind` ("out" or "err") from byte `offset` on."""
+        try:
+            with open(self.directory / f"{kind}.{rank}", "rb") as file:
+                file.seek(offset)
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")
+
+    def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
+        pid = self.pid(rank)
+        if pid is None:
+            raise AssertionError(f"rank {rank} has not started")
+        os.kill(pid, number)
+
+    def stacks(self, ranks: Iterable[int] | None = None, seconds: float = 2.0) -> dict[int, str]:
+        """The stacks of all threads of every rank. Ends the ranks: by SIGABRT, for which faulthandler is there."""
+        wanted = list(range(self.processes) if ranks is None else ranks)
+        native = {rank: _native_stacks(self.pid(rank)) for rank in wanted}
+        before = {rank: len(self.read("err", rank).encode()) for rank in wanted}
+        # Else the launcher ends the other ranks as soon as it sees the first one's end.
+        self._signal_launchers(signal.SIGSTOP)
+        for rank in wanted:
+            with contextlib.suppress(AssertionError, ProcessLookupError):
+                self.signal(rank, signal.SIGABRT)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(self.alive(rank) for rank in wanted):
+            time.sleep(0.05)
+        return {
+            rank: (self.read("err", rank, before[rank]).strip() or "(no stacks: the process had ended, or is stopped)")
+            + native[rank]
+            for rank in wanted
+        }
+
+    def kill(self) -> None:
+        """Ends every process of the job."""
+        if self._launcher.poll() is None:
+            self._launcher.terminate()  # lets Open MPI remove its session folder
+            self._signal_launchers(signal.SIGCONT)  # stacks() has stopped them
+            self.wait(3)
+        for pid in self._members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._launcher.wait()
+
+    def _signal_launchers(self, number: int) -> None:
+        """Signals the launcher and its helpers that the ranks are children of."""
+        pids = {self.pid(rank) for rank in range(self.processes)}
+        for pid in {self._launcher.pid} | {_parent(pid) for pid in pids if _alive(pid)}:
+            if pid in self._members():  # a rank whose launcher has died is a child of init
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _members(self) -> list[int]:
+        """Every process of our session. Open MPI gives each rank a process group of its own, so killpg won't do."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    if os.getsid(int(entry)) == self._launcher.pid:
+                        found.append(int(entry))
+                except (ProcessLookupError, PermissionError):
+                    pass
+        return found
+
+
+def _parent(pid: int | None) -> int:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _alive(pid: int | None) -> bool:
+    if pid is None:
+        return False  # it has not started
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _native_stacks(pid: int | None) -> str:
+    """The C++ stacks as well, where gdb is there and HVDATA_TEST_GDB=1 asks for it: slow, but it shows who holds what."""
+    gdb = shutil.which("gdb")
+    if not os.environ.get("HVDATA_TEST_GDB") or gdb is None or not _alive(pid):
+        return ""
+    try:
+        command = [gdb, "-batch", "-ex", "thread apply all bt", "-p", str(pid)]
+        shown = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60).stdout
+        return f"\n--- native stacks ---\n{shown}"
+    except subprocess.TimeoutExpired:
+        return "\n(gdb took too long)"

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin of the pytest that the user starts: tests in a folder named mpi/ run in jobs of several ranks, the others
+here, both with a time limit."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ranks.group import Group, Verdict
+from ranks.worlds import World, environment_of, limit_of, parametrize, worlds_of
+
+GROUP = pytest.StashKey[Group]()
+
+
+def is_ranked(path: Path) -> bool:
+    return path.parent.name == "mpi"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if is_ranked(metafunc.definition.path):
+        parametrize(metafunc, worlds_of(metafunc, metafunc.config.getoption("np")))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Brings the tests of one file and world together."""
+    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+
+    def order(item: pytest.Item) -> tuple[int, World, bool]:
+        return files[item.path], world_of(item), environment_of(item) is not None
+
+    items.sort(key=order)
+
+
+def world_of(item: pytest.Item) -> World:
+    callspec = getattr(item, "callspec", None)
+    world = callspec.params.get("world") if callspec and is_ranked(item.path) else None
+    return world if isinstance(world, World) else World(0)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
+    base: Callable[[], Path] = lambda: session.config._tmp_path_factory.mktemp("job")  # type: ignore[attr-defined]
+
+    def key(item: pytest.Item) -> Any:
+        own = environment_of(item)
+        return item.path, world_of(item), None if own is None else item.nodeid
+
+    # The parameter `world` is NOTSET, and the world 0, where --np or an empty parameter list left nothing to run.
+    ranked = [item for item in session.items if is_ranked(item.path) and world_of(item).np]
+    for (path, world, _), members in itertools.groupby(ranked, key):
+        tests = list(members)
+        group = Group(session.config, path, world, tests, base)
+        for item in tests:
+            item.stash[GROUP] = group
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    group = item.stash.get(GROUP, None)
+    if group is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    started = time.time()
+    verdict = group.run(item)
+    for report in reports(item, verdict, started):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if item.session.shouldfail or item.session.shouldstop:
+        group.end()
+    return True
+
+
+def reports(item: pytest.Item, verdict: Verdict, started: float) -> list[pytest.TestReport]:
+    def report(when: str, outcome: str, longrepr: Any, sections: list[tuple[str, str]]) -> pytest.TestReport:
+        made = pytest.TestReport(
+            item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, longrepr, when,  # type: ignore[arg-type]
+            sections, verdict.seconds if when == "call" else 0.0, started, time.time(),
+        )  # fmt: skip
+        if when == "call" and verdict.xfail is not None:
+            made.wasxfail = verdict.xfail
+        return made
+
+    longrepr: Any = verdict.text if verdict.outcome == "failed" else None
+    if verdict.outcome == "skipped" and verdict.skip:
+        longrepr = tuple(verdict.skip)
+    made = [
+        report("setup", "passed", None, []),
+        report("call", verdict.outcome, longrepr, verdict.sections),
+        report("teardown", "passed", None, []),
+    ]
+    if verdict.ending:
+        made[-1] = report("teardown", "failed", verdict.ending, [])
+    return made
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """The time limit of a test that runs here: raised in the main thread, where Python code can be stopped."""
+
+    def late(number: int, frame: Any) -> None:
+        pytest.fail(f"the test took longer than its limit of {limit_of(item):g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, limit_of(item))
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    for item in session.items:
+        group = item.stash.get(GROUP, None)
+        if group is not None:
+            group.end()
+    # A run in which every test was skipped proves nothing.
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal and session.exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
+        if not any(terminal.stats.get(name) for name in ("passed", "xfailed", "xpassed")):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -1,0 +1,8 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the launcher starts on every rank: leaves the process id and the output of the command where the test finds them.
+# By exec, so that the command is the rank: its exit status and signals are what the launcher sees.
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-${HOROVOD_RANK:-0}}}}
+export HVDATA_TEST_RANK="$rank"
+echo $$ >"$HVDATA_TEST_DIR/pid.$rank.part" && mv "$HVDATA_TEST_DIR/pid.$rank.part" "$HVDATA_TEST_DIR/pid.$rank"
+exec "$@" >"$HVDATA_TEST_DIR/out.$rank" 2>"$HVDATA_TEST_DIR/err.$rank" </dev/null

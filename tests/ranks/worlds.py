@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which worlds a test runs in, and how long it may take: the markers ranks, readers, alone and limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+SIZES = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True, order=True)
+class World:
+    """`np` trainers and `readers` dedicated readers: np + readers processes."""
+
+    np: int
+    readers: int = 0
+
+    @property
+    def processes(self) -> int:
+        return self.np + self.readers
+
+    def __str__(self) -> str:
+        return f"np={self.np}" + (f",readers={self.readers}" if self.readers else "")
+
+
+def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World]:
+    def wanted(marker: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        mark = metafunc.definition.get_closest_marker(marker)
+        return mark.args if mark else default
+
+    sizes = [size for size in wanted("ranks", SIZES) if not only or size in only]
+    return [World(size, readers) for readers in wanted("readers", (0,)) for size in sizes]
+
+
+def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:
+    """Makes test_x into test_x[np=1] and so on. Tests may take the World as the argument `world`."""
+    if "world" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("world")
+    metafunc.parametrize("world", worlds, ids=str)
+
+
+def limit_of(item: pytest.Item) -> float:
+    """Seconds. HVDATA_TEST_LIMIT replaces the default and is the least that every test gets: for slow machines."""
+    override = float(os.environ.get("HVDATA_TEST_LIMIT") or 0)
+    mark = item.get_closest_marker("limit")
+    return max(float(mark.args[0]), override) if mark else override or 60.0
+
+
+def environment_of(item: pytest.Item) -> tuple[tuple[str, str], ...] | None:
+    """The environment of a test that runs in a job of its own; None for the others."""
+    mark = item.get_closest_marker("alone")
+    return tuple(sorted(mark.kwargs.items())) if mark else None

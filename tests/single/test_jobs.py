@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper that tests of bad days start their jobs with."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from jobs import run_job, start_job
+
+
+def test_status_output_and_environment_of_every_rank():
+    job = run_job(
+        "import os, sys; print('rank', os.environ['HVDATA_TEST_RANK']);"
+        "print(os.environ['HOROVOD_DATA_READERS'], os.environ['FLAVOUR'], sys.argv[1], file=sys.stderr)",
+        2,
+        "argument",
+        readers=1,
+        env={"FLAVOUR": "sour"},
+    )
+    assert job.returncode == 0, job.describe()
+    assert job.stdout == ["rank 0\n", "rank 1\n", "rank 2\n"]
+    assert job.stderr == ["1 sour argument\n"] * 3
+    assert 0 < job.seconds < 60
+
+
+def test_exit_status():
+    assert run_job("import sys; sys.exit(7)", 1).returncode == 7
+
+
+def test_job_that_hangs_fails_with_the_stacks_and_leaves_no_process():
+    with start_job("import time\ndef forever():\n    time.sleep(99)\nprint('up')\nforever()", 2) as job:
+        for rank in 0, 1:
+            job.wait_for("up", rank)
+        assert job.alive(0) and job.alive(1)
+        shown = "(?s)not ended after 0.1 s.*rank 0: stacks.*in forever.*rank 1: stacks.*in forever"
+        with pytest.raises(AssertionError, match=shown):
+            job.finish(0.1)
+    assert not job.alive(0) and not job.alive(1)
+
+
+def test_killing_one_rank():
+    with start_job("import time\nprint('up')\ntime.sleep(30)", 2) as job:
+        job.wait_for("up", 0)
+        job.wait_for("up", 1)
+        before = time.monotonic()
+        job.kill_rank(1, signal.SIGKILL)
+        assert job.finish(20) != 0
+        assert time.monotonic() - before < 20
+
+
+def test_waiting_for_a_text_that_never_comes():
+    with start_job("print('something else')", 1) as job:
+        with pytest.raises(AssertionError, match="(?s)'word' before the job ended.*something else"):
+            job.wait_for("word", 0, timeout=30)

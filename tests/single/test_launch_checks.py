@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said to a job that was started in a way that can't work, and that others are left alone."""
+
+import pytest
+
+from horovod_data import launch_checks, settings
+
+OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_RANK": "0"}
+
+
+def text_of(check, *arguments) -> str:
+    with pytest.raises(RuntimeError) as error:
+        check(*arguments)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("text, name", [
+    ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022", OPEN_MPI),
+    ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7\n", MPICH),
+    ("Intel(R) MPI Library 2021.6 for Linux* OS\n", "Intel(R) MPI Library 2021.6 for Linux* OS"),
+    ("", "an unknown MPI"),
+])  # fmt: skip
+def test_names_of_mpi(text, name):
+    assert launch_checks.mpi_name(text) == name
+
+
+@pytest.mark.parametrize("environ, name, size", [
+    ({}, None, None),
+    ({"OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI's mpirun", 4),
+    ({"PMI_SIZE": "3"}, "a PMI launcher", 3),
+    ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "Slurm's srun", 2),
+    ({"SLURM_NTASKS": "8"}, None, None),  # the shell of an allocation
+    ({"SLURM_STEP_NUM_TASKS": "2", "OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI's mpirun", 4),  # srun started its daemons
+    ({"PMIX_RANK": "2"}, "a PMIx launcher", 3),
+    ({**GLOO, "HOROVOD_SIZE": "5"}, "horovodrun with Gloo", 5),
+    ({"OMPI_COMM_WORLD_SIZE": "many"}, None, None),
+])  # fmt: skip
+def test_launchers(environ, name, size):
+    found = launch_checks.find_launcher(environ)
+    if name is None:
+        assert found is None
+    else:
+        assert found.name.startswith(name) and found.size == size
+
+
+@pytest.mark.parametrize("environ", [
+    {},
+    {"HOROVOD_CONTROLLER": "mpi", "OMPI_COMM_WORLD_SIZE": "4"},
+    {**GLOO, "HOROVOD_SIZE": "1"},  # a job of one needs no MPI between its processes
+    {"HOROVOD_MPI_THREADS_DISABLE": "0"},
+])  # fmt: skip
+def test_nothing_to_complain_about(environ):
+    launch_checks.check_before_mpi(environ, OPEN_MPI)
+
+
+@pytest.mark.parametrize("missing", ["HOROVOD_CONTROLLER", "HOROVOD_GLOO_RENDEZVOUS_ADDR", ""])
+def test_gloo(missing):
+    environ = {name: value for name, value in {**GLOO, "HOROVOD_SIZE": "4"}.items() if name != missing}
+    text = text_of(launch_checks.check_before_mpi, environ, OPEN_MPI)
+    assert "This job of 4 processes was started by horovodrun with Gloo" in text
+    assert OPEN_MPI in text
+    assert "`horovodrun --mpi -np 4 python train.py` or `mpirun -np 4 python train.py`" in text
+
+
+def test_threads_disabled():
+    text = text_of(launch_checks.check_before_mpi, {"HOROVOD_MPI_THREADS_DISABLE": "1"}, OPEN_MPI)
+    assert "Unset HOROVOD_MPI_THREADS_DISABLE" in text
+
+
+@pytest.mark.parametrize("level, name", [(0, "SINGLE"), (1, "FUNNELED"), (2, "SERIALIZED")])
+def test_thread_level_of_somebody_else(level, name):
+    text = text_of(launch_checks.check_thread_level, level, False, OPEN_MPI)
+    assert f"MPI_THREAD_{name}, but horovod_data needs MPI_THREAD_MULTIPLE" in text
+    assert "call horovod_data.init() first" in text and "mpi4py.rc.thread_level = 'multiple'" in text
+
+
+def test_thread_level_of_the_library():
+    text = text_of(launch_checks.check_thread_level, 1, True, MPICH)
+    assert f"all that {MPICH} gives" in text
+    launch_checks.check_thread_level(3, True, MPICH)
+
+
+@pytest.mark.parametrize("environ, mpi, horovod, texts", [
+    ({"PMI_SIZE": "4"}, OPEN_MPI, None, ["PMI_SIZE=4", OPEN_MPI, "`mpirun -np 4 python train.py`"]),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, MPICH, None,
+     ["Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE=2", "`mpirun -np 2 python train.py`, with the mpirun of MPICH 4.0.2"]),
+    ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "1"}, OPEN_MPI, None,
+     ["SLURM_STEP_NUM_TASKS=8", "`srun --mpi=pmix -n 8 python train.py`"]),
+    ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "1"}, MPICH, None, ["`srun --mpi=pmi2 -n 8 python train.py`"]),
+    ({}, OPEN_MPI, 3, ["hvd.size() is 3", "`mpirun -np 3 python train.py`"]),
+])  # fmt: skip
+def test_mpi_sees_one_process_of_many(environ, mpi, horovod, texts):
+    said = text_of(launch_checks.check_world, environ, 1, mpi, horovod)
+    assert said.startswith("MPI sees this process alone")
+    for text in texts:
+        assert text in said
+
+
+@pytest.mark.parametrize("environ, size, horovod", [
+    ({}, 1, None), ({}, 1, 1), ({"OMPI_COMM_WORLD_SIZE": "1"}, 1, None), ({"PMI_SIZE": "4"}, 4, 4),
+    ({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"}, 1, None), ({"PMIX_RANK": "0"}, 1, None),
+])  # fmt: skip
+def test_mpi_sees_everybody(environ, size, horovod):
+    launch_checks.check_world(environ, size, OPEN_MPI, horovod)
+
+
+def test_two_mpi_libraries():
+    text = text_of(launch_checks.check_one_mpi, ["/a/libmpi.so.40", "/b/libmpich.so.12"], OPEN_MPI)
+    assert "2 MPI libraries: /a/libmpi.so.40, /b/libmpich.so.12" in text and f"built with {OPEN_MPI}" in text
+    launch_checks.check_one_mpi(["/a/libmpi.so.40"], OPEN_MPI)
+    launch_checks.check_one_mpi([], OPEN_MPI)
+
+
+def test_defaults():
+    assert settings.read_settings({}) == settings.Settings(0, None, 30.0, 1800.0)
+
+
+def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
+    environ = {"HOROVOD_DATA_READERS": "1", "HOROVOD_DATA_STALL_SECONDS": "2.5", "HOROVOD_DATA_TIMEOUT": "0"}
+    assert settings.read_settings(environ) == settings.Settings(1, None, 2.5, 0.0)
+    assert settings.read_settings(environ, readers=0).readers == 0
+
+
+@pytest.mark.parametrize("environ, arguments, error, text", [
+    ({}, {"readers": -1}, ValueError, "readers must be 0 or more, not -1"),
+    ({}, {"readers": "1"}, TypeError, "readers must be an integer, not '1'"),
+    ({}, {"readers": True}, TypeError, "readers must be an integer, not True"),
+    ({}, {"readers": 1.0}, TypeError, "readers must be an integer, not 1.0"),
+    ({}, {"readers": 2}, ValueError, "readers=2: this version supports at most one reader. Use readers=0"),
+    ({}, {"readers_per_node": 1}, ValueError, "readers_per_node=1: this version has no reader on every node"),
+    ({}, {"readers": 1, "readers_per_node": 1}, ValueError, "readers=1 and readers_per_node=1 contradict each other"),
+    ({"HOROVOD_DATA_READERS": "two"}, {}, ValueError, "HOROVOD_DATA_READERS='two' is not a number of readers"),
+    ({"HOROVOD_DATA_READERS": "3"}, {}, ValueError, "HOROVOD_DATA_READERS=3: this version"),
+    ({"HOROVOD_DATA_READERS_PER_NODE": "1"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=1: this version"),
+    ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
+    ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
+    ({"HOROVOD_DATA_TIMEOUT": "inf"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='inf'"),
+    ({"HOROVOD_DATA_STALL_SECONDS": "0"}, {}, ValueError, "_SECONDS='0' is not a time in seconds of 0.1"),
+])  # fmt: skip
+def test_bad_settings(environ, arguments, error, text):
+    with pytest.raises(error) as raised:
+        settings.read_settings(environ, **arguments)
+    assert text in str(raised.value)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle against expectations written out by hand."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from oracle import deliver, deliver_from_readers, dropped, equal, is_dynamic_delivery, map_nest, rotate
+
+
+def as_lists(shares):
+    return [[map_nest(lambda array: array.tolist(), share) for share in steps] for steps in shares]
+
+
+def arrays(*values):
+    return [np.array(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    "remainder, expected",
+    [
+        ("drop", [[[0, 1], [5]], [[2, 3], [6]]]),
+        ("partial", [[[0, 1, 2], [5, 6], [8]], [[3, 4], [7], []]]),
+    ],
+)
+def test_global(remainder, expected):
+    batches = arrays([0, 1, 2, 3, 4], [5, 6, 7], [8])
+    assert as_lists(deliver(batches, 2, "global", remainder=remainder)) == expected
+
+
+def test_global_pad():
+    batches = [(np.array([[1, 2], [3, 4], [5, 6]]), np.array([b"a", b"b", b"c"], object))]
+    assert as_lists(deliver(batches, 2, "global", remainder="pad")) == [
+        [([[1, 2], [3, 4]], [b"a", b"b"], [1.0, 1.0])],
+        [([[5, 6], [0, 0]], [b"c", b""], [1.0, 0.0])],
+    ]
+
+
+def test_global_pad_where_ranks_get_nothing_but_padding():
+    assert as_lists(deliver([{"x": np.arange(1, 6)}], 4, "global", remainder="pad")) == [
+        [({"x": [1, 2]}, [1.0, 1.0])],
+        [({"x": [3, 4]}, [1.0, 1.0])],
+        [({"x": [5, 0]}, [1.0, 0.0])],
+        [({"x": [0, 0]}, [0.0, 0.0])],
+    ]
+
+
+def test_global_partial_with_fewer_rows_than_ranks_and_an_empty_batch():
+    shares = deliver([np.ones((2, 5), np.uint8), np.ones((0, 5), np.uint8)], 3, "global", remainder="partial")
+    assert [[share.shape for share in steps] for steps in shares] == [
+        [(1, 5), (0, 5)],
+        [(1, 5), (0, 5)],
+        [(0, 5), (0, 5)],
+    ]
+    assert deliver([np.ones((0, 5))], 3, "global", remainder="drop") == [[], [], []]
+
+
+def test_global_needs_a_common_axis_0():
+    with pytest.raises(AssertionError, match="no common axis 0"):
+        deliver([(np.zeros(2), np.zeros(3))], 2, "global")
+
+
+def test_per_rank():
+    batches = arrays([1, 1], [2], [3, 3, 3], [4], [5])
+    assert as_lists(deliver(batches, 2, "per_rank", remainder="drop")) == [[[1, 1], [3, 3, 3]], [[2], [4]]]
+    assert as_lists(deliver(batches, 2, "per_rank", remainder="partial")) == [
+        [[1, 1], [3, 3, 3], [5]],
+        [[2], [4], []],
+    ]
+    assert as_lists(deliver(batches, 2, "per_rank", remainder="pad")) == [
+        [([1, 1], [1.0, 1.0]), ([3, 3, 3], [1.0, 1.0, 1.0]), ([5], [1.0])],
+        [([2], [1.0]), ([4], [1.0]), ([0], [0.0])],
+    ]
+
+
+def test_per_rank_tail_takes_the_dims_of_rank_0():
+    one = {"s": np.array([[b"x", b"y", b"z"]], object), "f": np.ones((4, 2), np.float16)}
+    (empty,) = deliver([one], 2, "per_rank", remainder="partial")[1]
+    assert (empty["s"].shape, empty["s"].dtype, empty["f"].shape, empty["f"].dtype) == ((0, 3), object, (0, 2), "f2")
+    ((padding, weight),) = deliver([one], 2, "per_rank", remainder="pad")[1]
+    assert padding["s"].tolist() == [[b"", b"", b""]]
+    assert padding["f"].tolist() == [[0, 0]] * 4
+    assert weight.tolist() == [0.0] * 4  # "f" comes before "s"
+
+
+def test_per_rank_scalars():
+    scalars = [np.float32(1), np.float32(2), np.float32(3)]
+    assert as_lists(deliver(scalars, 2, "per_rank", remainder="pad")) == [[(1, 1), (3, 1)], [(2, 1), (0, 0)]]
+    with pytest.raises(AssertionError, match="a scalar has no empty share"):
+        deliver(scalars, 2, "per_rank", remainder="partial")
+    assert as_lists(deliver(scalars[:2], 2, "per_rank", remainder="partial")) == [[1], [2]]
+
+
+def test_nothing_read():
+    for batch in ("global", "per_rank"):
+        for remainder in ("drop", "partial", "pad"):
+            assert deliver([], 3, batch, remainder=remainder) == [[], [], []]
+
+
+def test_dropped():
+    batches = arrays([0, 1, 2, 3, 4], [5, 6, 7], [8])
+    assert dropped(batches, 2, "global", "drop") == 3
+    assert dropped(batches, 2, "per_rank", "drop") == 1
+    assert dropped(batches, 2, "global", "partial") == dropped(batches, 2, "per_rank", "pad") == 0
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: np.ndarray
+
+
+def test_the_weight_joins_only_a_plain_pair():
+    x = np.array([7])
+    pad = {"n": 1, "batch": "global", "remainder": "pad"}
+    assert as_lists(deliver([(x, x)], **pad)) == [[([7], [7], [1.0])]]
+    assert as_lists(deliver([(x,)], **pad)) == [[(([7],), [1.0])]]
+    assert as_lists(deliver([[x, x]], **pad)) == [[([[7], [7]], [1.0])]]
+    ((element, weight),) = deliver([Pair(x, x)], **pad)[0]
+    assert isinstance(element, Pair) and weight.dtype == np.float32
+
+
+def test_equal_sees_structure_type_shape_and_value():
+    x = np.array([1.0, np.nan])
+    assert equal({"a": (x, x)}, {"a": (x.copy(), x)})
+    assert equal(np.array([b"a"], object), np.array([b"a"], object))
+    others = [x.astype("f4"), x[:, None], np.array([2.0, np.nan]), (x,), {"a": x}]
+    assert not any(equal(x, other) or equal(other, x) for other in others)
+    assert not equal(np.array([b"a"], object), np.array([b"b"], object))
+
+
+def test_dynamic_delivery():
+    one, two, three = arrays([1], [2], [3])
+    assert is_dynamic_delivery([one, two, one], [[one], [], [two, one]])
+    assert not is_dynamic_delivery([one, two], [[one], []])
+    assert not is_dynamic_delivery([one, two], [[one, two], [two]])
+    assert not is_dynamic_delivery([one, two], [[one, three]])
+
+
+def test_rotate():
+    assert rotate([]) == []
+    assert rotate([[], []]) == []
+    assert rotate([["a0", "a1", "a2"], ["b0"], ["c0", "c1"]]) == ["a0", "b0", "c0", "a1", "c1", "a2"]
+
+
+def test_several_readers():
+    readers = [arrays([1], [2], [3]), arrays([4], [5])]
+    assert as_lists(deliver_from_readers(readers, 2, "per_rank", "partial")) == [
+        [[1], [4], [3]],
+        [[2], [5], []],
+    ]
