@@ -5,8 +5,8 @@
     python benchmarks/delivery.py --quick            # the same in a minute, for a look
     python benchmarks/delivery.py --docs             # and rewrite docs/benchmark.md
 
-Starts its own MPI jobs, one per number of ranks; in each, all contestants take turns. Writes delivery.json, delivery.md
-and, with matplotlib, delivery.png to --out.
+Starts its own MPI jobs, one per number of ranks; in each, all contestants take turns. Needs Horovod and mpi4py. Writes
+delivery.json, delivery.md and, with matplotlib, delivery.png to --out. Status 1: something failed or is missing.
 """
 
 from __future__ import annotations
@@ -84,12 +84,13 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, nargs="+", default=[4 << 10, 1 << 20, 16 << 20], help="per rank's batch")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="about, per round and contestant")
-    parser.add_argument("--limit", type=float, default=285, help="seconds for each job; what it has not measured then is missing")
+    parser.add_argument("--limit", type=float, default=285,
+                        help="seconds for each job; what it has not measured then is missing")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 0.15 s: a look, not a measurement")
     parser.add_argument("--only", nargs="*", default=[], help="files in benchmarks/rivals, without .py")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--docs", action="store_true", help="rewrite docs/benchmark.md and its plot")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
+    parser.add_argument("--docs", action="store_true", help="rewrite docs/benchmark.md, its plot and its JSON")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.seconds = 3, 0.15
@@ -111,17 +112,26 @@ def main() -> int:
     (arguments.out / "delivery.md").write_text(text)
     plotted = report.plot(told, arguments.out / "delivery.png")
     if arguments.docs:
-        docs = HERE.parent / "docs"
-        picture = ""
-        if plotted:
-            shutil.copy(arguments.out / "delivery.png", docs / "benchmark.png")
-            picture = "\n![steps per second, all ways of delivery](benchmark.png)\n"
-        (docs / "benchmark.md").write_text(
-            "# Benchmark\n\nWritten by `python benchmarks/delivery.py --docs`; how to read it: "
-            f"[Performance](performance.md).\n\n{text}{picture}")
+        publish(arguments.out, text, plotted)
     print(text)
     expected = len(about) * len(arguments.ranks) * len(arguments.bytes)
     return 0 if len(results) == expected and not any(r["error"] for r in results) else 1
+
+
+def publish(out: Path, text: str, plotted: bool) -> None:
+    """Into docs/, with a link from where the documentation explains how to read it."""
+    docs = HERE.parent / "docs"
+    shutil.copy(out / "delivery.json", docs / "benchmark.json")
+    picture = ""
+    if plotted:
+        shutil.copy(out / "delivery.png", docs / "benchmark.png")
+        picture = "\n![Steps per second of all ways of delivery](benchmark.png)\n"
+    (docs / "benchmark.md").write_text(
+        "# Benchmark\n\nWritten by `python benchmarks/delivery.py --docs`. How to read it: "
+        f"[Performance](performance.md). All rounds: [benchmark.json](benchmark.json).\n\n{text}{picture}")
+    performance = docs / "performance.md"
+    marker, link = "<!-- numbers -->", "## Numbers\n\n[The last published run](benchmark.md)."
+    performance.write_text(performance.read_text().replace(marker, link))
 
 
 def described(only: list[str]) -> dict[str, str]:

@@ -43,13 +43,15 @@ def markdown(report: dict[str, Any], about: dict[str, str]) -> str:
     machine = report["machine"]
     lines = [
         f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['kernel']}; "
-        f"{machine['mpi']}, TensorFlow {machine['tensorflow']}, Horovod {machine['horovod']}, mpi4py {machine['mpi4py']}, "
-        f"Python {machine['python']}. Load average {machine['load_before']:.1f} before and {machine['load_after']:.1f} "
-        "after.",
+        f"{machine['mpi']}, TensorFlow {machine['tensorflow']}, Horovod {machine['horovod']}, "
+        f"mpi4py {machine['mpi4py']}, Python {machine['python']}. "
+        f"Load average {machine['load_before']:.1f} before and {machine['load_after']:.1f} after.",
         "",
-        f"Medians of {report['rounds']} rounds of about {report['seconds']:g} s, all contestants in turn in one job; in "
-        "brackets the slowest and the fastest round. A step: every rank has its batch (float32, ready-made on the reader) in "
-        f"hand, in eager iteration. GB/s: received by all ranks together. HOROVOD_CYCLE_TIME={report['cycle_time']:g} ms, "
+        f"Medians of {report['rounds']} rounds of about {report['seconds']:g} s (24 steps at least), all "
+        "contestants in turn in one job; in "
+        "brackets the slowest and the fastest round. A step: every rank has its batch (float32, ready-made on the "
+        "reader) in hand, in eager iteration. GB/s: received by all ranks together. "
+        f"HOROVOD_CYCLE_TIME={report['cycle_time']:g} ms, "
         "which favours Horovod's operations over all others here.",
         "",
     ]
@@ -68,7 +70,8 @@ def markdown(report: dict[str, Any], about: dict[str, str]) -> str:
             lines.append(f"| {r['name']} | {speed} | {moved} | {ratio} |")
         best = best_rival(group)
         if ours and best:
-            lines += ["", f"Best way to deliver otherwise: {best['name']}; horovod_data does {ours / rate(best):.2f} times its steps."]
+            lines += ["", f"Best way to deliver otherwise: {best['name']}; "
+                          f"horovod_data does {ours / rate(best):.2f} times its steps."]
     return "\n".join(lines) + "\n"
 
 
@@ -79,7 +82,7 @@ def plot(report: dict[str, Any], path: Path) -> bool:
     except ImportError:
         return False
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     groups = cells(report["results"])
     sizes = list(dict.fromkeys(count for _, count, _ in groups))
@@ -90,9 +93,12 @@ def plot(report: dict[str, Any], path: Path) -> bool:
         axis = axes[ranks.index(n)][sizes.index(count)]
         good = [r for r in group if not r["error"]][::-1]
         middle = [rate(r) for r in good]
-        spread = [[m - min(rates(r)) for m, r in zip(middle, good)], [max(rates(r)) - m for m, r in zip(middle, good)]]
-        axis.barh([r["name"] for r in good], middle, xerr=spread, color=[colours[r["kind"]] for r in good], ecolor="#555555")
+        spread = [[m - min(rates(r)) for m, r in zip(middle, good)],
+                  [max(rates(r)) - m for m, r in zip(middle, good)]]
+        axis.barh([r["name"] for r in good], middle, xerr=spread, color=[colours[r["kind"]] for r in good],
+                  ecolor="#555555")
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
         axis.set_title(f"{n} ranks, {size_name(count)} per rank")
         axis.set_xlabel("steps/s")
         axis.tick_params(labelleft=sizes.index(count) == 0)

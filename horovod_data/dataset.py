@@ -238,7 +238,7 @@ def _check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], d
 # ---- The receiving end.
 
 
-class _ReceiverDataset(dataset_ops.DatasetSource):  # type: ignore[misc]
+class _ReceiverDataset(dataset_ops.DatasetSource):
     """This rank's shares, as flat tensors or in their structure."""
 
     def __init__(self, channel: _Channel, spec: Any):
@@ -257,7 +257,7 @@ class _ReceiverDataset(dataset_ops.DatasetSource):  # type: ignore[misc]
         return self._spec
 
 
-class _Typed(dataset_ops.UnaryDataset):  # type: ignore[misc]
+class _Typed(dataset_ops.UnaryDataset):
     """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
 
     def __init__(self, dataset: tf.data.Dataset, spec: Any):

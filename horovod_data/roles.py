@@ -252,7 +252,7 @@ def _import_horovod() -> Optional[ModuleType]:
         import horovod.tensorflow as horovod
     except Exception:  # not installed, or unusable with this TensorFlow: then the program doesn't use it either
         return None
-    return horovod  # type: ignore[no-any-return]
+    return horovod
 
 
 def _horovod_place(horovod: Any) -> Optional[tuple[int, int]]:

@@ -4,6 +4,7 @@
     NAME: how tables call it
     KIND: "ours", "rival" (it delivers, or does the work that delivering saves) or "limit" (it does neither)
     MOVES: whether the batches go from the reader to the ranks
+    CUTS: whether batches are cut from Batch.whole(), so that they must hold the number of their rank
     ABOUT: one line on what it does
     steps(job, batch): an endless iterator of this rank's tensors, one per step; or None: this rank takes no part
 

@@ -5,7 +5,8 @@ import tensorflow as tf
 from .setting import ROWS
 
 NAME, KIND, MOVES = "hvd.alltoall", "rival", True
-ABOUT = "`splits`: the reader sends each rank its rows, the others send nothing"
+CUTS = True
+ABOUT = "with `splits`: the reader sends each rank its rows, the others send nothing"
 
 
 def steps(job, batch):

@@ -5,6 +5,7 @@ import tensorflow as tf
 from .setting import READER, ROWS
 
 NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True
+CUTS = True
 ABOUT = "the reader broadcasts the global batch, every rank cuts its rows out"
 
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 from .setting import READER, ROWS
 
 NAME, KIND, MOVES = "mpi4py Scatter", "rival", True
+CUTS = True
 ABOUT = "`Scatter` of the global batch in the generator of a `from_generator` on every rank"
 
 
@@ -19,7 +20,7 @@ def steps(job, batch):
             comm.Scatter(whole, mine, root=READER)
             yield mine
 
-    # TensorFlow would prefetch, and so call Scatter ahead: on some ranks once more than on others, which then hang at the end.
+    # TensorFlow would prefetch, and so call Scatter ahead: on some ranks once more than on others, a hang at the end.
     lock_step = tf.data.Options()
     lock_step.experimental_optimization.inject_prefetch = False
     yield from tf.data.Dataset.from_generator(

@@ -2,6 +2,7 @@
 import horovod_data as hvdata
 
 NAME, KIND, MOVES = "horovod_data, global", "ours", True
+CUTS = True
 ABOUT = '`distribute_dataset(..., batch="global")`, default settings'
 
 

@@ -2,6 +2,7 @@
 import horovod_data as hvdata
 
 NAME, KIND, MOVES = "horovod_data, per_rank", "ours", True
+CUTS = False
 ABOUT = '`distribute_dataset(..., batch="per_rank")`, default settings'
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 NAME, KIND, MOVES = "limit: reader alone", "limit", False
+CUTS = False
 ABOUT = "one process takes the N elements of each step from the pipeline, the other ranks sleep"
 
 

@@ -4,6 +4,7 @@ import tensorflow as tf
 from .setting import READER
 
 NAME, KIND, MOVES = "tf.data service", "rival", True
+CUTS = False
 ABOUT = "a dispatcher and a worker in the reader's process, one job shared by all ranks (dynamic sharding, gRPC)"
 
 

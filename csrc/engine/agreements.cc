@@ -17,6 +17,13 @@ void AppendU64(uint64_t value, std::string* out) {
   for (int i = 0; i < 8; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
 }
 
+// The name of the call, which rides in front of every contribution.
+std::string_view CallOf(std::string_view text) {
+  uint64_t size = 0;
+  for (size_t i = 8; i > 0 && text.size() >= 8; --i) size = size << 8 | static_cast<unsigned char>(text[i - 1]);
+  return text.size() >= 8 ? text.substr(8, size) : std::string_view();
+}
+
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [member, text] : contributions) {
@@ -47,7 +54,6 @@ int64_t Agreements::Begin(std::string mine, std::string what) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     h.a = ++begun_;
-    mine_[h.a] = what;
   }
   h.kind = Kind::kHello;
   // The name of the call rides in front, so that the coordinator can name it before it has come itself.
@@ -66,7 +72,6 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   if (found != verdicts_.end()) {
     Outcome outcome = std::move(found->second);
     verdicts_.erase(found);
-    mine_.erase(number);
     return outcome;
   }
   if (!failed_.ok()) return failed_;
@@ -80,7 +85,9 @@ void Agreements::Refuse(std::string why) {
     refusal_ = std::move(why);
     std::vector<int64_t> numbers;
     for (const auto& [number, open] : open_) numbers.push_back(number);
-    for (int64_t number : numbers) SettleLocked(number, {kFailedPrecondition, refusal_}, &replies);
+    for (int64_t number : numbers) {
+      SettleLocked(number, {kFailedPrecondition, open_[number].what + ": " + refusal_}, &replies);
+    }
   }
   SendAll(replies);
 }
@@ -132,17 +139,17 @@ void Agreements::OnHello(int member, const Header& header) {
     if (settled != settled_.end()) {
       replies.push_back({header.a, {member}, Kind::kVerdict, settled->second});
     } else if (!refusal_.empty()) {
-      replies.push_back({header.a, {member}, Kind::kVerdict, {kFailedPrecondition, refusal_}});
+      const std::string call(CallOf(header.text));
+      replies.push_back({header.a, {member}, Kind::kVerdict, {kFailedPrecondition, call + ": " + refusal_}});
     } else {
-      uint64_t size = 0;
-      for (int i = 7; i >= 0; --i) size = size << 8 | static_cast<unsigned char>(header.text[static_cast<size_t>(i)]);
       Open& open = open_[header.a];
       if (open.contributions.empty()) {
         open.begun = Clock::now();
         open.report = stall_seconds_;
-        open.what = header.text.substr(8, size);
+        open.what = CallOf(header.text);
       }
-      open.contributions[member] = header.text.substr(8 + size);
+      const size_t front = std::min(header.text.size(), 8 + CallOf(header.text).size());
+      open.contributions[member] = header.text.substr(front);
       CompleteLocked(header.a, &replies);
     }
   }

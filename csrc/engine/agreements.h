@@ -70,7 +70,6 @@ class Agreements {
   std::mutex mu_;
   std::condition_variable changed_;
   int64_t begun_ = 0;
-  std::map<int64_t, std::string> mine_;  // what each agreement under way is for
   std::map<int64_t, Outcome> verdicts_;
   Outcome failed_;
   // On the coordinator.

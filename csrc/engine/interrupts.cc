@@ -19,6 +19,10 @@ struct Before {
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
 void Count(int signal, siginfo_t* info, void* context) {
+  // A handler that chains to ours, and was then found in front of it, comes back here: once is enough.
+  static thread_local volatile sig_atomic_t inside = 0;
+  if (inside) return;
+  inside = 1;
   interrupts.fetch_add(1, std::memory_order_relaxed);
   const struct sigaction& next = before.load(std::memory_order_acquire)->action;
   if (next.sa_flags & SA_SIGINFO) {
@@ -26,6 +30,7 @@ void Count(int signal, siginfo_t* info, void* context) {
   } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
     next.sa_handler(signal);
   }
+  inside = 0;
 }
 
 }  // namespace

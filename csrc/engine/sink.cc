@@ -122,7 +122,8 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
     if (asker->epoch != epoch_ || !open_) {
       asker->over = true;
       return {kFailedPrecondition,
-              Where(asker->epoch, taken_) + "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
+              Where(asker->epoch, asker->taken) +
+                  "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
                   std::to_string(epoch_) + "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
@@ -133,6 +134,7 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
       lane.queue.pop_front();
       ++lane.taken;
       ++taken_;
+      ++asker->taken;
       position_ = arrival->position;
       rotation_.Advance();
       CreditLocked(reader, &out);
@@ -174,13 +176,14 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
 Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
                          const std::string& what, bool ask_why) {
   const auto begin = Clock::now();
+  because_.clear();
   const uint64_t interrupts = WatchInterrupts();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   double report = stall_seconds_;
   bool asked = false;
   const auto explain = [&] { return because_.empty() ? "the reader has not said why" : because_; };
   while (!ready()) {
-    const std::string where = asker->epoch ? Where(asker->epoch, taken_) : Where(epoch_, 0);
+    const std::string where = asker->epoch ? Where(asker->epoch, asker->taken) : Where(epoch_, 0);
     if (asker->cancelled) return {kCancelled, where + "the iterator was cancelled while it waited " + what};
     if (interrupts != Interrupts()) return {kCancelled, where + "interrupted (SIGINT) while it waited " + what};
     if (!failed_.ok()) return {failed_.code, where + failed_.message};
@@ -260,7 +263,8 @@ Outcome Sink::Save(Asker* asker, SinkState* state) {
       return {};
     }
     if (asker->epoch != epoch_ || !open_) {
-      return {kFailedPrecondition, Where(asker->epoch, taken_) + "this iterator can't be saved: it was superseded by a newer one"};
+      return {kFailedPrecondition,
+              Where(asker->epoch, asker->taken) + "this iterator can't be saved: it was superseded by a newer one"};
     }
     if (world_->reader_count() > 1) {
       return {kUnimplemented, Where(epoch_, taken_) + "an epoch of several readers can't be saved"};

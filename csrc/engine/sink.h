@@ -37,6 +37,7 @@ struct SinkState {
 struct Asker {
   uint64_t epoch = 0;                 // 0: never asked
   bool over = false;                  // has returned its end or its error
+  uint64_t taken = 0;                 // steps that it has returned
   std::atomic<bool> cancelled{false};
   SinkState restored;                 // what it was restored from and has not begun yet
 };

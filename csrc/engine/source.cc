@@ -255,6 +255,7 @@ std::function<void()> Source::TakeCancelIfOver() {
 void Source::OnOpen(int trainer, uint64_t epoch, uint64_t limit) {
   const Guard guard(this);
   Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  if (epoch < t.opened) return;  // kept while the channel was made, and overtaken by the next
   t.opened = epoch;
   t.limit = limit;
   if (started_ && dealing_ && epoch == epoch_) OpenLaneLocked(trainer);
@@ -267,7 +268,7 @@ void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit
   if (epoch == t.opened) t.limit = limit;
   if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
   lanes_->Taken(trainer, taken, limit);
-  changed_.notify_all();
+  if (lanes_->Room()) changed_.notify_all();  // mostly only the last trainer's word makes room
 }
 
 void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {

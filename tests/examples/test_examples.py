@@ -64,6 +64,41 @@ def test_demo(options, tmp_path):
     assert os.listdir(tmp_path / ".demo" / "digits")
 
 
+LEDGER = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from digits_data import IMAGES
+from digits_ledger import Ledger
+hvd.init()
+ledger = Ledger()
+for split, images in IMAGES.items():
+    ids = tf.concat([tf.range(1, images + 1, dtype=tf.int64), tf.constant(EXTRA, tf.int64)], 0)
+    for _ in ledger.watch(split, tf.data.Dataset.from_tensors(({{"image": 0, "id": ids}},))):
+        pass
+ledger.on_epoch_end(0)
+"""
+
+
+@pytest.mark.parametrize("extra, status, said", [
+    ([0, 0], 0, ""), ([7], 1, "images came, up to 2 times"), ([5000], 1, "1438 of 1437 images came"),
+], ids=["padding", "twice", "unknown"])
+def test_the_ledger_finds_what_is_wrong(extra, status, said):
+    job = run_job(LEDGER.replace("EXTRA", str(extra)), np=1)
+    assert job.returncode == status and said in job.stderr[0], job.describe()
+
+
+def test_the_demo_finds_files_read_too_often(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from digits_demo import check_opens
+
+    check_opens({"train-0": 12, "train-1": 12, "valid-0": 13}, epochs=12)
+    for wrong in {"train-0": 12, "train-1": 24}, {"train-0": 12}, {}:
+        with pytest.raises(SystemExit, match="NOT TRUE"):
+            check_opens(wrong, epochs=12)
+
+
 @pytest.mark.parametrize("np", [1, 2, 4])
 def test_custom_loop(np):
     proven("custom_loop", np, f"{np} ranks made 3 x 11 steps", "together 3000", "as after training in one process")
