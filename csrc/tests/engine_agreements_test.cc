@@ -150,14 +150,14 @@ TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
 
 TEST_F(AgreementsTest, ARefusalAnswersWhoWaitsAndWhoComes) {
   Make(10, 10);
-  At(1).Begin("x", "");
+  At(1).Begin("x", "distribute_dataset(name='late')");
   Deliver();
   At(0).Refuse("it serves");
   EXPECT_EQ(Result(1, 1)->code, kFailedPrecondition);
-  At(2).Begin("x", "");
-  EXPECT_EQ(Result(2, 1)->message, "it serves");
-  At(2).Begin("y", "");
-  EXPECT_EQ(Result(2, 2)->message, "it serves");
+  At(2).Begin("x", "distribute_dataset(name='late')");
+  EXPECT_EQ(Result(2, 1)->message, "distribute_dataset(name='late'): it serves");
+  At(2).Begin("y", "scatter");
+  EXPECT_EQ(Result(2, 2)->message, "scatter: it serves");
 }
 
 TEST_F(AgreementsTest, AFailureEndsTheWait) {
