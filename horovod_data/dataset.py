@@ -284,6 +284,9 @@ def _receive(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
     # TensorFlow would add a prefetch of its own: elements that count as taken but that nobody has, which breaks the bound
     # on how far ranks run apart, and a checkpoint saved by rank 0 alone.
     settings.experimental_optimization.inject_prefetch = False
+    # Nothing here can be tuned, and the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it before it marks
+    # the cancellation as done): then the end of an iterator takes up to a minute.
+    settings.autotune.enabled = False
     dataset = dataset.with_options(settings)
     if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
         dataset = dataset_ops.DatasetV1Adapter(dataset)

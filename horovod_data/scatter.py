@@ -62,7 +62,10 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
         value = tf.convert_to_tensor(x, dtype=dtype)
     eager = tf.executing_eagerly()
     label = name if name is not None else ("scatter" if eager else next(_graph_names))
-    rows = tf.zeros([0], tf.int64) if splits is None or job.trainer != root else tf.cast(tf.convert_to_tensor(splits), tf.int64)
+    if splits is None or job.trainer != root:
+        rows = tf.constant(0, tf.int64)  # a scalar: none given
+    else:
+        rows = tf.reshape(tf.cast(tf.convert_to_tensor(splits), tf.int64), [-1])
     with tf.device("/CPU:0"):
         part = loader.load().ops.horovod_data_scatter(value, rows, root=root, scatter_name=label)
     if not eager and job.trainer == root and value.shape.rank:

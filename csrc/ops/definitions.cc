@@ -63,7 +63,7 @@ REGISTER_OP("HorovodDataScatter")
 Every rank gets its rows of the root's tensor, and no others.
 
 value: on the root, the tensor to cut along axis 0; elsewhere ignored.
-splits: on the root, the number of rows of each rank; empty: as even as can be, the first ranks get one more.
+splits: on the root, the number of rows of each rank; a scalar: as even as can be, the first ranks get one more.
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
 part: this rank's rows.

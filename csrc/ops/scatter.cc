@@ -127,7 +127,8 @@ class ScatterOp : public ExchangeOp {
     std::vector<int64_t> counts;
     const auto splits = splits_tensor.flat<int64_t>();
     for (int64_t i = 0; i < splits.size(); ++i) counts.push_back(splits(i));
-    if (counts.empty()) {
+    if (splits_tensor.dims() == 0) {  // none given
+      counts.clear();
       for (int t = 0; t < n; ++t) counts.push_back(plan::RowsOf(rows, n, t, plan::Remainder::kPartial).count);
     }
     int64_t sum = 0;

@@ -157,6 +157,7 @@ def test_a_state_that_comes_too_late(hvdata, comm, path):
     it = iter(ds)
     results(comm, lambda: take(it, 4))
     results(comm, lambda: save(it, path))
+    results(comm, lambda: rest(it))
     again = iter(ds)
 
     def late():
