@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process is killed, without a word, in the middle of an epoch: the job ends within seconds, and survivors say why."""
+
+import os
+import time
+
+import pytest
+from jobs import start_job
+
+# Batches large enough that one is always on its way, and an endless epoch.
+TRAIN = """
+import sys, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+source = tf.data.Dataset.from_tensors(tf.zeros([1 << 20])).repeat()
+ds = hvdata.distribute_dataset(lambda: source, batch="per_rank", name="train")
+hvdata.serve()
+for step, _ in enumerate(ds):
+    if step == 10:
+        print("under way", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("readers, killed, name", [(0, 1, "rank 1 on "), (0, 0, "rank 0 on "), (1, 2, "reader 0 on ")])
+def test_a_killed_process(readers, killed, name):
+    """A trainer, the reader that trains, a dedicated reader (the last process)."""
+    with start_job(TRAIN, 3 - readers, readers=readers) as job:
+        for rank in range(3 - readers):
+            job.wait_for("under way", rank)
+        began = time.monotonic()
+        job.kill_rank(killed)
+        assert job.finish(40) != 0, job.describe()
+        seconds = time.monotonic() - began
+    assert seconds < 20, seconds
+    said = [err for rank, err in enumerate(job.stderr) if rank != killed]
+    assert any(name in err and "has died" in err for err in said), job.describe()
+
+
+def test_nothing_is_left_behind():
+    """Nothing of ours outlives the job: no process, no file in /dev/shm."""
+    before = set(os.listdir("/dev/shm"))
+    with start_job(TRAIN, 2) as job:
+        for rank in range(2):
+            job.wait_for("under way", rank)
+        job.kill_rank(0)
+        job.finish(40)
+    assert not any(job.alive(rank) for rank in range(2))
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "hvd" in name]
