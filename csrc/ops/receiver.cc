@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -112,7 +113,7 @@ class ReceiverOp : public DatasetOpKernel {
     // The attributes say everything; the copy that TensorFlow makes of this (rewriting, rebatching) is the same channel.
     absl::Status AsGraphDefInternal(SerializationContext*, DatasetGraphDefBuilder* builder,
                                     tensorflow::Node** output) const override {
-      std::vector<std::pair<tensorflow::StringPiece, tensorflow::AttrValue>> attrs(6);
+      std::vector<std::pair<absl::string_view, tensorflow::AttrValue>> attrs(6);
       const auto set = [&](size_t i, const char* name, const auto& value) {
         attrs[i].first = name;
         builder->BuildAttrValue(value, &attrs[i].second);
