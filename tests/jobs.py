@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
 from ranks import launch
 
 
@@ -118,6 +119,11 @@ def start_job(
     )
     try:
         yield Job(running)
+    except pytest.fail.Exception:  # the test's own time limit: say where the ranks are
+        if running.poll() is None:
+            for rank, text in running.stacks().items():
+                print(f"\n===== rank {rank}: stacks =====\n{text}", file=sys.stderr)
+        raise
     finally:
         running.kill()
 

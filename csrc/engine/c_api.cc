@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +56,15 @@ std::string Quoted(const std::string& text) {
   return out + "\"";
 }
 
+// Held while this process joins the job. Another rank that has joined may already call hvd.shutdown(), which has
+// Horovod's thread here call MPI_Finalize at once: that must wait until there is an engine that it can stop.
+std::mutex& Joining() {
+  static std::mutex* const joining = new std::mutex;
+  return *joining;
+}
+
 void StopForFinalize() {
+  const std::lock_guard<std::mutex> joined(Joining());
   const std::shared_ptr<Engine> engine = Engine::Current();
   if (!engine) return;
   engine->Bye();
@@ -157,6 +166,8 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
     roles[i].trainer = trainer_index[i];
     roles[i].host = hosts[i];
   }
+  // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
+  const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
   return Report(Engine::Start(c, std::move(roles), stall_seconds, timeout_seconds));
 }

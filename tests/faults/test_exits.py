@@ -2,11 +2,14 @@
 """However a rank ends, the job ends with it: with its status, within seconds, without a wait for those that hang."""
 
 import functools
+import shutil
+import subprocess
 
 import jobs
 import pytest
 
-run_job = functools.partial(jobs.run_job, timeout=180)  # for a machine under load: most take 5 s
+run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
+pytestmark = pytest.mark.limit(150)  # so that a job that hangs fails with its stacks
 
 # Rank 1 ends in its own way while rank 0 waits in a collective for it.
 ONE_FAILS = """
@@ -96,6 +99,35 @@ except RuntimeError as error:
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
         assert "was called after the end of the job" in out, job.describe()
+
+
+# Between rank 0's last step of init() and rank 1's, rank 0 has time to reach hvd.shutdown().
+SLOW_ALLGATHER = r"""
+#include <mpi.h>
+#include <unistd.h>
+int MPI_Allgather(const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm comm) {
+  const int code = PMPI_Allgather(s, n, t, r, m, u, comm);
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank == 1) sleep(2);
+  return code;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("mpicc"), reason="needs mpicc")
+def test_hvd_shutdown_while_another_rank_still_joins(tmp_path):
+    (tmp_path / "slow.c").write_text(SLOW_ALLGATHER)
+    subprocess.run(["mpicc", "-shared", "-fPIC", "slow.c", "-o", "slow.so"], cwd=tmp_path, check=True)
+    job = run_job("""
+import horovod.tensorflow as hvd
+hvd.init()
+import horovod_data as hvdata
+hvdata.init()
+hvd.shutdown()
+print("left")
+""", np=2, env={"LD_PRELOAD": str(tmp_path / "slow.so")})
+    assert job.returncode == 0 and job.stdout == ["left\n"] * 2, job.describe()
 
 
 def test_what_the_program_survives_does_not_fail_it():

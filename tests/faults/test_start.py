@@ -12,7 +12,8 @@ from pathlib import Path
 import jobs
 import pytest
 
-run_job = functools.partial(jobs.run_job, timeout=180)  # for a machine under load: most take 5 s
+run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
+pytestmark = pytest.mark.limit(150)  # so that a job that hangs fails with its stacks
 
 HOROVODRUN = shutil.which("horovodrun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 # Every rank prints what init() raised: an uncaught error would end the job before the last rank has printed its own.
