@@ -7,9 +7,10 @@ import os
 import platform
 import subprocess
 from importlib import metadata
+from typing import Any
 
 
-def describe() -> dict[str, object]:
+def describe() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -20,8 +21,19 @@ def describe() -> dict[str, object]:
         "tensorflow": _version("tensorflow", "tensorflow-cpu"),
         "horovod": _version("horovod"),
         "mpi4py": _version("mpi4py"),
-        "load_before": os.getloadavg()[0],
+        "load_before": load(),
     }
+
+
+def load() -> float:
+    return os.getloadavg()[0]
+
+
+def sentence(machine: dict[str, Any]) -> str:
+    return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+            f"{machine['kernel']}; {machine['mpi']}, TensorFlow {machine['tensorflow']}, Horovod {machine['horovod']}, "
+            f"mpi4py {machine['mpi4py']}, Python {machine['python']}. "
+            f"Load average {machine['load_before']:.1f} before and {machine['load_after']:.1f} after.")
 
 
 def _cpu() -> str:

@@ -12,6 +12,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from . import loader
+from .settings import PAYLOADS, Settings
 
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
 SLICE_MS = 100
@@ -97,6 +98,15 @@ class _ChannelConfig(ctypes.Structure):
     ]
 
 
+class _Settings(ctypes.Structure):
+    _fields_ = [
+        ("stall_seconds", c_double),
+        ("timeout_seconds", c_double),
+        ("payload", c_int),
+        ("arena_bytes", c_uint64),
+    ]
+
+
 # Results that are bytes come as a pointer and a length; c_char_p would stop at the first NUL.
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
@@ -106,7 +116,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
     "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
-    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_double, c_double]),
+    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_void_p]),
     "state": (c_int, []),
     "bye": (c_int, []),
     "wait_all_bye": (c_int, [c_int]),
@@ -224,11 +234,13 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
 
 
 def start(comm: Optional[int], reader_index: Sequence[int], trainer_index: Sequence[int], hosts: Sequence[str],
-          stall_seconds: float, timeout_seconds: float) -> None:
+          settings: Settings) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`."""
     n = len(hosts)
+    given = _Settings(settings.stall_seconds, settings.timeout_seconds, PAYLOADS.index(settings.payload),
+                      settings.arena_bytes)
     _check("start", comm, (c_int * n)(*reader_index), (c_int * n)(*trainer_index),
-           (c_char_p * n)(*[host.encode() for host in hosts]), stall_seconds, timeout_seconds)
+           (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
 
 
 def state() -> State:

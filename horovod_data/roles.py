@@ -111,8 +111,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(shutdown)  # again: our atexit handler must run before Horovod's
     hosts = tuple(other.host for other in everybody)
-    core.start(address, layout.reader_index, layout.trainer_index, hosts,
-               settings.stall_seconds, settings.timeout_seconds)
+    core.start(address, layout.reader_index, layout.trainer_index, hosts, settings)
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
 
 

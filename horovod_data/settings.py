@@ -6,9 +6,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import os
+from pathlib import Path
 from typing import Mapping, Optional
 
 from .errors import explain
+
+
+# How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
+PAYLOADS = ("auto", "message", "arena")
+_MOST_ARENA = 4 << 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +26,8 @@ class Settings:
     readers_per_node: Optional[int]
     stall_seconds: float
     timeout_seconds: float
+    payload: str = "auto"  # one of PAYLOADS
+    arena_bytes: int = 1 << 30
 
 
 def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -54,7 +63,9 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         readers=readers or 0,
         readers_per_node=readers_per_node,
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
-        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0))
+        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
+        payload=_payload_in(environ),
+        arena_bytes=_arena_bytes_in(environ))
 
 
 def _count(value: object, name: str) -> int:
@@ -80,6 +91,40 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     if count < 0:
         raise ValueError(explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0 or 1, or unset it"))
     return count
+
+
+def _payload_in(environ: Mapping[str, str]) -> str:
+    payload = environ.get("HOROVOD_DATA_PAYLOAD", "").strip() or "auto"
+    if payload not in PAYLOADS:
+        raise ValueError(explain(f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
+                                 f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it"))
+    return payload
+
+
+def _arena_bytes_in(environ: Mapping[str, str]) -> int:
+    name = "HOROVOD_DATA_ARENA_MB"
+    text = environ.get(name, "").strip()
+    if not text:
+        return min(_MOST_ARENA, _memory_of_host() // 4)
+    try:
+        megabytes = float(text)
+    except ValueError:
+        megabytes = math.nan
+    if not math.isfinite(megabytes) or megabytes <= 0:
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB above 0", f"Set {name} to a number such as 1024, "
+                                 "or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
+    return int(megabytes * (1 << 20))
+
+
+def _memory_of_host() -> int:
+    """In bytes; what a container may use counts."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            memory = min(memory, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such file; "max"
+            pass
+    return memory
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:

@@ -156,7 +156,7 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 }
 
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const char* const* hosts,
-                 double stall_seconds, double timeout_seconds) {
+                 const hvdata_settings* settings) {
   const MPI_Comm c = FromPointer(comm);
   int size = 0;
   MPI_Comm_size(c, &size);
@@ -169,7 +169,12 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
-  return Report(Engine::Start(c, std::move(roles), stall_seconds, timeout_seconds));
+  EngineSettings s;
+  s.stall_seconds = settings->stall_seconds;
+  s.timeout_seconds = settings->timeout_seconds;
+  s.payload = static_cast<Payload>(settings->payload);
+  s.arena_bytes = settings->arena_bytes;
+  return Report(Engine::Start(c, std::move(roles), s));
 }
 
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }

@@ -40,11 +40,17 @@ HVDATA_EXPORT int hvdata_comm_exchange(const void* comm, const char* mine, size_
 
 // ---- The engine.
 
+typedef struct hvdata_settings {
+  double stall_seconds;    // a wait that lasts so long is reported
+  double timeout_seconds;  // one that lasts so long is an error (0: never)
+  int payload;             // 0 auto, 1 message, 2 arena; the same on every rank
+  uint64_t arena_bytes;    // of shared memory for batches, on a reader
+} hvdata_settings;
+
 // Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if
-// it does not train) and host name. A wait that lasts stall_seconds is reported; one that lasts timeout_seconds is an
-// error (0: never).
+// it does not train) and host name.
 HVDATA_EXPORT int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index,
-                               const char* const* hosts, double stall_seconds, double timeout_seconds);
+                               const char* const* hosts, const hvdata_settings* settings);
 // 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 HVDATA_EXPORT int hvdata_state(void);
 // Says BYE: this process's trainer side closes all its lanes. Idempotent.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <pthread.h>
-
 #include <random>
 #include <utility>
 
+#include "engine/counters.h"
 #include "engine/log.h"
 
 namespace hvdata {
@@ -15,113 +14,37 @@ using wire::Kind;
 
 namespace {
 
-// Never destroyed: a process that exits without shutdown(), or a forked child, must not join a thread from a static
-// destructor.
-struct Process {
-  std::mutex mu;
-  std::shared_ptr<Engine> engine;
-  EngineState state = EngineState::kNone;
-  std::string broken;
-};
-
-Process& ThisProcess() {
-  static Process* const process = new Process;
-  return *process;
-}
-
-std::atomic<bool> forked{false};
-MakeLanding make_landing = nullptr;  // set while the library is loaded
-
-void WatchForks() {
-  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  (void)installed;
-}
-
 uint64_t RandomSession() {
   std::random_device random;
   return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
 }
 
-Outcome ShutDownOutcome() {
-  return {kFailedPrecondition, "horovod_data has been shut down on this rank: call horovod_data.init() to start again"};
-}
-
 }  // namespace
 
-void SetMakeLanding(MakeLanding make) { make_landing = make; }
-
-Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, double stall_seconds, double timeout_seconds) {
-  WatchForks();
-  int self = 0;
-  MPI_Comm own = MPI_COMM_NULL;
-  if (MPI_Comm_rank(comm, &self) != MPI_SUCCESS || MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
-    return {kInternal, "MPI could not duplicate the communicator given to init()"};
-  }
-  MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
-  const int64_t pid = getpid();
-  int64_t mine[2] = {pid, static_cast<int64_t>(ProcessStartTime(pid))};
-  std::vector<int64_t> all(2 * roles.size());
-  if (MPI_Allgather(mine, 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, own) != MPI_SUCCESS) {
-    return {kInternal, "MPI could not exchange process numbers in init()"};
-  }
-  for (size_t i = 0; i < roles.size(); ++i) {
-    roles[i].pid = all[2 * i];
-    roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
-  }
-  std::shared_ptr<Engine> engine(
-      new Engine(World::Of(self, std::move(roles)), own, stall_seconds, timeout_seconds));
-  Process& process = ThisProcess();
-  std::shared_ptr<Engine> before;
-  std::lock_guard<std::mutex> lock(process.mu);
-  before = std::exchange(process.engine, engine);
-  process.state = EngineState::kRunning;
-  return {};
-}
-
-std::shared_ptr<Engine> Engine::Current() {
-  if (forked) return nullptr;
-  Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
-  return process.engine;
-}
-
-EngineState Engine::State() {
-  if (forked) return EngineState::kForked;
-  Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
-  return process.state;
-}
-
-Outcome Engine::NotRunning() {
-  switch (State()) {
-    case EngineState::kNone:
-      return {kFailedPrecondition, "horovod_data is not initialized: call horovod_data.init() first"};
-    case EngineState::kForked:
-      return {kFailedPrecondition,
-              "this is a forked child of a process that uses horovod_data; MPI does not survive a fork. Use the "
-              "'spawn' start method, or fork before init()"};
-    case EngineState::kBroken: {
-      std::lock_guard<std::mutex> lock(ThisProcess().mu);
-      return {kUnavailable, ThisProcess().broken};
-    }
-    default:
-      return ShutDownOutcome();
-  }
-}
-
-Engine::Engine(World world, MPI_Comm own, double stall_seconds, double timeout_seconds)
+Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<Links> links)
     : world_(std::move(world)),
-      stall_seconds_(stall_seconds),
-      timeout_seconds_(timeout_seconds),
+      settings_(settings),
       session_(RandomSession()),
       peers_(world_),
-      agreements_(std::make_unique<Agreements>(&world_, stall_seconds, timeout_seconds,
+      agreements_(std::make_unique<Agreements>(&world_, settings.stall_seconds, settings.timeout_seconds,
                                                [this](int member, Header h) { SendHeader(member, std::move(h)); })),
       exchange_(std::make_unique<Exchange>(
-          &world_, stall_seconds, timeout_seconds,
+          &world_, settings.stall_seconds, settings.timeout_seconds,
           [this](int member, Header h, const Share& share) { SendShare(member, std::move(h), share); })),
+      post_(std::make_unique<Post>(world_.self, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
+}
+
+Post::Ways Engine::MakeWays() {
+  Post::Ways ways;
+  ways.send_by_mpi = [this](int member, Parcel parcel) { transport_->Send(member, std::move(parcel)); };
+  ways.make_landing = GetMakeLanding();
+  ways.deliver = [this](int member, Header header, BundlePtr bundle) {
+    Dispatch(member, std::move(header), std::move(bundle));
+  };
+  ways.broken = [this](const std::string& what) { Broken(world_.Name(world_.self) + ": " + what); };
+  return ways;
 }
 
 Engine::~Engine() = default;
@@ -135,7 +58,7 @@ void Engine::SendHeader(int member, Header header) {
   }
   Parcel parcel;
   parcel.header = std::move(header);
-  transport_->Send(member, std::move(parcel));
+  post_->Send(member, std::move(parcel));
 }
 
 // Within the process the tensors themselves change hands.
@@ -147,16 +70,16 @@ void Engine::SendShare(int member, Header header, const Share& share) {
   Parcel parcel;
   parcel.header = std::move(header);
   parcel.blocks = share.blocks;
-  transport_->Send(member, std::move(parcel));
+  post_->Send(member, std::move(parcel));
 }
 
 // ---- In.
 
-Landing Engine::Place(int, const Header& header) { return make_landing(header.components); }
+Landing Engine::Place(int source, const Header& header) { return post_->Place(source, header); }
 
 void Engine::Deliver(int source, Header header, Landing landing) {
   completed_.wait();
-  Dispatch(source, std::move(header), std::move(landing.owner));
+  post_->Arrived(source, std::move(header), std::move(landing));
 }
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
@@ -241,9 +164,9 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
   Channel channel;
   channel.uses = 1;
   if (world_.me().trains()) {
-    channel.sink = std::make_shared<Sink>(config, &world_, stall_seconds_, timeout_seconds_, [this](int reader, Header h) {
+    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, [this](int reader, Header h) {
       SendHeader(world_.readers[static_cast<size_t>(reader)], std::move(h));
-    });
+    }, post_->sink_door(number));
   }
   if (is_source) {
     channel.source = std::make_shared<Source>(config, &world_, [this](int trainer, Header h, const Share* share) {
@@ -253,7 +176,7 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
       } else {
         SendHeader(member, std::move(h));
       }
-    });
+    }, post_->source_door(number));
   }
   std::deque<Early> early;
   std::set<int> byes;
@@ -319,9 +242,26 @@ void Engine::EndSource(uint32_t number) {
 
 std::string Engine::StatsJson() const {
   const TransportStats t = transport_->Stats();
-  return "{\"messages_sent\": " + std::to_string(t.messages_sent) + ", \"bytes_sent\": " + std::to_string(t.bytes_sent) +
-         ", \"messages_received\": " + std::to_string(t.messages_received) +
-         ", \"bytes_received\": " + std::to_string(t.bytes_received) + "}";
+  const Counters& c = Count();
+  const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
+  std::string json = "{";
+  const auto add = [&json](const char* name, uint64_t value) {
+    json += (json.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
+  };
+  add("mpi_messages_sent", t.messages_sent);
+  add("mpi_bytes_sent", t.bytes_sent);
+  add("mpi_messages_received", t.messages_received);
+  add("mpi_bytes_received", t.bytes_received);
+  add("payload_bytes_inline", c.sent_inline);
+  add("payload_bytes_arena", c.sent_arena);
+  add("payload_bytes_message", c.sent_message);
+  add("payload_bytes_copied_to_arena", c.copied_to_arena);
+  add("payload_bytes_realigned", c.realigned);
+  add("records_beside_full_ring", c.ring_full);
+  add("arena_bytes_in_use", arena.taken);
+  add("arena_bytes_reserved", arena.reserved);
+  add("arena_refusals", arena.refused);
+  return json + "}";
 }
 
 // ---- The end.
@@ -387,23 +327,13 @@ void Engine::Stop() {
   for (const auto& source : sources) source->Shut();
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
-  {
-    Process& process = ThisProcess();
-    std::lock_guard<std::mutex> lock(process.mu);
-    if (process.engine.get() == this && process.state == EngineState::kRunning) process.state = EngineState::kShutDown;
-  }
+  NoteShutDown();
+  if (post_->arena()) post_->arena()->Trim();
   transport_->Leave();
 }
 
 void Engine::FailAll(const Outcome& outcome) {
-  {
-    Process& process = ThisProcess();
-    std::lock_guard<std::mutex> lock(process.mu);
-    if (process.engine.get() == this && process.state == EngineState::kRunning) {
-      process.state = EngineState::kBroken;
-      process.broken = outcome.message;
-    }
-  }
+  NoteBroken(outcome.message);
   std::vector<std::shared_ptr<Sink>> sinks;
   std::vector<std::shared_ptr<Source>> sources;
   {
@@ -419,6 +349,11 @@ void Engine::FailAll(const Outcome& outcome) {
   for (const auto& source : sources) source->Shut();
   agreements_->Fail(outcome);
   exchange_->Fail(outcome);
+}
+
+void Engine::Turn() {
+  completed_.wait();
+  post_->Fetch();
 }
 
 void Engine::Tick() {

@@ -24,6 +24,7 @@
 #include "engine/exchange.h"
 #include "engine/outcome.h"
 #include "engine/peers.h"
+#include "engine/post.h"
 #include "engine/share.h"
 #include "engine/sink.h"
 #include "engine/source.h"
@@ -32,9 +33,17 @@
 
 namespace hvdata {
 
-// Memory for a share that comes in; the owner is a BundlePtr. Given by the ops, called on the communication thread.
-using MakeLanding = Landing (*)(const std::vector<wire::Component>&);
+// Given by the ops; the owner of what it makes is a BundlePtr.
 void SetMakeLanding(MakeLanding make_landing);
+MakeLanding GetMakeLanding();
+
+struct EngineSettings {
+  double stall_seconds = 0, timeout_seconds = 0;
+  Payload payload = Payload::kAuto;
+  uint64_t arena_bytes = 0;
+};
+
+Outcome ShutDownOutcome();
 
 enum class EngineState { kNone = 0, kRunning = 1, kShutDown = 2, kBroken = 3, kForked = 4 };
 
@@ -42,7 +51,7 @@ class Engine : public Inbox {
  public:
   // Collective on `comm`, which stays the caller's: makes a duplicate on the caller's thread.
   // `roles` need not know pids: they are exchanged here.
-  static Outcome Start(MPI_Comm comm, std::vector<Member> roles, double stall_seconds, double timeout_seconds);
+  static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
   // The engine of this process; null before Start, after a complete stop, and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
@@ -55,6 +64,7 @@ class Engine : public Inbox {
   uint64_t session() const { return session_; }
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
+  Post& post() { return *post_; }
   // Counters of the transport, as a JSON object.
   std::string StatsJson() const;
 
@@ -84,7 +94,10 @@ class Engine : public Inbox {
     wire::Header header;
   };
 
-  Engine(World world, MPI_Comm own, double stall_seconds, double timeout_seconds);
+  Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<Links> links);
+  Post::Ways MakeWays();
+  void NoteShutDown();
+  void NoteBroken(const std::string& why);
 
   void SendHeader(int member, wire::Header header);
   void SendShare(int member, wire::Header header, const Share& share);
@@ -96,15 +109,17 @@ class Engine : public Inbox {
   // Inbox.
   Landing Place(int source, const wire::Header& header) override;
   void Deliver(int source, wire::Header header, Landing landing) override;
+  void Turn() override;
   void Tick() override;
   void Broken(const std::string& what) override;
 
   const World world_;
-  const double stall_seconds_, timeout_seconds_;
+  const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Post> post_;
 
   std::mutex mu_;
   std::condition_variable changed_;

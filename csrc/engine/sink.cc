@@ -12,12 +12,14 @@ namespace hvdata {
 using wire::Header;
 using wire::Kind;
 
-Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send)
+Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
+           Doorbell door)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
       timeout_seconds_(timeout_seconds),
-      send_(std::move(send)) {}
+      send_(std::move(send)),
+      changed_(std::move(door)) {}
 
 std::string Sink::Where(uint64_t epoch, uint64_t step) const {
   return "[" + world_->Name(world_->self) + ", channel " + config_.name + ", epoch " + std::to_string(epoch) + ", step " +
@@ -78,7 +80,7 @@ void Sink::CloseLocked(Outgoing* out) {
     h.step = lane.taken;
     out->emplace_back(r, std::move(h));
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 // The step up to which a reader may send: what it deals of the next `prefetch` steps.
@@ -211,7 +213,9 @@ Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker,
       report += std::max(60.0, stall_seconds_);
       asked = false;
     }
-    changed_.wait_for(*lock, std::chrono::milliseconds(100));
+    changed_.WaitFor(lock, std::chrono::milliseconds(100), [&] {
+      return ready() || asker->cancelled || interrupts != Interrupts() || !failed_.ok();
+    });
   }
   return {};
 }
@@ -219,7 +223,7 @@ Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker,
 void Sink::Cancel(Asker* asker) {
   asker->cancelled = true;
   std::lock_guard<std::mutex> lock(mu_);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Sink::Drop(Asker* asker) {
@@ -312,7 +316,7 @@ void Sink::OnData(int reader, const Header& header, BundlePtr bundle) {
   arrival.bundle = std::move(bundle);
   arrival.position = static_cast<uint64_t>(header.a);
   lanes_[static_cast<size_t>(reader)].queue.push_back(std::move(arrival));
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Sink::OnEnd(int reader, const Header& header) {
@@ -321,7 +325,7 @@ void Sink::OnEnd(int reader, const Header& header) {
   Lane& lane = lanes_[static_cast<size_t>(reader)];
   lane.ended = true;
   lane.outcome = Outcome(static_cast<int>(header.a), header.text);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 // Hands back what has not been taken. The share that a Next() waits for at this moment counts as taken: it could
@@ -351,13 +355,13 @@ void Sink::OnBecause(const Header& header) {
 void Sink::OnState(const Header& header) {
   std::lock_guard<std::mutex> lock(mu_);
   answers_[header.a] = Outcome(static_cast<int>(header.b), header.text);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Sink::Fail(Outcome outcome) {
   std::lock_guard<std::mutex> lock(mu_);
   if (failed_.ok()) failed_ = std::move(outcome);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace hvdata

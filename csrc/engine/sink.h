@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,6 +18,7 @@
 
 #include "engine/outcome.h"
 #include "engine/share.h"
+#include "engine/signal.h"
 #include "engine/source.h"
 #include "engine/world.h"
 #include "plan/plan.h"
@@ -54,7 +54,8 @@ class Sink {
   // Sends a header to a reader. Never called under the sink's mutex.
   using Send = std::function<void(int reader, wire::Header)>;
 
-  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send);
+  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
+       Doorbell door = {});
 
   const ChannelConfig& config() const { return config_; }
 
@@ -112,7 +113,7 @@ class Sink {
   const Send send_;
 
   std::mutex mu_;
-  std::condition_variable changed_;
+  Signal changed_;
   uint64_t epoch_ = 0;       // the epoch opened last
   bool open_ = false;        // and not closed yet
   std::vector<Lane> lanes_;  // by reader

@@ -12,10 +12,11 @@ namespace hvdata {
 using wire::Header;
 using wire::Kind;
 
-Source::Source(ChannelConfig config, const World* world, Send send)
+Source::Source(ChannelConfig config, const World* world, Send send, Doorbell door)
     : config_(std::move(config)),
       world_(world),
       send_(std::move(send)),
+      changed_(std::move(door)),
       trainers_(static_cast<size_t>(world->trainer_count())) {}
 
 std::string Source::Where(uint64_t step) const {
@@ -57,7 +58,7 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice) {
   const auto ended = [this] {
     return shut_ || (!dealing_ && std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.gone; }));
   };
-  changed_.wait_for(lock, slice, [&] { return ended() || StartableLocked(); });
+  changed_.WaitFor(&lock, slice, [&] { return ended() || StartableLocked(); });
   if (ended()) return -1;
   return StartableLocked() ? static_cast<int64_t>(epoch_ + 1) : 0;
 }
@@ -132,7 +133,7 @@ bool Source::OverLocked() const { return shut_ || !lanes_ || lanes_->AllClosed()
 Source::Wish Source::Await() {
   std::unique_lock<std::mutex> lock(mu_);
   pulling_ = false;
-  changed_.wait(lock, [this] { return OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room(); });
+  changed_.Wait(&lock, [this] { return OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room(); });
   if (OverLocked() || lanes_->finished()) return Wish::kStop;
   if (!saves_.empty()) return Wish::kSave;
   pulling_ = true;
@@ -142,7 +143,7 @@ Source::Wish Source::Await() {
 
 Source::Wish Source::Linger() {
   std::unique_lock<std::mutex> lock(mu_);
-  changed_.wait(lock, [this] { return OverLocked() || !saves_.empty(); });
+  changed_.Wait(&lock, [this] { return OverLocked() || !saves_.empty(); });
   return OverLocked() ? Wish::kStop : Wish::kSave;
 }
 
@@ -172,7 +173,7 @@ void Source::FinishLocked(Outcome outcome) {
     }
   }
   lanes_->Finish(std::move(outcome));
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Source::Dropped(int64_t count) {
@@ -196,7 +197,7 @@ void Source::End() {
                     {kFailedPrecondition, Where(lanes->dealt()) + "the epoch was over before its state was saved"});
   }
   saves_.clear();
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 std::vector<Source::SaveRequest> Source::TakeSaveRequests() {
@@ -259,7 +260,7 @@ void Source::OnOpen(int trainer, uint64_t epoch, uint64_t limit) {
   t.opened = epoch;
   t.limit = limit;
   if (started_ && dealing_ && epoch == epoch_) OpenLaneLocked(trainer);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
@@ -268,14 +269,14 @@ void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit
   if (epoch == t.opened) t.limit = limit;
   if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
   lanes_->Taken(trainer, taken, limit);
-  if (lanes_->Room()) changed_.notify_all();  // mostly only the last trainer's word makes room
+  if (lanes_->Room()) changed_.NotifyAll();  // mostly only the last trainer's word makes room
 }
 
 void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
   const Guard guard(this);
   if (!lanes_ || epoch != epoch_) return;
   lanes_->Recalled(trainer, taken, limit);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken) {
@@ -286,7 +287,7 @@ void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken) {
     t.closed = std::max(t.closed, epoch);
     if (lanes_ && started_ && epoch == epoch_) lanes_->Close(trainer, taken);
     cancel = TakeCancelIfOver();
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
 }
@@ -300,7 +301,7 @@ void Source::OnGone(int trainer) {
     t.gone = true;
     if (lanes_ && started_ && t.closed < epoch_) lanes_->Close(trainer, 0);
     cancel = TakeCancelIfOver();
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
 }
@@ -311,7 +312,7 @@ void Source::Shut() {
     std::lock_guard<std::mutex> lock(mu_);
     shut_ = true;
     cancel = std::exchange(cancel_, nullptr);
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
 }
@@ -326,7 +327,7 @@ void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number)
   }
   (void)taken;  // what the trainer took has been reported in TAKEN before
   saves_.push_back({trainer, epoch, number});
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number) {
@@ -349,7 +350,7 @@ void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t numbe
     t.restore_epoch = epoch;
   }
   send_(trainer, std::move(h), nullptr);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {

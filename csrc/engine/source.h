@@ -7,7 +7,6 @@
 #define HOROVOD_DATA_ENGINE_SOURCE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,6 +19,7 @@
 
 #include "engine/lanes.h"
 #include "engine/outcome.h"
+#include "engine/signal.h"
 #include "engine/world.h"
 #include "plan/plan.h"
 
@@ -44,7 +44,7 @@ class Source {
   // in order; but for RECALL, because a trainer in our own process answers that one at once.
   using Send = std::function<void(int trainer, wire::Header, const Share*)>;
 
-  Source(ChannelConfig config, const World* world, Send send);
+  Source(ChannelConfig config, const World* world, Send send, Doorbell door = {});
 
   const ChannelConfig& config() const { return config_; }
   const World& world() const { return *world_; }
@@ -142,7 +142,7 @@ class Source {
   const Send send_;
 
   mutable std::mutex mu_;
-  std::condition_variable changed_;
+  Signal changed_;
   std::vector<Trainer> trainers_;
   uint64_t epoch_ = 0;     // the epoch that is dealt, or was last
   bool dealing_ = false;   // between Begin and End

@@ -3,8 +3,10 @@
 
 #include <utility>
 
+#include "engine/counters.h"
 #include "engine/engine.h"
 #include "ops/recycling_allocator.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "wire/strings.h"
@@ -25,6 +27,38 @@ wire::Component Describe(const Tensor& tensor) {
   return c;
 }
 
+// Memory that is not TensorFlow's. It never owns it: that keeps TensorFlow from writing results into memory that others
+// still read.
+class ForeignBuffer : public tensorflow::TensorBuffer {
+ public:
+  explicit ForeignBuffer(Block block)
+      : TensorBuffer(const_cast<char*>(block.data)), size_(block.size), owner_(std::move(block.owner)) {}
+  size_t size() const override { return size_; }
+  tensorflow::TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(size_));
+    description->set_allocator_name("horovod_data");
+  }
+
+ private:
+  const size_t size_;
+  const std::shared_ptr<const void> owner_;
+};
+
+Tensor TensorOver(Block block, DataType dtype, const TensorShape& shape) {
+  tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(new ForeignBuffer(std::move(block)));
+  return Tensor(dtype, shape, std::move(buffer));
+}
+
+// A share of a batch in the arena for our own process: other ranks may be reading the same memory, which TensorFlow's own
+// counters know nothing of.
+Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
+  const char* const data = static_cast<const char*>(tensor.data());
+  if (arena == nullptr || tensor.dtype() == tensorflow::DT_STRING || !arena->Contains(data)) return tensor;
+  return TensorOver({data, tensor.TotalBytes(), std::make_shared<const Tensor>(tensor)}, tensor.dtype(), tensor.shape());
+}
+
 // TensorFlow aborts on a tensor whose memory is not aligned, and a slice of rows may not be.
 Tensor Aligned(const Tensor& tensor) { return tensor.IsAligned() ? tensor : tensorflow::tensor::DeepCopy(tensor); }
 
@@ -36,8 +70,8 @@ Block EncodeStringTensor(const Tensor& tensor) {
   return {bytes->data(), bytes->size(), bytes};
 }
 
-// Runs on the communication thread, with a header that came from outside: nothing in it is believed unchecked.
-Landing LandTensors(const std::vector<wire::Component>& components) {
+// Runs on threads that must not wait, with a header that came from outside: nothing in it is believed unchecked.
+Landing LandTensors(const std::vector<wire::Component>& components, std::vector<Block> found) {
   auto bundle = std::make_shared<Bundle>();
   Landing landing;
   bundle->tensors.reserve(components.size());
@@ -49,14 +83,26 @@ Landing LandTensors(const std::vector<wire::Component>& components) {
     const bool shape_ok = tensorflow::TensorShape::BuildTensorShape(c.dims, &shape).ok();
     const size_t size = shape_ok ? static_cast<size_t>(tensorflow::DataTypeSize(dtype)) : 0;
     const bool strings = c.encoding == wire::Encoding::kStrings;
+    const bool in_arena = c.where == wire::Where::kArena;
     if (!strings && (size == 0 || static_cast<uint64_t>(shape.num_elements()) * size != c.bytes)) {
       bundle->error = "a header announced " + std::to_string(c.bytes) + " bytes for component " + std::to_string(i) +
                       ", which its type and shape don't give";
+    } else if (in_arena && found[i].data == nullptr) {
+      bundle->error = "a header announced component " + std::to_string(i) + " at a place outside of shared memory";
     }
     if (strings || !bundle->error.empty()) {
       bundle->tensors.emplace_back(tensorflow::DT_STRING, strings && shape_ok ? shape : TensorShape({0}));
-      bundle->encoded[i].resize(c.bytes);
-      landing.places.push_back(bundle->encoded[i].data());
+      if (in_arena) {
+        bundle->encoded[i] = {{found[i].data, found[i].size}, std::move(found[i].owner)};
+        landing.places.push_back(nullptr);
+      } else {
+        auto bytes = std::make_shared<std::string>(c.bytes, '\0');
+        landing.places.push_back(bytes->data());
+        bundle->encoded[i] = {*bytes, std::move(bytes)};
+      }
+    } else if (in_arena) {
+      bundle->tensors.push_back(TensorOver(std::move(found[i]), dtype, shape));
+      landing.places.push_back(nullptr);
     } else {
       bundle->tensors.emplace_back(ReceiveAllocator(c.bytes), dtype, shape);
       landing.places.push_back(static_cast<char*>(bundle->tensors.back().data()));
@@ -70,15 +116,15 @@ const bool registered = (SetMakeLanding(LandTensors), true);
 
 }  // namespace
 
-std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, bool here, bool there) {
+std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
   (void)registered;
   auto share = std::make_shared<Share>();
-  if (here) {
+  if (audience.here) {
     auto bundle = std::make_shared<Bundle>();
-    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(tensor));
+    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena())));
     share->bundle = std::move(bundle);
   }
-  if (!there) return share;
+  if (!audience.there) return share;
   for (Tensor& tensor : tensors) {
     wire::Component c = Describe(tensor);
     if (tensor.dtype() == tensorflow::DT_STRING) {
@@ -91,6 +137,7 @@ std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, bool here, b
     c.bytes = share->blocks.back().size;
     share->components.push_back(std::move(c));
   }
+  post->Settle(audience.member, &share->blocks);
   return share;
 }
 
@@ -99,9 +146,14 @@ absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tenso
   if (!bundle->error.empty()) return absl::InternalError(bundle->error);
   for (size_t i = 0; i < bundle->encoded.size(); ++i) {
     Tensor& tensor = bundle->tensors[i];
-    if (tensor.dtype() != tensorflow::DT_STRING) continue;
+    if (tensor.dtype() != tensorflow::DT_STRING) {
+      if (tensor.IsAligned()) continue;
+      Add(&Count().realigned, tensor.TotalBytes());
+      tensor = tensorflow::tensor::DeepCopy(tensor);
+      continue;
+    }
     std::vector<std::string_view> strings;
-    if (!wire::DecodeStrings(bundle->encoded[i], static_cast<size_t>(tensor.NumElements()), &strings)) {
+    if (!wire::DecodeStrings(bundle->encoded[i].bytes, static_cast<size_t>(tensor.NumElements()), &strings)) {
       return absl::InternalError("component " + std::to_string(i) + " of a share is not a tensor of strings");
     }
     auto* out = reinterpret_cast<tstring*>(tensor.data());

@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/post.h"
 #include "engine/share.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -15,15 +17,24 @@ namespace hvdata {
 // What a BundlePtr points to.
 struct Bundle {
   std::vector<tensorflow::Tensor> tensors;
-  // Received strings, still encoded: encoded[i] belongs to tensors[i]. Decoded by TakeTensors, not on the thread that
-  // receives them. Empty for tensors of our own process.
-  std::vector<std::string> encoded;
+  // Received strings, still encoded, and who keeps them: encoded[i] belongs to tensors[i]. Decoded by TakeTensors, not on
+  // the thread that receives them. Empty for tensors of our own process.
+  struct Encoded {
+    std::string_view bytes;
+    std::shared_ptr<const void> owner;
+  };
+  std::vector<Encoded> encoded;
   std::string error;  // what was wrong with the header that announced this
 };
 
-// Shares are made for a trainer in this process (`here`: the tensors themselves), for one elsewhere (`there`: blocks that
-// point into their memory, strings into an encoded copy), or fit for both.
-std::shared_ptr<const Share> MakeShare(std::vector<tensorflow::Tensor> tensors, bool here, bool there);
+// Whom a share is made for: a trainer in this process (the tensors themselves), one elsewhere (blocks that point into
+// their memory, strings into an encoded copy), or fit for both.
+struct Audience {
+  static constexpr int kAnybody = -1;
+  bool here = false, there = false;
+  int member = kAnybody;  // elsewhere: who
+};
+std::shared_ptr<const Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // The tensors of a bundle, ready for use. Empties it.
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "ops/arena_allocator.h"
 #include "ops/bundle.h"
 #include "ops/checkpoint.h"
 #include "ops/cut.h"
@@ -23,8 +24,8 @@ using tensorflow::OpKernelContext;
 
 class Dealer {
  public:
-  Dealer(Source* source, Input* input, Checkpoint* checkpoint)
-      : source_(source), input_(input), checkpoint_(checkpoint), cutter_(source->config(), source->world().trainer_count()) {}
+  Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
+      : source_(source), input_(input), post_(post), checkpoint_(checkpoint), cutter_(source->config(), source->world().trainer_count()) {}
 
   void Run() {
     for (;;) {
@@ -102,8 +103,9 @@ class Dealer {
     step.first = input_->position() - elements.size();
     for (size_t t = 0; t < shares.size(); ++t) {
       // A dynamic share has no trainer yet: it is made fit for any.
-      const bool here = dynamic ? world.me().trains() : world.trainers[t] == world.self;
-      step.shares.push_back(MakeShare(std::move(shares[t]), here, dynamic || !here));
+      Audience audience{world.me().trains(), true};
+      if (!dynamic) audience = {world.trainers[t] == world.self, world.trainers[t] != world.self, world.trainers[t]};
+      step.shares.push_back(MakeShare(std::move(shares[t]), audience, post_));
     }
     for (Tensors& element : elements) {
       auto bundle = std::make_shared<Bundle>();
@@ -115,19 +117,20 @@ class Dealer {
 
   Source* const source_;
   Input* const input_;
+  Post* const post_;
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
 };
 
-void DealEpoch(OpKernelContext* ctx, Source* source, uint64_t epoch) {
-  Input input(ctx);
+void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
+  Input input(ctx, post->arena() ? ArenaAllocator(post->shared_arena()) : nullptr);
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
   std::vector<uint64_t> positions;
   const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &positions);
   source->Start(positions);
   if (!status.ok()) source->Finish(ToOutcome(status));
-  Dealer(source, &input, &checkpoint).Run();
+  Dealer(source, &input, &checkpoint, post).Run();
   input.Close();
   source->End();
 }
@@ -143,8 +146,8 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    std::thread([ctx, source = std::move(source), epoch, done = std::move(done)] {
-      DealEpoch(ctx, source.get(), epoch);
+    std::thread([ctx, engine, source = std::move(source), epoch, done = std::move(done)] {
+      DealEpoch(ctx, source.get(), &engine->post(), epoch);
       done();
     }).detach();
   }

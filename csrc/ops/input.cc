@@ -14,8 +14,8 @@ namespace {
 constexpr char kPrefix[] = "HorovodData";
 }
 
-Input::Input(tensorflow::OpKernelContext* ctx)
-    : ctx_(ctx), cancellation_(std::make_shared<tensorflow::CancellationManager>()) {}
+Input::Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator)
+    : ctx_(ctx), allocator_(allocator), cancellation_(std::make_shared<tensorflow::CancellationManager>()) {}
 
 Input::~Input() { Close(); }
 
@@ -36,6 +36,9 @@ absl::Status Input::Finalize() {
   params.function_handle_cache = functions_.get();
   params.resource_mgr = &resources_;
   params.cancellation_manager = cancellation_.get();
+  if (allocator_) {
+    params.allocator_getter = [allocator = allocator_](tensorflow::AllocatorAttributes) { return allocator; };
+  }
   iterator_ctx_ = std::make_unique<IteratorContext>(std::move(params));
   // A session that is closed, or an interrupted eager context, ends the epoch too.
   if (ctx_->cancellation_manager() == nullptr) return absl::OkStatus();

@@ -23,8 +23,9 @@ namespace hvdata {
 
 class Input {
  public:
-  // The dataset is input 0 of `ctx`, which must outlive this.
-  explicit Input(tensorflow::OpKernelContext* ctx);
+  // The dataset is input 0 of `ctx`, which must outlive this. The memory of its elements comes from `allocator`, where one
+  // is given and the pipeline lets us choose.
+  explicit Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator = nullptr);
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
@@ -58,6 +59,7 @@ class Input {
   absl::Status Finalize();
 
   tensorflow::OpKernelContext* const ctx_;
+  tensorflow::Allocator* const allocator_;
   const std::shared_ptr<tensorflow::CancellationManager> cancellation_;
   std::function<void()> disconnect_;
   tensorflow::ResourceMgr resources_;

@@ -60,8 +60,9 @@ class ExchangeOp : public AsyncOpKernel {
 
   static void SendTensor(Engine* engine, int trainer, wire::Header header, Tensor tensor) {
     const World& world = engine->world();
-    const bool here = world.trainers[static_cast<size_t>(trainer)] == world.self;
-    const auto share = MakeShare({std::move(tensor)}, here, !here);
+    const int member = world.trainers[static_cast<size_t>(trainer)];
+    const bool here = member == world.self;
+    const auto share = MakeShare({std::move(tensor)}, {here, !here, member}, &engine->post());
     engine->exchange().SendTo(trainer, std::move(header), *share);
   }
 
@@ -125,11 +126,11 @@ class ScatterOp : public ExchangeOp {
     if (value.dims() == 0) return absl::InvalidArgumentError(Where(world) + "a scalar has no rows to scatter");
     const int64_t rows = value.dim_size(0);
     std::vector<int64_t> counts;
-    const auto splits = splits_tensor.flat<int64_t>();
-    for (int64_t i = 0; i < splits.size(); ++i) counts.push_back(splits(i));
     if (splits_tensor.dims() == 0) {  // none given
-      counts.clear();
       for (int t = 0; t < n; ++t) counts.push_back(plan::RowsOf(rows, n, t, plan::Remainder::kPartial).count);
+    } else {
+      const auto splits = splits_tensor.flat<int64_t>();
+      counts.assign(splits.data(), splits.data() + splits.size());
     }
     int64_t sum = 0;
     bool negative = false;

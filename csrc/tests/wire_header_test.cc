@@ -51,8 +51,9 @@ TEST(Header, LayoutIsFixed) {
   header.epoch = 1;
   header.step = 258;
   header.a = -1;
+  header.sequence = 5;
   header.text = "hi";
-  header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}}};
+  header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}}, {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
       'H', 'V', 'D', 'W', 1,    0,                             // magic, version
       5,                                                       // kind
@@ -61,11 +62,17 @@ TEST(Header, LayoutIsFixed) {
       2,   1,   0,   0,   0,    0,    0,    0,                 // step
       255, 255, 255, 255, 255,  255,  255,  255,               // a
       0,   0,   0,   0,   0,    0,    0,    0,                 // b
+      5,   0,   0,   0,   0,    0,    0,    0,                 // sequence
       2,   0,   0,   0,   'h',  'i',                           // text
-      1,   0,   0,   0,                                        // components
+      2,   0,   0,   0,                                        // components
       1,   0,   0,   0,   1,    1,                             // dtype, encoding, where
       8,   0,   0,   0,   0,    0,    0,    0,                 // bytes
       1,   1,   0,   0,   0,    0,    0,    0,    0,           // dims
+      1,   0,   0,   0,   0,    2,                             // dtype, encoding, where
+      8,   0,   0,   0,   0,    0,    0,    0,                 // bytes
+      0,                                                       // dims
+      6,   0,   0,   0,                                        // slot
+      0,   2,   0,   0,   0,    0,    0,    0,                 // offset
   };
   EXPECT_EQ(Encode(header), std::string(reinterpret_cast<const char*>(expected), sizeof(expected)));
 }
@@ -123,7 +130,7 @@ TEST(Header, RefusedWhenLonger) {
 }
 
 // Offsets of fields in the message of an empty header.
-constexpr size_t kVersionAt = 4, kKindAt = 6, kTextSizeAt = 43, kComponentsAt = 47;
+constexpr size_t kVersionAt = 4, kKindAt = 6, kTextSizeAt = 51, kComponentsAt = 55;
 
 TEST(Header, RefusedForBadFields) {
   const std::string good = Encode(Header());
@@ -160,7 +167,7 @@ TEST(Header, RefusedForBadComponents) {
     return Message(header);
   };
   ExpectRefused(with({1, static_cast<Encoding>(2), Where::kMessage, 0, {}}), "unknown encoding 2");
-  ExpectRefused(with({1, Encoding::kRaw, static_cast<Where>(2), 0, {}}), "unknown payload place 2");
+  ExpectRefused(with({1, Encoding::kRaw, static_cast<Where>(3), 0, {}}), "unknown payload place 3");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, std::vector<int64_t>(kMaxRank + 1, 1)}),
                 "dims has size 255, above the limit of 254");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, {2, -1}}), "dims are negative or overflow");

@@ -37,6 +37,7 @@ inline Header FullHeader() {
       {9, Encoding::kRaw, Where::kMessage, 3ull << 30, {3, 1 << 30}},
       {1, Encoding::kRaw, Where::kInline, 4, {}},
       {4, Encoding::kRaw, Where::kInline, 0, {0, int64_t{1} << 62}},
+      {2, Encoding::kRaw, Where::kArena, 1 << 20, {1 << 20}, 7, 1ull << 33},
   };
   return header;
 }
@@ -51,14 +52,19 @@ inline Header RandomHeader(std::mt19937_64* random) {
   header.step = number();
   header.a = static_cast<int64_t>(number());
   header.b = -static_cast<int64_t>(number() >> 1);
+  header.sequence = number();
   header.text.resize((*random)() % 4 == 0 ? (*random)() % 300 : 0);
   for (char& c : header.text) c = static_cast<char>((*random)());
   header.components.resize((*random)() % 5);
   for (Component& component : header.components) {
     component.dtype = static_cast<int32_t>(number());
     component.encoding = static_cast<Encoding>((*random)() % 2);
-    component.where = static_cast<Where>((*random)() % 2);
+    component.where = static_cast<Where>((*random)() % 3);
     component.bytes = component.where == Where::kInline ? (*random)() % 100 : number() >> 4;
+    if (component.where == Where::kArena) {
+      component.slot = static_cast<uint32_t>(number());
+      component.offset = number();
+    }
     component.dims.resize((*random)() % 6);
     for (int64_t& dim : component.dims) dim = static_cast<int64_t>((*random)() % 1000);
   }

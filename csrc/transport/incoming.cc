@@ -96,7 +96,7 @@ void Incoming::Accept(int source, std::string_view message) {
       const uint64_t bytes = components[i].bytes;
       if (components[i].where == wire::Where::kMessage) {
         ReceivePayload(source, arrival, places[i], bytes);
-      } else if (bytes > 0) {
+      } else if (components[i].where == wire::Where::kInline && bytes > 0) {
         std::memcpy(places[i], payload.data(), bytes);
         payload.remove_prefix(bytes);
       }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/outgoing.h"
 
-#include <cinttypes>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,45 +18,26 @@ struct Departing {
   std::vector<Block> blocks;
 };
 
-bool DebugWanted() {
-  const char* value = std::getenv("HOROVOD_DATA_DEBUG");
-  return value != nullptr && std::string(value) == "1";
-}
-
-void PrintParcel(int rank, int dest, const wire::Header& header) {
-  uint64_t bytes = 0;
-  for (const wire::Component& component : header.components) bytes += component.bytes;
-  std::fprintf(stderr,
-               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 " step %" PRIu64 ", %zu components, %" PRIu64
-               " bytes\n",
-               rank, dest, wire::KindName(header.kind), header.channel, header.epoch, header.step,
-               header.components.size(), bytes);
-}
-
 }  // namespace
 
 Outgoing::Outgoing(MPI_Comm comm, Requests* requests, Traffic* traffic)
-    : comm_(comm), requests_(requests), traffic_(traffic), debug_(DebugWanted()) {
+    : comm_(comm), requests_(requests), traffic_(traffic) {
   int size = 0;
-  Check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
   Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
   headers_.resize(size);
 }
 
 void Outgoing::Submit(int dest, Parcel parcel) {
-  std::vector<wire::Component>& components = parcel.header.components;
+  const std::vector<wire::Component>& components = parcel.header.components;
   if (parcel.blocks.size() != components.size()) {
     throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components.size()) +
                            " components and " + std::to_string(parcel.blocks.size()) + " blocks");
   }
-  Placement placement;
+  if (!parcel.placed) PlacePayloads(&parcel, nullptr);
   uint64_t inline_bytes = 0;
-  for (size_t i = 0; i < components.size(); ++i) {
-    components[i].bytes = parcel.blocks[i].size;
-    components[i].where = placement.Choose(components[i].bytes);
-    if (components[i].where == wire::Where::kInline) inline_bytes += components[i].bytes;
+  for (const wire::Component& component : components) {
+    if (component.where == wire::Where::kInline) inline_bytes += component.bytes;
   }
-  if (debug_) PrintParcel(rank_, dest, parcel.header);
 
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
@@ -69,7 +47,7 @@ void Outgoing::Submit(int dest, Parcel parcel) {
     Block& block = parcel.blocks[i];
     if (components[i].where == wire::Where::kMessage) {
       departing->blocks.push_back(std::move(block));
-    } else if (block.size > 0) {
+    } else if (components[i].where == wire::Where::kInline && block.size > 0) {
       message.append(block.data, block.size);
     }
   }

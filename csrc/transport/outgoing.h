@@ -28,8 +28,6 @@ class Outgoing {
   MPI_Comm comm_;
   Requests* requests_;
   Traffic* traffic_;
-  int rank_ = 0;
-  bool debug_;
   std::vector<uint64_t> headers_;
 };
 

@@ -18,10 +18,11 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// What is sent: components[i] of the header describes blocks[i]. The transport sets every component's `where`.
+// What is sent: components[i] of the header describes blocks[i].
 struct Parcel {
   wire::Header header;
   std::vector<Block> blocks;
+  bool placed = false;  // every component's `where` has been chosen (placement.h)
 };
 
 // Memory that payloads are received into: places[i] has room for components[i].bytes.

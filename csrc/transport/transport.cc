@@ -154,7 +154,9 @@ class Transport::Impl {
       next_tick_ = now + kTickEvery;
     }
     if (news) last_news_ = now;
-    Rest(Nap(now - last_news_, !requests_.Empty()));
+    const auto nap = Nap(now - last_news_, !requests_.Empty());
+    Rest(nap);
+    if (nap.count() > 0) inbox_->Turn();
     return true;
   }
 

@@ -23,6 +23,9 @@ void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("payload size", component.bytes);
   codec->template List<uint8_t>("dims", component.dims, kMaxRank, sizeof(int64_t));
   for (auto& dim : component.dims) codec->Int("dims", dim);
+  if (component.where != Where::kArena) return;
+  codec->Int("slot", component.slot);
+  codec->Int("offset", component.offset);
 }
 
 template <typename C, typename HeaderT>
@@ -33,6 +36,7 @@ void HeaderFields(C* codec, HeaderT& header) {
   codec->Int("step", header.step);
   codec->Int("a", header.a);
   codec->Int("b", header.b);
+  codec->Int("sequence", header.sequence);
   codec->Text("text", header.text, kMaxText);
   codec->template List<uint32_t>("components", header.components, kMaxComponents, kLeastComponent);
   for (auto& component : header.components) ComponentFields(codec, component);

@@ -41,11 +41,12 @@ enum class Kind : uint8_t {
   kLast = kBye,
 };
 
-// Where a payload is. The choice is made in transport/placement.h and nowhere else.
+// Where a payload is. The choice is made in transport/placement.cc and nowhere else.
 enum class Where : uint8_t {
   kInline = 0,   // behind the header, in the same message
   kMessage = 1,  // in messages of its own, after the header
-  kLast = kMessage,
+  kArena = 2,    // in memory that both processes map
+  kLast = kArena,
 };
 
 enum class Encoding : uint8_t {
@@ -61,8 +62,11 @@ struct Component {
   Where where = Where::kInline;
   uint64_t bytes = 0;  // of the payload, encoded
   std::vector<int64_t> dims;
+  uint32_t slot = 0;    // kArena: the slot that the receiver is to give back
+  uint64_t offset = 0;  // kArena: where in the arena the payload begins
   bool operator==(const Component& o) const {
-    return dtype == o.dtype && encoding == o.encoding && where == o.where && bytes == o.bytes && dims == o.dims;
+    return dtype == o.dtype && encoding == o.encoding && where == o.where && bytes == o.bytes && dims == o.dims &&
+           slot == o.slot && offset == o.offset;
   }
 };
 
@@ -73,11 +77,12 @@ struct Header {
   uint64_t step = 0;
   int64_t a = 0;
   int64_t b = 0;
+  uint64_t sequence = 0;  // between two processes that have more than one way to each other: 1, 2, ...; otherwise 0
   std::string text;
   std::vector<Component> components;
   bool operator==(const Header& o) const {
     return kind == o.kind && channel == o.channel && epoch == o.epoch && step == o.step && a == o.a && b == o.b &&
-           text == o.text && components == o.components;
+           sequence == o.sequence && text == o.text && components == o.components;
   }
 };
 

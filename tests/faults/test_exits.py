@@ -30,6 +30,7 @@ AFTER_HOROVOD = "import horovod.tensorflow as hvd; hvd.init()"
 AFTER_MPI4PY = "from mpi4py import MPI"
 
 
+@pytest.mark.horovod
 @pytest.mark.parametrize("end, status, said", [
     ("sys.exit(3)", 3, ""),
     ("quit(5)", 5, ""),
@@ -46,6 +47,7 @@ def test_one_rank_fails(end, status, said):
     assert job.seconds < 60  # not for as long as the other one waits
 
 
+@pytest.mark.horovod
 @pytest.mark.parametrize("before", [AFTER_HOROVOD, AFTER_MPI4PY])
 def test_one_rank_fails_where_somebody_else_started_mpi(before):
     job = run_job(ONE_FAILS.format(before=before, end="sys.exit(3)"), np=2)
@@ -58,11 +60,13 @@ def test_one_rank_fails_without_horovod():
     assert job.returncode == 1 and "ValueError: bare" in job.stderr[1], job.describe()
 
 
+@pytest.mark.horovod
 def test_a_system_exit_that_is_raised_still_fails_the_job():
     job = run_job(ONE_FAILS.format(before="", end="raise SystemExit(6)"), np=2)
     assert job.returncode != 0, job.describe()
 
 
+@pytest.mark.horovod
 def test_wrong_arguments_on_one_rank_after_hvd_init():
     job = run_job("""
 import horovod.tensorflow as hvd
@@ -75,7 +79,7 @@ hvdata.init(readers=-1 if hvd.rank() == 1 else 0)
 
 
 @pytest.mark.parametrize("before, end", [
-    ("", ""), (BARE, ""), (AFTER_HOROVOD, ""), (AFTER_MPI4PY, ""), ("", "hvdata.shutdown(); hvdata.shutdown()"),
+    ("", ""), (BARE, ""), pytest.param(AFTER_HOROVOD, "", marks=pytest.mark.horovod), (AFTER_MPI4PY, ""), ("", "hvdata.shutdown(); hvdata.shutdown()"),
     ("", "sys.exit(0)"),
 ])  # fmt: skip
 def test_a_normal_end(before, end):
@@ -84,6 +88,7 @@ def test_a_normal_end(before, end):
     assert job.stdout == ["ran\n", "ran\n"] and "Traceback" not in "".join(job.stderr), job.describe()
 
 
+@pytest.mark.horovod
 def test_hvd_shutdown_in_mid_run():
     job = run_job("""
 import horovod.tensorflow as hvd
@@ -115,6 +120,7 @@ int MPI_Allgather(const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Data
 """
 
 
+@pytest.mark.horovod
 @pytest.mark.skipif(not shutil.which("mpicc"), reason="needs mpicc")
 def test_hvd_shutdown_while_another_rank_still_joins(tmp_path):
     (tmp_path / "slow.c").write_text(SLOW_ALLGATHER)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said to a job that was started in a way that can't work, and that others are left alone."""
 
+import dataclasses
+
 import pytest
 
 from horovod_data import launch_checks, settings
@@ -113,12 +115,15 @@ def test_two_mpi_libraries():
 
 
 def test_defaults():
-    assert settings.read_settings({}) == settings.Settings(0, None, 30.0, 1800.0)
+    read = settings.read_settings({})
+    assert dataclasses.replace(read, arena_bytes=0) == settings.Settings(0, None, 30.0, 1800.0, "auto", 0)
+    assert 64 << 20 < read.arena_bytes <= 4 << 30
 
 
 def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
     environ = {"HOROVOD_DATA_READERS": "1", "HOROVOD_DATA_STALL_SECONDS": "2.5", "HOROVOD_DATA_TIMEOUT": "0"}
-    assert settings.read_settings(environ) == settings.Settings(1, None, 2.5, 0.0)
+    environ |= {"HOROVOD_DATA_PAYLOAD": "message", "HOROVOD_DATA_ARENA_MB": "0.5"}
+    assert settings.read_settings(environ) == settings.Settings(1, None, 2.5, 0.0, "message", 1 << 19)
     assert settings.read_settings(environ, readers=0).readers == 0
 
 
@@ -133,6 +138,9 @@ def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
     ({"HOROVOD_DATA_READERS": "two"}, {}, ValueError, "HOROVOD_DATA_READERS='two' is not a number of readers"),
     ({"HOROVOD_DATA_READERS": "3"}, {}, ValueError, "HOROVOD_DATA_READERS=3: this version"),
     ({"HOROVOD_DATA_READERS_PER_NODE": "1"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=1: this version"),
+    ({"HOROVOD_DATA_PAYLOAD": "pigeon"}, {}, ValueError, "Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it"),
+    ({"HOROVOD_DATA_ARENA_MB": "0"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='0' is not a size in MiB above 0"),
+    ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
     ({"HOROVOD_DATA_TIMEOUT": "inf"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='inf'"),

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What delivering costs: processor time for each GB, microseconds for each element, idle processes, slower steps.
+
+    python benchmarks/cost.py                        # about 8 minutes
+    python benchmarks/cost.py --docs                 # and publish it in docs/
+
+Needs Horovod and mpi4py. Writes cost.json, .md and .png to --out. Status 1: something failed or is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Any
+
+import delivery_report
+import launch
+import machine
+from delivery_report import cpu_per_gigabyte
+from page import COLOURS, prose, size_name, table, write
+
+Results = list[dict[str, Any]]
+LOCAL = ["local dataset", "local dataset, nothing injected"]
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Results]:
+    """Every part is a job of its own."""
+    sizes = {"bytes": arguments.bytes}
+    burst = {"bytes": [4 << 10, 1 << 20], "burst": 64}
+    step = {"bytes": [1 << 20, 16 << 20], "milliseconds": 20}
+    return {
+        "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": []}),
+        "iteration": launch.run("iteration", 2, arguments, burst, env=launch.QUIET),
+        "idle": launch.run("idle", 2, arguments, {"pause": 1 if arguments.quick else 5}, env=launch.QUIET),
+        "step": launch.run("step", 2, arguments, step, env={"HOROVOD_DATA_READERS": "1"}),
+    }
+
+
+def moved(results: Results) -> Results:
+    return [r for r in results if r["moves"] and not r["error"]]
+
+
+def cpu_part(results: Results, ranks: int) -> list[str]:
+    sizes = sorted({r["bytes"] for r in results})
+    names = dict.fromkeys(r["name"] for r in results if r["moves"])
+    figures = {(r["name"], r["bytes"]): f"{cpu_per_gigabyte(r):.2f}" for r in moved(results)}
+    rows = [[name, *[figures.get((name, size), "failed") for size in sizes]] for name in names]
+    return ["## Processor time", "", prose(f"""
+        Processor seconds (user and system, all threads of all {ranks} ranks) for each GB that all ranks together
+        received; by size of one rank's batch. Ready-made elements; Horovod's threads run in all of them, with its
+        default cycle time."""), *table(["", *map(size_name, sizes)], rows)]
+
+
+def iteration_part(results: Results) -> tuple[list[str], list[float]]:
+    """The text, and our overhead for each size."""
+    rows, overheads = [], []
+    for size in sorted({r["bytes"] for r in results}):
+        took = {r["name"]: statistics.median(r["microseconds"]) for r in results if r["bytes"] == size}
+        overheads.append(took["horovod_data"] - min(took[name] for name in LOCAL))
+        rows.append([size_name(size), f"{took['horovod_data']:.1f}", *[f"{took[name]:.1f}" for name in LOCAL],
+                     f"{overheads[-1]:.1f}"])
+    return ["## Iteration", "", prose("""
+        Microseconds for each element in an eager loop, on a rank that trains, when the elements have arrived.
+        *Nothing injected*: without the prefetch and the autotuning that TensorFlow adds to a local dataset.
+        *Overhead*: ours, over the cheaper of the two."""), *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows)], overheads
+
+
+def idle_part(results: Results) -> list[str]:
+    rows = [[r["role"], *[f"{r[what]:.2%}" for what in ("rest", "data", "credit")]] for r in results]
+    return ["## Idle processes", "", prose(f"""
+        Share of one core used by the whole process, with Horovod's thread kept quiet
+        (`HOROVOD_CYCLE_TIME={launch.QUIET["HOROVOD_CYCLE_TIME"]}`): at rest behind `init()`; while its `next` waits
+        for a pipeline that sleeps; while all ranks sleep, so that the reader waits for credit."""),
+        *table(["", "at rest", "waits for data", "waits for credit"], rows)]
+
+
+def step_part(results: Results) -> list[str]:
+    rows = [[size_name(r["bytes"]), *[f"{statistics.median(r[way]) * 1e3:.2f}" for way in ("delivered", "memory")],
+             f"{slowed(r):.3f}"] for r in results]
+    return ["## Training steps", "", prose("""
+        A step of pure computation on one thread, with a batch delivered by a dedicated reader that has a core of its
+        own, and with a batch that lies in memory; milliseconds, and the median of the rounds' ratios."""),
+        *table(["bytes of a batch", "delivered", "in memory", "ratio"], rows)]
+
+
+def slowed(result: dict[str, Any]) -> float:
+    return float(statistics.median(d / m for d, m in zip(result["delivered"], result["memory"])))
+
+
+def summary(told: dict[str, Results], overheads: list[float]) -> list[str]:
+    rows = []
+    for size in sorted({r["bytes"] for r in told["cpu"]}):
+        group = [r for r in moved(told["cpu"]) if r["bytes"] == size]
+        ours = delivery_report.named(group, delivery_report.OURS)
+        rival = min((r for r in group if r["kind"] == "rival"), key=cpu_per_gigabyte, default=None)
+        if ours and rival:
+            rows.append([f"processor seconds per GB, {size_name(size)}", f"{cpu_per_gigabyte(ours):.2f}",
+                         f"{cpu_per_gigabyte(rival):.2f}: {rival['name']}, the thriftiest rival"])
+    if overheads:
+        rows.append(["microseconds of ours per element, at most", f"{max(overheads):.1f}", "over a local dataset"])
+    if told["idle"]:
+        rows += [["of a core while data is waited for, at most", f"{max(r['data'] for r in told['idle']):.2%}", ""],
+                 ["of a core while the reader waits for credit", f"{told['idle'][0]['credit']:.2%}", ""]]
+    rows += [[f"time of a step, {size_name(r['bytes'])}", f"{slowed(r):.3f}", "1: the data lies in memory"]
+             for r in told["step"]]
+    return table(["", "horovod_data", "beside"], rows)
+
+
+def main() -> int:
+    parser = launch.options(__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 16 << 20], help="per rank's batch")
+    arguments = launch.parsed(parser)
+    told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **measure(arguments)}
+    text = [f"Medians of {arguments.rounds} rounds, in turns.", ""]
+    text += cpu_part(told["cpu"], arguments.ranks) if told["cpu"] else []
+    iteration, overheads = iteration_part(told["iteration"]) if told["iteration"] else ([], [])
+    text += iteration
+    text += idle_part(told["idle"]) if told["idle"] else []
+    text += step_part(told["step"]) if told["step"] else []
+
+    def draw(pyplot: Any) -> Any:
+        figure, axes = pyplot.subplots(1, len(arguments.bytes), figsize=(4.6 * len(arguments.bytes) + 1, 2.8),
+                                       squeeze=False, sharey=True)
+        for axis, size in zip(axes[0], arguments.bytes):
+            group = [r for r in moved(told["cpu"]) if r["bytes"] == size][::-1]
+            axis.barh([r["name"] for r in group], [cpu_per_gigabyte(r) for r in group],
+                      color=[COLOURS[r["kind"]] for r in group])
+            axis.set_title(f"{arguments.ranks} ranks, {size_name(size)} per rank")
+            axis.set_xlabel("processor seconds per GB")
+        return figure
+
+    write("cost", told, text, summary(told, overheads), arguments, draw)
+    parts = all(told[part] for part in ("cpu", "iteration", "idle", "step"))
+    return 0 if parts and not any(r["error"] for r in told["cpu"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

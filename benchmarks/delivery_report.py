@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and plots of contestants that took turns: what delivery.py shows, and parts of it for other benchmarks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from page import COLOURS, prose, size_name, table
+
+Result = dict[str, Any]
+Cell = tuple[int, float, int]  # ranks, cycle time, bytes
+
+OURS = "horovod_data, per_rank"
+LOCAL = "limit: local datasets"
+
+
+def rates(result: Result) -> list[float]:
+    """Steps per second of each round."""
+    return [result["steps"] / seconds for seconds in result["seconds"]]
+
+
+def rate(result: Result) -> float:
+    return float(statistics.median(rates(result)))
+
+
+def gigabytes(result: Result) -> float:
+    """Per second, received by all ranks together."""
+    return float(rate(result) * result["ranks"] * result["bytes"] / 1e9)
+
+
+def cpu_per_gigabyte(result: Result) -> float:
+    """Processor seconds of all ranks for each GB that all ranks received."""
+    moved: float = result["cpu_steps"] * result["ranks"] * result["bytes"] / 1e9
+    return float(statistics.median(result["cpu"])) / moved
+
+
+def named(group: list[Result], name: str) -> Result | None:
+    return next((r for r in group if r["name"] == name and not r["error"]), None)
+
+
+def best_rival(group: list[Result]) -> Result | None:
+    rivals = [r for r in group if r["kind"] == "rival" and r["moves"] and not r["error"]]
+    return max(rivals, key=rate, default=None)
+
+
+def cells(results: list[Result]) -> dict[Cell, list[Result]]:
+    """What was measured in one run, in the order of measuring."""
+    groups: dict[Cell, list[Result]] = {}
+    for r in results:
+        groups.setdefault((r["ranks"], r["cycle_time"], r["bytes"]), []).append(r)
+    return groups
+
+
+def title(cell: Cell) -> str:
+    ranks, cycle, count = cell
+    return f"{ranks} ranks, {size_name(count)} per rank, Horovod's cycle time {cycle:g} ms"
+
+
+def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
+    lines = [
+        prose(f"""
+            Medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (24 steps at least), all contestants
+            in turn in one job; in brackets the slowest and the fastest round. A step: every rank has its batch
+            (float32, ready-made on the reader) in hand, in eager iteration. GB/s: received by all ranks together.
+            Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default; 0.1 ms makes its operations faster here,
+            and takes processor time from everybody."""),
+        "",
+        *[f"- **{name}**: {what}" for name, what in about.items()],
+    ]
+    for cell, group in cells(told["results"]).items():
+        ours = named(group, OURS)
+        rows = []
+        for r in group:
+            if r["error"]:
+                rows.append([r["name"], f"failed: {' '.join(r['error'].split())[:120]}", "", ""])
+                continue
+            rows.append([
+                r["name"], f"{rate(r):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
+                f"{gigabytes(r):.3g}" if r["moves"] else "",
+                f"{rate(ours) / rate(r):.2f}x" if ours and r["name"] != OURS else ""])
+        lines += ["", f"**{title(cell)}**", *table(["", "steps/s", "GB/s", "horovod_data is"], rows)]
+        best = best_rival(group)
+        if ours and best:
+            lines.append(f"Best way to deliver otherwise: {best['name']}; horovod_data does "
+                         f"{rate(ours) / rate(best):.2f} times its steps.")
+    return lines
+
+
+def summary(told: dict[str, Any]) -> list[str]:
+    rows = []
+    for (ranks, cycle, count), group in cells(told["results"]).items():
+        ours, local, best = named(group, OURS), named(group, LOCAL), best_rival(group)
+        if ours and best:
+            rows.append([f"{ranks} ranks, {size_name(count)}, {cycle:g} ms", f"{rate(ours):,.0f}",
+                         f"{gigabytes(ours):.3g}", f"{rate(ours) / rate(local):.2f}" if local else "",
+                         f"{rate(ours) / rate(best):.2f}", best["name"]])
+    return table(["per rank's batch, Horovod's cycle time", "steps/s", "GB/s", "of the local limit",
+                  "times the best rival", "which is"], rows)
+
+
+def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
+    """Steps per second, a panel for each cell."""
+    groups = cells(told["results"])
+
+    def draw(pyplot: Any) -> Any:
+        sizes = list(dict.fromkeys(count for _, _, count in groups))
+        settings = list(dict.fromkeys((ranks, cycle) for ranks, cycle, _ in groups))
+        figure, axes = pyplot.subplots(len(settings), len(sizes), squeeze=False,
+                                       figsize=(4.6 * len(sizes), 3.2 * len(settings)))
+        for cell, group in groups.items():
+            ranks, cycle, count = cell
+            column = sizes.index(count)
+            axis = axes[settings.index((ranks, cycle))][column]
+            bars(axis, [r for r in group if not r["error"]])
+            axis.set_title(f"{ranks} ranks, {size_name(count)}, cycle {cycle:g} ms")
+            axis.tick_params(labelleft=column == 0)
+        return figure
+
+    return draw
+
+
+def bars(axis: Any, group: list[Result]) -> None:
+    group = group[::-1]  # barh begins at the bottom
+    middle = [rate(r) for r in group]
+    spread = [[m - min(rates(r)) for m, r in zip(middle, group)], [max(rates(r)) - m for m, r in zip(middle, group)]]
+    axis.barh([r["name"] for r in group], middle, xerr=spread, color=[COLOURS[r["kind"]] for r in group],
+              ecolor="#555555")
+    axis.set_xscale("log")
+    axis.set_xlabel("steps/s")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed job over several hosts on lines of 1 Gbit/s, beside plain MPI and broadcast + slice.
+
+    sudo python benchmarks/hosts.py                  # 2 and 4 hosts; about 2 minutes
+    sudo python benchmarks/hosts.py --per-host 2     # with ranks on the reader's host as well
+    sudo python benchmarks/hosts.py --docs           # and publish it in docs/
+
+The hosts are network namespaces of this machine (netns.py), which needs root, and Open MPI. Needs Horovod and mpi4py.
+Writes hosts.json, .md and .png to --out. Status 1: something failed or is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from typing import Any
+
+import launch
+import machine
+import netns
+from page import COLOURS, prose, size_name, table, write
+
+PLAIN = "plain MPI"
+Result = dict[str, Any]
+
+
+def over_plain(result: Result, plain: Result) -> float:
+    """The time, over plain MPI's for the bytes that must leave the reader's host: the median of the rounds' ratios."""
+    return float(statistics.median(a / b for a, b in zip(result["seconds"], plain["seconds"])))
+
+
+def gigabits(plain: Result) -> float:
+    return float(plain["leaving"] * 8 / statistics.median(plain["seconds"]) / 1e9)
+
+
+def of_leaving(result: Result, what: str) -> str:
+    count = statistics.median(result[what])
+    return f"{count / result['leaving']:.4f}" if count else ""
+
+
+def main() -> int:
+    parser = launch.options(__doc__, limit=180)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--per-host", type=int, default=1, help="ranks on each host")
+    parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
+    parser.add_argument("--leaving", type=int, default=96 << 20, help="bytes that must leave the reader's host")
+    arguments = launch.parsed(parser)
+    if os.geteuid() != 0:
+        sys.exit("benchmarks/hosts.py makes network namespaces: run it as root")
+    if arguments.quick:
+        arguments.leaving //= 4
+    told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate,
+                    "per_host": arguments.per_host, "bytes": arguments.bytes}
+    results: list[Result] = []
+    for count in arguments.hosts:
+        with netns.hosts(count, arguments.rate, arguments.per_host) as mpirun:
+            results += launch.run("hosts", count * arguments.per_host, arguments, mpirun=mpirun, given={
+                "bytes": arguments.bytes, "leaving": arguments.leaving})
+    told["results"] = results
+
+    text = [prose(f"""
+        Hosts are network namespaces of one machine, ranks on each: {arguments.per_host}, lines of {arguments.rate};
+        rank 0 reads. The job: an epoch of ready-made batches of {size_name(arguments.bytes)} per rank, of which the
+        given bytes must leave the reader's host, the other ranks' shares. Medians of {arguments.rounds} rounds, in
+        turns. *Plain MPI*: `Isend` of these bytes in messages of 4 MiB. *Over plain MPI*: the median of the rounds'
+        ratios. The rest, in parts of the bytes that must leave: *handed to MPI* by horovod_data on the reader,
+        payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
+        (Ethernet, IP, TCP) for each packet counted.""")]
+    summary_rows = []
+    groups = {count: [r for r in results if r["hosts"] == count] for count in arguments.hosts}
+    for count, group in groups.items():
+        if not group:
+            continue
+        plain = next(r for r in group if r["name"] == PLAIN)
+        text += ["", f"**{count} hosts, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
+                     f"{gigabits(plain):.3f} Gbit/s**",
+                 *table(["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off"], [
+                     [r["name"],
+                      f"{statistics.median(r['seconds']):.3f} ({min(r['seconds']):.3f}-{max(r['seconds']):.3f})",
+                      f"{over_plain(r, plain):.3f}",
+                      *[of_leaving(r, what) for what in ("handed", "line", "line_payload")]] for r in group])]
+        summary_rows += [[f"{count} hosts: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
+                          of_leaving(r, "line_payload")] for r in group if r is not plain]
+    summary = table(["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off"], summary_rows)
+
+    def draw(pyplot: Any) -> Any:
+        figure, axes = pyplot.subplots(1, len(groups), figsize=(5 * len(groups), 2.6), sharey=True, squeeze=False)
+        for axis, (count, group) in zip(axes[0], groups.items()):
+            group = group[::-1]
+            axis.barh([r["name"] for r in group], [statistics.median(r["seconds"]) for r in group],
+                      color=[COLOURS[r["kind"]] for r in group])
+            axis.set_title(f"{count} hosts, {arguments.rate}")
+            axis.set_xlabel("seconds for the job")
+        return figure
+
+    write("hosts", told, text, summary, arguments, draw)
+    return 0 if len(results) == 4 * len(arguments.hosts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

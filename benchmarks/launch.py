@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the benchmarks' MPI jobs, and the options that all benchmarks have.
+
+A job is a module of ranks/ that every rank runs. It is given its settings as JSON, and leaves its results as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+GRACE = 10  # seconds for a launcher to end its ranks
+
+ENVIRONMENT = {
+    # Open MPI: root in a container, more ranks than cores, ranks that give the core away while they wait.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5's name for it
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+# Horovod looks for work once in this many milliseconds. Where nothing of Horovod's is measured it need not look often.
+QUIET = {"HOROVOD_CYCLE_TIME": "100"}
+
+
+def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argparse.ArgumentParser:
+    """The options of every benchmark; `about` is its docstring."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=seconds, help="about, per round and contestant")
+    parser.add_argument("--limit", type=float, default=limit,
+                        help="seconds for each job; what it has not measured then is missing")
+    parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
+    parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
+    parser.add_argument("--docs", action="store_true", help="publish the results in docs/")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds = min(arguments.rounds, 3), arguments.seconds / 3
+    return arguments
+
+
+def run(module: str, ranks: int, arguments: argparse.Namespace, given: Mapping[str, Any], *,
+        env: Mapping[str, str] | None = None, mpirun: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Runs `module` of ranks/ in one job. One that hangs is ended; what it had measured until then counts."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hvdata-bench-") as directory:
+        out = Path(directory) / "results.json"
+        settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "out": str(out),
+                    "directory": directory, **given}
+        job = subprocess.Popen(
+            [*(mpirun or shlex.split(arguments.mpirun)), "-np", str(ranks), sys.executable, "-m", f"ranks.{module}",
+             json.dumps(settings)],
+            cwd=HERE, env={**ENVIRONMENT, **os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+            start_new_session=True)
+        status: object
+        try:
+            status = job.wait(arguments.limit)
+        except subprocess.TimeoutExpired:
+            status = f"none within {arguments.limit:.0f} s"
+        finally:
+            _end(job)
+        print(f"[bench] {module}, {ranks} ranks: {time.monotonic() - began:.0f} s"
+              + (f", ended with status {status}" if status != 0 else ""), file=sys.stderr)
+        return json.loads(out.read_text()) if out.exists() else []
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """The launcher ends its ranks when it is asked to; if it no longer can, so be it."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+
+
+def described(only: Sequence[str]) -> dict[str, str]:
+    """NAME and ABOUT of the contestants, from a process of its own: importing them starts MPI."""
+    script = ("import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, r.ABOUT) "
+              "for r in rivals.ALL}))")
+    ran = subprocess.run([sys.executable, "-c", script], cwd=HERE, env={**ENVIRONMENT, **os.environ}, text=True,
+                         stdout=subprocess.PIPE, check=True)
+    known: dict[str, tuple[str, str]] = json.loads(ran.stdout.splitlines()[-1])
+    unknown = set(only) - set(known)
+    if unknown:
+        sys.exit(f"--only: not known: {', '.join(sorted(unknown))}. There are: {', '.join(known)}")
+    return dict(known[key] for key in known if not only or key in only)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a benchmark leaves behind: JSON, a Markdown page and a plot; with --docs in the documentation as well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import machine
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+OURS, RIVAL, LIMIT = "#1b7837", "#9970ab", "#bbbbbb"
+COLOURS = {"ours": OURS, "rival": RIVAL, "limit": LIMIT}
+
+
+def size_name(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def prose(text: str) -> str:
+    """One paragraph, however it is broken into lines."""
+    return " ".join(text.split())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table: the first column to the left, figures to the right; a blank line around it."""
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
+
+
+def write(name: str, told: dict[str, Any], text: list[str], summary: list[str], arguments: argparse.Namespace,
+          draw: Callable[[Any], Any]) -> None:
+    """`told` becomes NAME.json, `text` the page, `summary` its part of docs/performance.md.
+
+    `draw` is given matplotlib.pyplot and returns the figure; without matplotlib there is none.
+    """
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    told["machine"]["load_after"] = machine.load()
+    body = _joined([machine.sentence(told["machine"]), "", *text])
+    (arguments.out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+    (arguments.out / f"{name}.md").write_text(body)
+    plotted = _plot(arguments.out / f"{name}.png", draw)
+    if arguments.docs:
+        _publish(name, arguments.out, body, machine.sentence(told["machine"]), summary, plotted)
+    print(body, _joined(summary), sep="\n")
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+
+
+def _plot(path: Path, draw: Callable[[Any], Any]) -> bool:
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure = draw(pyplot)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    return True
+
+
+def _publish(name: str, out: Path, body: str, where: str, summary: list[str], plotted: bool) -> None:
+    """A page of its own, and what matters of it between two marks in docs/performance.md."""
+    page = f"benchmark_{name}"
+    shutil.copy(out / f"{name}.json", DOCS / f"{page}.json")
+    picture = ""
+    if plotted:
+        shutil.copy(out / f"{name}.png", DOCS / f"{page}.png")
+        picture = f"\n![The plot of benchmarks/{name}.py]({page}.png)\n"
+    (DOCS / f"{page}.md").write_text(
+        f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. How to read it: "
+        f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}")
+    shown = _joined([*summary, picture, f"{where} [All figures]({page}.md)."])
+    performance = DOCS / "performance.md"
+    marked = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    performance.write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", performance.read_text()))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real pipeline: TFRecord files, parse_example, decode_raw, batch; delivered to N ranks, and alone in one process.
+
+    python benchmarks/pipeline.py                    # 4 ranks, batches of 64 rows of 16 KiB; about a minute
+    python benchmarks/pipeline.py --docs             # and publish it in docs/
+
+One reader can't deliver faster than its pipeline yields: the ratio of the two says what delivering costs. Also counts
+the bytes that the whole job reads for one epoch. Writes pipeline.json, .md and .png to --out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+import launch
+import machine
+import page
+
+ALONE = "pipeline alone"
+
+
+def rates(result: dict[str, Any]) -> list[float]:
+    """Elements per second of each round: what the pipeline yields, and what is delivered of it."""
+    return [result["steps"] * result["elements_per_step"] / seconds for seconds in result["seconds"]]
+
+
+def share(result: dict[str, Any], alone: dict[str, Any]) -> float:
+    """Of the rate alone: the median over rounds, each compared with the turn just beside it."""
+    return float(statistics.median(r / a for r, a in zip(rates(result), rates(alone))))
+
+
+def copied(result: dict[str, Any]) -> str:
+    """Copies of horovod_data's own, for each byte that went to another rank."""
+    count = {name.removeprefix("payload_bytes_"): value for name, value in result["epoch"].items()}
+    sent = count["inline"] + count["arena"] + count["message"]
+    return f"{(count['inline'] + count['copied_to_arena'] + count['realigned']) / sent:.3f}" if sent else ""
+
+
+def main() -> int:
+    parser = launch.options(__doc__, seconds=1.0)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=64, help="of a batch")
+    parser.add_argument("--row-bytes", type=int, default=16 << 10)
+    parser.add_argument("--batches", type=int, default=128, help="in the files; they are read again and again")
+    parser.add_argument("--parallel", type=int, default=0, help="calls of the parser; -1: AUTOTUNE")
+    arguments = launch.parsed(parser)
+    given = {"rows": arguments.rows, "row_bytes": arguments.row_bytes, "batches": arguments.batches,
+             "parallel": arguments.parallel}
+    told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **given}
+    results = told["results"] = launch.run("pipeline", arguments.ranks, arguments, given, env=launch.QUIET)
+    good = [r for r in results if not r["error"]]
+    alone = next((r for r in good if r["name"] == ALONE), None)
+    if alone is None:
+        print("[bench] the pipeline alone was not measured", file=sys.stderr)
+        return 1
+
+    calls = {0: "one after the other", -1: "in parallel (AUTOTUNE)"}.get(
+        arguments.parallel, f"{arguments.parallel} at a time")
+    text = [
+        page.prose(f"""
+            TFRecord files, `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`: elements of
+            {arguments.rows} rows of {page.size_name(arguments.row_bytes)}, {arguments.batches} of them in the files.
+            {arguments.ranks} ranks, rank 0 reads. Medians of {arguments.rounds} rounds of about
+            {arguments.seconds:.2g} s, all contestants in turn in one job; in brackets the slowest and the fastest
+            round. *Of alone*: the median of the rounds' ratios. *Times read*: bytes that all ranks together asked the
+            kernel for in one epoch (`/proc/self/io`), over the size of the files. *Copies*: bytes that horovod_data
+            copied between the pipeline's `batch` and the ranks' tensors, for each byte that went to another rank
+            (MPI's own copies, where batches travel as messages, are not among them). Sharding whole files also reads
+            them once; it needs as many files as ranks, all of the same length."""),
+        *page.table(["", "elements/s", "of alone", "times read", "copies"], [
+            [r["name"], f"{statistics.median(rates(r)):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
+             f"{share(r, alone):.3f}", f"{r['times_read']:.3f}", copied(r)] for r in good]),
+        *[f"{r['name']} failed: {r['error']}" for r in results if r["error"]],
+    ]
+    summary = page.table(
+        ["", "of the pipeline alone", "times the dataset is read", "copies"],
+        [[r["name"], f"{share(r, alone):.3f}", f"{r['times_read']:.2f}", copied(r)] for r in good])
+
+    def draw(pyplot: Any) -> Any:
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 2.8), sharey=True)
+        names, colours = [r["name"] for r in good[::-1]], [page.COLOURS[r["kind"]] for r in good[::-1]]
+        left.barh(names, [statistics.median(rates(r)) for r in good[::-1]], color=colours)
+        left.set_xlabel(f"elements/s, {arguments.ranks} ranks")
+        right.barh(names, [r["times_read"] for r in good[::-1]], color=colours)
+        right.set_xlabel("times the dataset is read in an epoch")
+        return figure
+
+    page.write("pipeline", told, text, summary, arguments, draw)
+    return 0 if len(good) == 4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ways of delivering ready-made batches. Given: bytes of one rank's batch (a list), only (names of rivals)."""
+
+from __future__ import annotations
+
+import sys
+
+from ranks.start import start, tell
+from ranks.turns import Contestant, take_turns
+import horovod_data as hvdata
+import rivals
+from rivals.setting import Batch
+
+
+def main() -> None:
+    job, given = start()
+    wanted = [r for r in rivals.ALL if not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"]]
+    results = []
+    for size in given["bytes"]:
+        batch = Batch(size)
+        contestants = [Contestant(job, rival.steps(job, batch), rival.CUTS) for rival in wanted]
+        take_turns(job, contestants, given["rounds"], given["seconds"])
+        results += [{"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
+                    for r, c in zip(wanted, contestants)]
+        if job.reads:
+            tell(given, results)
+            print(f"[bench] {job.size} ranks, {size} bytes: done", file=sys.stderr, flush=True)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()

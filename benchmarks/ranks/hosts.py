@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed job over hosts, in turns: plain MPI, horovod_data, broadcast and slice.
+
+Given: bytes (of one rank's batch), leaving (bytes that must leave the reader's host).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+from ranks.start import meet, start, tell
+import horovod_data as hvdata
+from horovod_data import core
+from rivals.setting import READER, ROWS, Batch, Job
+
+MESSAGE = 4 << 20  # bytes of one of plain MPI's
+UNDER_WAY = 3  # of its messages to each rank
+FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
+
+
+def line() -> tuple[int, int]:
+    """(bytes, bytes without frames) that have left this host."""
+    with open("/proc/net/dev") as file:
+        words = next(text for text in file if text.strip().startswith("eth0:")).split(":")[1].split()
+    count, packets = int(words[8]), int(words[9])
+    return count, count - FRAME * packets
+
+
+def stream(job: Job, remote: list[int], total: int) -> Callable[[], None]:
+    """Sends `total` bytes to every rank of `remote`, as fast as MPI can."""
+    rooms = [np.zeros(MESSAGE, np.uint8) for _ in range(UNDER_WAY)]
+    messages = -(-total // MESSAGE)
+    comm = job.comm.Dup()
+
+    def transfer() -> None:
+        begin = comm.Isend if job.reads else comm.Irecv
+        peers = remote if job.reads else [READER] if job.rank in remote else []
+
+        def one_by_one(peer: int) -> Iterator[None]:
+            """Moves the messages to or from one rank, UNDER_WAY at a time; yields where it would wait."""
+            requests = [MPI.REQUEST_NULL] * UNDER_WAY
+            for number in range(messages):
+                slot = number % UNDER_WAY
+                while not requests[slot].Test():
+                    yield
+                requests[slot] = begin(rooms[slot][: total - number * MESSAGE], peer)
+            while not all([request.Test() for request in requests]):
+                yield
+
+        lanes = [one_by_one(peer) for peer in peers]
+        while lanes:
+            lanes = [lane for lane in lanes if next(lane, lane) is not lane]
+            time.sleep(0.0001)  # the processors are the hosts' in common
+
+    return transfer
+
+
+def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
+    def iterate() -> None:
+        for _ in dataset:
+            pass
+
+    return iterate
+
+
+def broadcast(job: Job, batch: Batch, steps: int) -> Callable[[], None]:
+    whole = tf.zeros([job.size * ROWS, batch.columns])
+
+    def transfer() -> None:
+        for _ in range(steps):
+            hvd.broadcast(whole, root_rank=READER, name="whole")[job.rank * ROWS : (job.rank + 1) * ROWS]
+
+    return transfer
+
+
+def main() -> None:
+    job, given = start()
+    names = job.comm.allgather(socket.gethostname())
+    remote = [rank for rank, name in enumerate(names) if name != names[READER]]
+    batch = Batch(given["bytes"])
+    steps = max(1, round(given["leaving"] / (len(remote) * batch.bytes)))
+    leaving = steps * len(remote) * batch.bytes
+    distribute = hvdata.distribute_dataset
+    ways: dict[str, tuple[str, Callable[[], None]]] = {
+        "plain MPI": ("limit", stream(job, remote, steps * batch.bytes)),
+        "horovod_data, per_rank": ("ours", whole_dataset(distribute(
+            lambda: batch.own().take(steps * job.size), batch="per_rank"))),
+        "horovod_data, global": ("ours", whole_dataset(distribute(
+            lambda: batch.whole(job.size).take(steps), batch="global"))),
+        "hvd.broadcast + slice": ("rival", broadcast(job, batch, steps)),
+    }
+    results: list[dict[str, Any]] = [
+        {"name": name, "kind": kind, "hosts": len(set(names)), "ranks": job.size, "leaving": leaving, "seconds": [],
+         "handed": [], "line": [], "line_payload": []} for name, (kind, _) in ways.items()]
+    for turn in range(1 + given["rounds"]):  # the first warms up
+        for result, (_, transfer) in zip(results, ways.values()):
+            meet(job.comm)
+            counted, handed = line(), core.stats()["mpi_bytes_sent"]
+            began = time.monotonic()
+            transfer()
+            ended = time.monotonic()
+            meet(job.comm)
+            now, sent = line(), core.stats()["mpi_bytes_sent"]
+            told = job.comm.allgather((began, ended))
+            if turn:
+                result["seconds"].append(max(end for _, end in told) - min(begin for begin, _ in told))
+                result["handed"].append(sent - handed)
+                result["line"].append(now[0] - counted[0])
+                result["line_payload"].append(now[1] - counted[1])
+    if job.reads:
+        tell(given, results)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()

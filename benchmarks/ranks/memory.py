@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of every rank while a global batch is delivered. Given: rows, row_bytes, prefetch, seconds.
+
+Two measures, taken all the time by a thread: private memory (RssAnon), and this process's part of shared memory
+(Pss_Shmem: a page that n processes map counts 1/n in each, so the sum over ranks is what the host gives).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ranks.start import meet, start, tell
+import horovod_data as hvdata
+import tensorflow as tf
+
+EVERY = 0.01  # seconds between two looks
+STEP = 0.02  # seconds that a rank keeps each element: the reader is always ahead
+
+
+def field(path: str, name: str) -> int:
+    """Bytes, from a line such as `RssAnon:  1234 kB`; 0 where the kernel has no such line."""
+    with open(path) as file:
+        return next((int(line.split()[1]) << 10 for line in file if line.startswith(name + ":")), 0)
+
+
+def private() -> int:
+    return field("/proc/self/status", "RssAnon")
+
+
+def shared() -> int:
+    return field("/proc/self/smaps_rollup", "Pss_Shmem")
+
+
+class Peaks(threading.Thread):
+    """The most private and shared memory since it began."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.private = self.shared = 0
+        self._over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY):
+            self.private, self.shared = max(self.private, private()), max(self.shared, shared())
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def batches(rows: int, row_bytes: int) -> tf.data.Dataset:
+    """Ends in `batch`, and holds no batch but the one that it makes."""
+    dataset = tf.data.Dataset.range(1 << 40).map(lambda i: tf.fill([row_bytes // 8], i))
+    dataset = dataset.batch(rows, drop_remainder=True)
+    settings = tf.data.Options()
+    settings.experimental_optimization.inject_prefetch = False
+    settings.autotune.enabled = False
+    return dataset.with_options(settings)
+
+
+def main() -> None:
+    job, given = start()
+
+    def deliver(row_bytes: int, seconds: float) -> None:
+        elements = iter(hvdata.distribute_dataset(
+            lambda: batches(given["rows"], row_bytes), batch="global", prefetch=given["prefetch"]))
+        steps = round(seconds / STEP)
+        for _ in range(steps):
+            element = next(elements)
+            time.sleep(STEP)
+            del element
+
+    deliver(64, 0.5)  # what the first channel costs, whatever its size
+    meet(job.comm)
+    before = private(), shared()
+    peaks = Peaks()
+    deliver(given["row_bytes"], given["seconds"])
+    meet(job.comm)
+    peaks.end()
+    resident = field("/proc/self/status", "VmHWM")
+    told = job.comm.gather((peaks.private - before[0], peaks.shared - before[1], resident), root=0)
+    if job.reads:
+        tell(given, [{"rank": rank, "prefetch": given["prefetch"], "private": own, "shared": ours, "resident": most}
+                     for rank, (own, ours, most) in enumerate(told)])
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pipeline from files: delivered, and alone in one process; and how often the job reads the files.
+
+Given: batches, rows, row_bytes, parallel (calls of the parser; 0: one after the other), directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ranks.start import meet, start, tell
+from ranks.turns import Contestant, Steps, take_turns
+import horovod_data as hvdata
+import tensorflow as tf
+from horovod_data import core
+from rivals.setting import Job
+
+FILES = 4
+
+
+def write(directory: Path, rows: int, row_bytes: int) -> None:
+    """`rows` examples of random bytes, in FILES files."""
+    payload = tf.random.uniform([row_bytes], maxval=256, dtype=tf.int32, seed=1).numpy().astype("uint8").tobytes()
+    example = tf.train.Example(features=tf.train.Features(feature={
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[payload]))})).SerializeToString()
+    for number in range(FILES):
+        with tf.io.TFRecordWriter(str(directory / f"{number}.tfrecord")) as file:
+            for _ in range(rows // FILES):
+                file.write(example)
+
+
+def pipeline(given: dict[str, Any], repeat: bool, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
+    """TFRecord, parse_example, decode_raw, batch. Sharded where it saves the most work: behind the records."""
+    def parse(record: tf.Tensor) -> tf.Tensor:
+        features = tf.io.parse_single_example(record, {"image": tf.io.FixedLenFeature([], tf.string)})
+        return tf.reshape(tf.io.decode_raw(features["image"], tf.uint8), [given["row_bytes"]])
+
+    files = tf.data.Dataset.from_tensor_slices([str(p) for p in sorted(Path(given["directory"]).glob("*.tfrecord"))])
+    records = tf.data.TFRecordDataset(files.repeat() if repeat else files)
+    if shard:
+        records = records.shard(*shard)
+    return records.map(parse, num_parallel_calls=given["parallel"] or None).batch(given["rows"], drop_remainder=True)
+
+
+def alone(job: Job, dataset: tf.data.Dataset) -> Steps | None:
+    return (element for element in dataset) if job.reads else None
+
+
+def steps(dataset: tf.data.Dataset) -> Steps:
+    yield from dataset
+
+
+def characters_read() -> int:
+    """Bytes that this process has asked the kernel to read, from files above all."""
+    with open("/proc/self/io") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("rchar"))
+
+
+def counted() -> dict[str, int]:
+    return {"read": characters_read(), **core.stats()}
+
+
+def epoch(job: Job, make: Callable[[], tf.data.Dataset]) -> dict[str, int]:
+    """What all ranks together have counted while every rank iterates to the end."""
+    dataset = make()
+    meet(job.comm)
+    before = counted()
+    for _ in dataset:
+        pass
+    mine = counted()
+    meet(job.comm)
+    told = job.comm.allgather({name: count - before[name] for name, count in mine.items()})
+    return {name: sum(counts[name] for counts in told) for name in mine}
+
+
+def main() -> None:
+    job, given = start()
+    if job.reads:
+        write(Path(given["directory"]), given["batches"] * given["rows"], given["row_bytes"])
+    meet(job.comm)
+    distribute = hvdata.distribute_dataset
+    shard = (job.size, job.rank)
+    # (name, kind, elements of the pipeline that a step is, steps)
+    ways: list[tuple[str, str, int, Steps | None]] = [
+        ("pipeline alone", "limit", 1, alone(job, pipeline(given, True))),
+        ("horovod_data, per_rank", "ours", job.size,
+         steps(distribute(lambda: pipeline(given, True), batch="per_rank"))),
+        ("horovod_data, global", "ours", 1, steps(distribute(lambda: pipeline(given, True), batch="global"))),
+        ("all read + shard", "rival", job.size, steps(pipeline(given, True, shard))),
+    ]
+    contestants = [Contestant(job, way[3]) for way in ways]
+    take_turns(job, contestants, given["rounds"], given["seconds"])
+    results = [{"name": name, "kind": kind, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
+               for (name, kind, elements, _), contestant in zip(ways, contestants)]
+
+    dataset_bytes = sum(path.stat().st_size for path in Path(given["directory"]).glob("*.tfrecord"))
+    source = {
+        "pipeline alone": lambda: pipeline(given, False) if job.reads else tf.data.Dataset.range(0),
+        "horovod_data, per_rank": lambda: distribute(lambda: pipeline(given, False), batch="per_rank"),
+        "horovod_data, global": lambda: distribute(lambda: pipeline(given, False), batch="global"),
+        "all read + shard": lambda: pipeline(given, False, shard),
+    }
+    for result in results:
+        result["epoch"] = epoch(job, source[result["name"]])
+        result["times_read"] = result["epoch"]["read"] / dataset_bytes
+    if job.reads:
+        tell(given, results)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The beginning of every job, and how its ranks meet and leave their results."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
+import horovod_data as hvdata
+
+from rivals.setting import Job
+
+NAP = 0.002
+
+
+def start() -> tuple[Job, dict[str, Any]]:
+    """This rank's place, and what the job was given."""
+    hvdata.init()
+    comm = MPI.COMM_WORLD.Dup()
+    return Job(comm.rank, comm.size, comm), json.loads(sys.argv[1])
+
+
+def tell(given: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """Leaves the results; may be called again with more of them."""
+    path = Path(given["out"])
+    path.with_suffix(".new").write_text(json.dumps(results))
+    os.replace(path.with_suffix(".new"), path)
+
+
+def meet(comm: Any) -> None:
+    """A barrier that leaves the cores to others."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(NAP)
+
+
+def cpu_seconds() -> float:
+    """User and system time of all threads of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step of pure computation, with delivered batches and with one that lies in memory.
+
+Given: bytes (a list), milliseconds (of a step, about). One process reads, one trains, on one thread: two cores will do.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ranks.start import start, tell
+import horovod_data as hvdata
+import tensorflow as tf
+from rivals.setting import Batch
+
+WIDTH = 512
+
+
+def main() -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    _, given = start()
+    delivered = {size: hvdata.distribute_dataset(Batch(size).own, batch="per_rank") for size in given["bytes"]}
+    hvdata.serve()
+
+    weights = tf.random.normal([WIDTH, WIDTH]) / WIDTH**0.5
+
+    @tf.function(reduce_retracing=True)
+    def step(batch: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
+        state = weights + batch[0, 0]
+        for _ in tf.range(times):
+            state = tf.matmul(state, weights)
+        return state[0, 0]
+
+    def seconds(batch: tf.Tensor, times: tf.Tensor) -> float:
+        began = time.perf_counter()
+        step(batch, times).numpy()
+        return time.perf_counter() - began
+
+    memory = {size: tf.random.uniform([32, size // 128]) for size in given["bytes"]}
+    some = next(iter(memory.values()))
+    seconds(some, tf.constant(10))
+    times = tf.constant(max(1, round(10 * given["milliseconds"] / 1e3 / seconds(some, tf.constant(10)))))
+    steps = max(5, round(given["seconds"] / (given["milliseconds"] / 1e3)))
+    results = []
+    for size, dataset in delivered.items():
+        elements = iter(dataset)
+        rounds: dict[str, list[float]] = {"delivered": [], "memory": []}
+        for turn in range(1 + given["rounds"]):  # the first warms up
+            for name, values in rounds.items():
+                began = time.perf_counter()
+                for _ in range(steps):
+                    step(next(elements) if name == "delivered" else memory[size], times).numpy()
+                if turn:
+                    values.append((time.perf_counter() - began) / steps)
+        del elements
+        results.append({"bytes": size, **rounds})
+    tell(given, results)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()

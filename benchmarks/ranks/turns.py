@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contestants of one job, measured in turns, round after round.
+
+A rank notes when it has its first tensor after a few untimed steps and when it has its last; a round lasts from the
+first rank's first to the last rank's last, so that what was buffered before it gains nobody anything. All ranks are on
+one machine and share its clock. The processor time is that of all ranks, untimed steps included.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Generator
+from typing import Any
+
+import tensorflow as tf
+
+from ranks.start import cpu_seconds, meet
+from rivals.setting import Job
+
+UNTIMED = 4  # more than anybody's window of steps under way
+FEWEST = 24  # timed steps of a round: many more than the window, by which ranks may be apart
+
+Steps = Generator[tf.Tensor, None, None]
+
+
+class Contestant:
+    """`steps`: an endless iterator of this rank's tensors, with two axes; None: this rank takes no part.
+    `own_rows`: whether the tensors must hold the number of their rank.
+    """
+
+    def __init__(self, job: Job, steps: Steps | None, own_rows: bool = False) -> None:
+        self.job, self.own_rows = job, own_rows
+        self.count = 0  # steps of a round
+        self.seconds: list[float] = []
+        self.cpu: list[float] = []
+        self.error = ""
+        self._steps = steps
+
+    def run(self, count: int) -> tuple[float, float]:
+        """Makes `count` steps; the seconds that they took the job, and the processor's seconds."""
+        meet(self.job.comm)
+        used = cpu_seconds()
+        first = last = None
+        problem = ""
+        try:
+            if self._steps is not None:
+                for _ in range(UNTIMED):
+                    next(self._steps)
+                first = time.monotonic()
+                for _ in range(count):
+                    tensor = next(self._steps)
+                    view = memoryview(tensor)
+                    view[0, 0], view[-1, -1]
+                last = time.monotonic()
+                if self.own_rows and {view[0, 0], view[-1, -1]} != {float(self.job.rank)}:
+                    problem = f"rank {self.job.rank} got rows of another rank"
+        except (RuntimeError, tf.errors.OpError) as error:
+            problem = f"rank {self.job.rank}: {error}"
+        meet(self.job.comm)
+        told = self.job.comm.allgather((first, last, cpu_seconds() - used, problem))
+        self.error = next((problem for *_, problem in told if problem), "")
+        times = [(first, last) for first, last, *_ in told if first is not None and last is not None]
+        elapsed = max(last for _, last in times) - min(first for first, _ in times) if times else 0.0
+        return elapsed, sum(used for _, _, used, _ in told)
+
+    def settle(self, seconds: float) -> None:
+        """Warms up, and finds the steps that take `seconds`."""
+        count = FEWEST // 2
+        while not self.error:
+            took, _ = self.run(count)
+            rate = count / max(took, 1e-6)
+            if took > seconds / 2 or count > FEWEST and took > seconds / 4:
+                self.count = max(FEWEST, round(rate * seconds))
+                return
+            count = min(count * 8, round(rate * seconds) + 1)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None
+
+    def told(self) -> dict[str, Any]:
+        """`cpu_steps`: the steps whose processor time `cpu` is."""
+        return {"steps": self.count, "seconds": self.seconds, "cpu_steps": self.count + UNTIMED, "cpu": self.cpu,
+                "error": self.error}
+
+
+def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: float) -> None:
+    for contestant in contestants:
+        contestant.settle(seconds)
+    # A full collection walks all objects of TensorFlow for a third of a second, and stalls whoever has its turn.
+    gc.collect()
+    gc.freeze()
+    for _ in range(rounds):
+        for contestant in contestants:
+            if not contestant.error:
+                elapsed, cpu = contestant.run(contestant.count)
+                contestant.seconds.append(elapsed)
+                contestant.cpu.append(cpu)
+    for contestant in contestants:
+        meet(job.comm)
+        contestant.close()

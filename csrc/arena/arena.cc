@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/arena.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvdata {
+namespace {
+
+// Memory is taken from the system in pieces of this size: setting it aside for each batch would cost a call per batch.
+constexpr uint64_t kChunk = 32 << 20;
+
+}  // namespace
+
+std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t lanes, std::string* why) {
+  Segment segment;
+  segment.lanes = lanes;
+  segment.arena = bytes / Segment::kPage * Segment::kPage;
+  std::shared_ptr<Region> region = Region::Create("horovod_data", segment.Size(), why);
+  if (!region) return nullptr;
+  if (!region->Reserve(0, segment.ArenaAt())) {
+    *why = "the system has no memory for " + std::to_string(segment.ArenaAt() >> 10) + " KiB of shared lanes";
+    return nullptr;
+  }
+  return std::shared_ptr<Arena>(new Arena(segment, std::move(region)));
+}
+
+Arena::Arena(const Segment& segment, std::shared_ptr<Region> region)
+    : segment_(segment),
+      region_(std::move(region)),
+      data_(region_->data() + segment.ArenaAt()),
+      slots_(segment.SlotsIn(region_->data())),
+      heap_(segment.arena) {}
+
+char* Arena::Allocate(uint64_t bytes, For purpose) {
+  if (InForkedChild()) return nullptr;
+  const uint64_t size = Heap::Rounded(std::max<uint64_t>(bytes, 1));
+  std::lock_guard<std::mutex> lock(mu_);
+  CollectLocked();
+  const bool pipeline = purpose == For::kPipeline;
+  const bool slot_left = !free_slots_.empty() || offset_of_.size() < Slots::kCount;
+  std::optional<uint64_t> offset;
+  if (slot_left && (!pipeline || waiting_ + size <= segment_.arena / 2)) offset = heap_.Take(size);
+  if (offset && !ReserveLocked(*offset + size)) {
+    heap_.Give(*offset, size);
+    offset.reset();
+  }
+  if (!offset) {
+    ++refused_;
+    return nullptr;
+  }
+  uint32_t slot;
+  if (free_slots_.empty()) {
+    slot = static_cast<uint32_t>(offset_of_.size());
+    offset_of_.push_back(0);
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  offset_of_[slot] = *offset;
+  pieces_[*offset] = {size, slot, pipeline};
+  taken_ += size;
+  if (pipeline) waiting_ += size;
+  slots_->Begin(slot);
+  return data_ + *offset;
+}
+
+void Arena::Free(const char* memory) {
+  if (InForkedChild()) return;
+  uint32_t slot;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    slot = FindLocked(memory)->second.slot;
+  }
+  slots_->Drop(slot);
+}
+
+std::optional<Arena::Place> Arena::Share(const char* memory) {
+  if (!Contains(memory)) return std::nullopt;
+  std::lock_guard<std::mutex> lock(mu_);
+  Piece& piece = FindLocked(memory)->second;
+  if (std::exchange(piece.waits, false)) waiting_ -= piece.size;
+  slots_->Use(piece.slot);
+  return Place{piece.slot, static_cast<uint64_t>(memory - data_)};
+}
+
+Arena::Usage Arena::Read() {
+  std::lock_guard<std::mutex> lock(mu_);
+  CollectLocked();
+  return {taken_, reserved_, refused_};
+}
+
+void Arena::Trim() {
+  std::lock_guard<std::mutex> lock(mu_);
+  CollectLocked();
+  for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
+  reserved_ = 0;
+  for (const auto& [offset, piece] : pieces_) reserved_ = std::max(reserved_, offset + piece.size);
+}
+
+Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
+  return std::prev(pieces_.upper_bound(static_cast<uint64_t>(memory - data_)));
+}
+
+void Arena::CollectLocked() {
+  slots_->TakeReturned([this](uint32_t slot) {
+    if (slot >= offset_of_.size()) return;
+    const auto piece = pieces_.find(offset_of_[slot]);
+    if (piece == pieces_.end() || piece->second.slot != slot) return;
+    heap_.Give(piece->first, piece->second.size);
+    taken_ -= piece->second.size;
+    if (piece->second.waits) waiting_ -= piece->second.size;
+    pieces_.erase(piece);
+    free_slots_.push_back(slot);
+  });
+}
+
+// Memory up to `end` is there. Once the system has refused, it is not asked again: each attempt would cost as much as
+// it could bring.
+bool Arena::ReserveLocked(uint64_t end) {
+  if (end <= reserved_) return true;
+  if (short_of_memory_) return false;
+  const uint64_t wanted = std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk);
+  if (!region_->Reserve(segment_.ArenaAt() + reserved_, wanted - reserved_)) {
+    short_of_memory_ = true;
+    return false;
+  }
+  reserved_ = wanted;
+  return true;
+}
+
+std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {
+  std::shared_ptr<Region> region = Region::Attach(fd, segment.Size(), segment.ArenaAt(), why);
+  if (!region) return nullptr;
+  return std::shared_ptr<ArenaView>(new ArenaView(segment, std::move(region)));
+}
+
+bool ArenaView::Adopt(const Arena::Place& place, uint64_t bytes, const char** data,
+                      std::shared_ptr<const void>* owner) {
+  if (place.slot >= Slots::kCount || place.offset > segment_.arena || bytes > segment_.arena - place.offset) return false;
+  *data = region_->data() + segment_.ArenaAt() + place.offset;
+  owner->reset(static_cast<const void*>(*data), [view = shared_from_this(), slot = place.slot](const void*) {
+    if (!InForkedChild()) view->slots_->Drop(slot);
+  });
+  return true;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reader's end of the memory that it shares with the trainers on its host. Only the reader allocates; nobody ever
+// waits for a slot.
+#ifndef HOROVOD_DATA_ARENA_ARENA_H_
+#define HOROVOD_DATA_ARENA_ARENA_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/heap.h"
+#include "arena/region.h"
+#include "arena/segment.h"
+
+namespace hvdata {
+
+class Arena {
+ public:
+  // `bytes` for batches, lanes for `lanes` trainers. Null, and why, if the system refuses.
+  static std::shared_ptr<Arena> Create(uint64_t bytes, uint32_t lanes, std::string* why);
+
+  const Segment& segment() const { return segment_; }
+  int fd() const { return region_->fd(); }
+  SharedLane* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+
+  // What memory is wanted for. Elements that the pipeline makes and nobody has been dealt yet get no more than half of
+  // the arena, so that buffers and caches in the pipeline never take the room that the copies of others need.
+  enum class For { kPipeline, kCopy };
+
+  // Memory, aligned to 256 bytes, used once: by the caller, until Free. Null when there is no room. Never waits.
+  char* Allocate(uint64_t bytes, For purpose);
+  // The caller's use is over. Others may go on using the memory. Nothing happens in a forked child.
+  void Free(const char* memory);
+
+  bool Contains(const char* memory) const {
+    return memory >= data_ && memory < data_ + segment_.arena;
+  }
+
+  struct Place {
+    uint32_t slot;
+    uint64_t offset;
+  };
+  // Adds a use, a trainer's, of the slot that `memory` lies in, and says where that is; nothing if it is none of ours.
+  std::optional<Place> Share(const char* memory);
+
+  struct Usage {
+    uint64_t taken = 0;     // bytes in slots, whoever uses them
+    uint64_t reserved = 0;  // bytes of memory that the kernel has set aside
+    uint64_t refused = 0;   // allocations that found no room
+  };
+  Usage Read();
+
+  // Gives the memory of free slots back to the system.
+  void Trim();
+
+ private:
+  struct Piece {
+    uint64_t size;
+    uint32_t slot;
+    bool waits;  // made by the pipeline and not dealt yet
+  };
+  using Pieces = std::map<uint64_t, Piece>;
+
+  Arena(const Segment& segment, std::shared_ptr<Region> region);
+
+  Pieces::iterator FindLocked(const char* memory);
+  void CollectLocked();
+  bool ReserveLocked(uint64_t end);
+
+  const Segment segment_;
+  const std::shared_ptr<Region> region_;
+  char* const data_;
+  Slots* const slots_;
+
+  std::mutex mu_;
+  Heap heap_;
+  Pieces pieces_;                      // taken, by offset
+  std::vector<uint64_t> offset_of_;    // by slot
+  std::vector<uint32_t> free_slots_;   // of those used so far
+  uint64_t waiting_ = 0, taken_ = 0, reserved_ = 0, refused_ = 0;
+  bool short_of_memory_ = false;       // the system would not give us more than reserved_
+};
+
+// A trainer's end: another process's arena.
+class ArenaView : public std::enable_shared_from_this<ArenaView> {
+ public:
+  // `fd` is closed. Null, and why, if it can't be mapped.
+  static std::shared_ptr<ArenaView> Attach(int fd, const Segment& segment, std::string* why);
+
+  SharedLane* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+
+  // `bytes` bytes at a place that the reader has told us; the use ends with the last copy of `owner`, which may outlive
+  // everything else here. False if that is nowhere in the arena.
+  bool Adopt(const Arena::Place& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
+
+ private:
+  ArenaView(const Segment& segment, std::shared_ptr<Region> region)
+      : segment_(segment), region_(std::move(region)), slots_(segment.SlotsIn(region_->data())) {}
+
+  const Segment segment_;
+  const std::shared_ptr<Region> region_;
+  Slots* const slots_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ARENA_ARENA_H_

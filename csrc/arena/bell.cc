@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/bell.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace hvdata {
+namespace {
+
+// Not FUTEX_PRIVATE: the other side may be another process.
+void Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+// Both sides write one word and then read the other, so at least one of them sees what the other wrote: that takes
+// sequential consistency, the default order.
+void Bell::Ring() {
+  rung.fetch_add(1);
+  if (sleepers.load() > 0) Futex(&rung, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Bell::Sleep(uint32_t seen, std::chrono::nanoseconds most) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+  timespec timeout;
+  timeout.tv_sec = static_cast<time_t>(seconds.count());
+  timeout.tv_nsec = static_cast<long>((most - seconds).count());
+  sleepers.fetch_add(1);
+  if (rung.load() == seen) Futex(&rung, FUTEX_WAIT, seen, &timeout);
+  sleepers.fetch_sub(1);
+}
+
+}  // namespace hvdata

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a thread sleeps until another thread, of this process or of another one on the host, has news for it: a counter in
+// shared memory and a futex on it. Ringing costs no system call while nobody sleeps.
+#ifndef HOROVOD_DATA_ARENA_BELL_H_
+#define HOROVOD_DATA_ARENA_BELL_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace hvdata {
+
+struct Bell {
+  alignas(64) std::atomic<uint32_t> rung{0};
+  std::atomic<uint32_t> sleepers{0};
+
+  void Ring();
+  // Sleeps until the bell has been rung since it read `seen`, or for `most`; may return early.
+  void Sleep(uint32_t seen, std::chrono::nanoseconds most);
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ARENA_BELL_H_

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/handover.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+namespace hvdata {
+namespace {
+
+constexpr size_t kMostFds = 4;
+constexpr int kBacklog = 4096;  // more than ranks fit on a host
+
+// A name that begins with a zero byte is no file's name.
+socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
+  std::memset(address, 0, sizeof *address);
+  address->sun_family = AF_UNIX;
+  const size_t size = std::min(name.size(), sizeof address->sun_path - 1);
+  std::memcpy(address->sun_path + 1, name.data(), size);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+}
+
+std::string RandomName() {
+  unsigned char random[16];
+  if (getrandom(random, sizeof random, 0) != sizeof random) return "";
+  std::string name;
+  for (const unsigned char byte : random) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+}  // namespace
+
+Handover::Handover(Handover&& other) noexcept : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_) {}
+
+Handover& Handover::operator=(Handover&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(deadline_, other.deadline_);
+  return *this;
+}
+
+Handover::~Handover() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Handover Handover::To(const std::string& name, Deadline deadline) {
+  const int fd = name.empty() ? -1 : NewSocket();
+  if (fd < 0) return Handover();
+  sockaddr_un address;
+  const socklen_t size = AbstractAddress(name, &address);
+  // EAGAIN: the listener's backlog is full for the moment.
+  while (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    if ((errno != EAGAIN && errno != EINTR) || std::chrono::steady_clock::now() > deadline) {
+      close(fd);
+      return Handover();
+    }
+    usleep(1000);
+  }
+  return Handover(fd, deadline);
+}
+
+bool Handover::Ready(short events) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
+    pollfd p{fd_, events, 0};
+    const int ready = poll(&p, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready > 0) return (p.revents & events) != 0;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+bool Handover::Send(const void* bytes, size_t size, const std::vector<int>& fds) {
+  if (!ok() || fds.size() > kMostFds || !Ready(POLLOUT)) return false;
+  iovec part{const_cast<void*>(bytes), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  return sendmsg(fd_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+}
+
+bool Handover::Receive(void* bytes, size_t size, size_t count, std::vector<int>* fds) {
+  fds->clear();
+  if (!ok() || !Ready(POLLIN)) return false;
+  iovec part{bytes, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t received = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (received >= 0) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      const size_t n = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      const size_t before = fds->size();
+      fds->resize(before + n);
+      std::memcpy(fds->data() + before, CMSG_DATA(header), n * sizeof(int));
+    }
+  }
+  if (received == static_cast<ssize_t>(size) && fds->size() == count) return true;
+  for (const int fd : *fds) close(fd);
+  fds->clear();
+  return false;
+}
+
+Listener::Listener() : fd_(NewSocket()) {
+  if (fd_ < 0) return;
+  const std::string name = RandomName();
+  sockaddr_un address;
+  const socklen_t size = AbstractAddress(name, &address);
+  if (name.empty() || bind(fd_, reinterpret_cast<const sockaddr*>(&address), size) != 0 || listen(fd_, kBacklog) != 0) {
+    return;
+  }
+  name_ = name;
+}
+
+Listener::~Listener() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Handover Listener::Accept(Handover::Deadline deadline) {
+  Handover waiting(fd_, deadline);
+  while (fd_ >= 0 && waiting.Ready(POLLIN)) {
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) continue;
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) {
+      waiting.fd_ = -1;  // stays ours
+      return Handover(fd, deadline);
+    }
+    close(fd);
+  }
+  waiting.fd_ = -1;
+  return Handover();
+}
+
+}  // namespace hvdata

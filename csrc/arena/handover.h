@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands descriptors of shared memory to other processes of the same user on the host: over a Unix socket with an abstract,
+// random name, which leaves no file behind.
+#ifndef HOROVOD_DATA_ARENA_HANDOVER_H_
+#define HOROVOD_DATA_ARENA_HANDOVER_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace hvdata {
+
+// One end of a connection. All waits end at the deadline that it was made with.
+class Handover {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  Handover() = default;
+  Handover(Handover&& other) noexcept;
+  Handover& operator=(Handover&& other) noexcept;
+  ~Handover();
+
+  // To the process that listens under `name`.
+  static Handover To(const std::string& name, Deadline deadline);
+
+  bool ok() const { return fd_ >= 0; }
+  // A few bytes and descriptors, which stay the caller's.
+  bool Send(const void* bytes, size_t size, const std::vector<int>& fds);
+  // Exactly `size` bytes and `count` descriptors, from then on the caller's.
+  bool Receive(void* bytes, size_t size, size_t count, std::vector<int>* fds);
+
+ private:
+  friend class Listener;
+  Handover(int fd, Deadline deadline) : fd_(fd), deadline_(deadline) {}
+  bool Ready(short events);
+
+  int fd_ = -1;
+  Deadline deadline_;
+};
+
+class Listener {
+ public:
+  Listener();
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // 32 random hexadecimal digits; empty if the system has no such sockets.
+  const std::string& name() const { return name_; }
+  // The next process that calls; those of other users are turned away. Not ok() when none came in time.
+  Handover Accept(Handover::Deadline deadline);
+
+ private:
+  int fd_ = -1;
+  std::string name_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ARENA_HANDOVER_H_

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/region.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+namespace hvdata {
+namespace {
+
+std::atomic<bool> forked{false};
+
+void WatchForks() {
+  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  (void)installed;
+}
+
+std::string Failed(const char* call) { return std::string(call) + " failed: " + std::strerror(errno); }
+
+}  // namespace
+
+bool InForkedChild() { return forked.load(std::memory_order_relaxed); }
+
+std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std::string* why) {
+  WatchForks();
+  const int fd = memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) {
+    *why = Failed("memfd_create");
+    return nullptr;
+  }
+  // Nobody else may open it through /proc/PID/fd either.
+  if (fchmod(fd, S_IRUSR | S_IWUSR) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    *why = Failed("sizing shared memory");
+    close(fd);
+    return nullptr;
+  }
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    *why = Failed("mmap");
+    close(fd);
+    return nullptr;
+  }
+  return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, fd));
+}
+
+std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_only_from, std::string* why) {
+  WatchForks();
+  struct stat status;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) != bytes || seals < 0 ||
+      (seals & F_SEAL_SHRINK) == 0) {
+    *why = "the descriptor handed over is not the shared memory that was announced";
+    close(fd);
+    return nullptr;
+  }
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) *why = Failed("mmap");
+  close(fd);
+  if (data == MAP_FAILED) return nullptr;
+  if (read_only_from < bytes) {
+    mprotect(static_cast<char*>(data) + read_only_from, bytes - read_only_from, PROT_READ);
+  }
+  return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, -1));
+}
+
+Region::~Region() {
+  munmap(data_, size_);
+  if (fd_ >= 0) close(fd_);
+}
+
+bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
+  int failed;
+  do {
+    failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (failed != 0 && errno == EINTR);
+  return failed == 0;
+}
+
+void Region::Release(uint64_t offset, uint64_t bytes) const {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
+  if (begin < end) madvise(data_ + begin, end - begin, MADV_REMOVE);
+}
+
+}  // namespace hvdata

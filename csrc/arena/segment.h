@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lies where in the memory that a reader shares with the trainers on its host:
+//   the slots' counters | a lane for each trainer | batches
+#ifndef HOROVOD_DATA_ARENA_SEGMENT_H_
+#define HOROVOD_DATA_ARENA_SEGMENT_H_
+
+#include <cstdint>
+
+#include "arena/ring.h"
+#include "arena/slots.h"
+
+namespace hvdata {
+
+// Down go shares, small payloads with them; up go words about them.
+using DownRing = Ring<256 << 10>;
+using UpRing = Ring<64 << 10>;
+
+struct SharedLane {
+  DownRing down;
+  UpRing up;
+};
+
+struct Segment {
+  uint32_t lanes = 0;
+  uint64_t arena = 0;  // bytes for batches
+
+  static constexpr uint64_t kPage = 64 << 10;  // the largest page of a common machine
+
+  uint64_t ArenaAt() const { return (sizeof(Slots) + lanes * sizeof(SharedLane) + kPage - 1) / kPage * kPage; }
+  uint64_t Size() const { return ArenaAt() + arena; }
+
+  Slots* SlotsIn(char* memory) const { return reinterpret_cast<Slots*>(memory); }
+  SharedLane* LaneIn(char* memory, uint32_t lane) const {
+    return reinterpret_cast<SharedLane*>(memory + sizeof(Slots)) + lane;
+  }
+};
+static_assert(sizeof(Slots) % alignof(SharedLane) == 0, "lanes follow the slots");
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ARENA_SEGMENT_H_

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of this process: how it comes to be, and what there is to say when it is not there.
+#include <pthread.h>
+
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace hvdata {
+namespace {
+
+// Never destroyed: a process that exits without shutdown(), or a forked child, must not join a thread from a static
+// destructor.
+struct Process {
+  std::mutex mu;
+  std::shared_ptr<Engine> engine;
+  EngineState state = EngineState::kNone;
+  std::string broken;
+};
+
+Process& ThisProcess() {
+  static Process* const process = new Process;
+  return *process;
+}
+
+std::atomic<bool> forked{false};
+MakeLanding make_landing = nullptr;  // set while the library is loaded
+
+void WatchForks() {
+  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  (void)installed;
+}
+
+Collectives CollectivesOf(MPI_Comm comm) {
+  int size = 0;
+  MPI_Comm_size(comm, &size);
+  const auto n = static_cast<size_t>(size);
+  Collectives collectives;
+  collectives.gather = [comm, n](const std::string& mine) {
+    std::string all(mine.size() * n, '\0');
+    const auto each = static_cast<int>(mine.size());
+    MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm);
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
+    return texts;
+  };
+  collectives.swap = [comm, n](const std::vector<uint8_t>& mine) {
+    std::vector<uint8_t> theirs(n);
+    MPI_Alltoall(mine.data(), 1, MPI_UINT8_T, theirs.data(), 1, MPI_UINT8_T, comm);
+    return theirs;
+  };
+  return collectives;
+}
+
+}  // namespace
+
+Outcome ShutDownOutcome() {
+  return {kFailedPrecondition, "horovod_data has been shut down on this rank: call horovod_data.init() to start again"};
+}
+
+void SetMakeLanding(MakeLanding make) { make_landing = make; }
+MakeLanding GetMakeLanding() { return make_landing; }
+
+Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
+  WatchForks();
+  int self = 0;
+  MPI_Comm own = MPI_COMM_NULL;
+  if (MPI_Comm_rank(comm, &self) != MPI_SUCCESS || MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
+    return {kInternal, "MPI could not duplicate the communicator given to init()"};
+  }
+  MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+  const int64_t pid = getpid();
+  int64_t mine[2] = {pid, static_cast<int64_t>(ProcessStartTime(pid))};
+  std::vector<int64_t> all(2 * roles.size());
+  if (MPI_Allgather(mine, 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, own) != MPI_SUCCESS) {
+    return {kInternal, "MPI could not exchange process numbers in init()"};
+  }
+  for (size_t i = 0; i < roles.size(); ++i) {
+    roles[i].pid = all[2 * i];
+    roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
+  }
+  World world = World::Of(self, std::move(roles));
+  auto links = std::make_unique<Links>(world, settings.payload, settings.arena_bytes, CollectivesOf(own));
+  std::shared_ptr<Engine> engine(new Engine(std::move(world), own, settings, std::move(links)));
+  Process& process = ThisProcess();
+  std::shared_ptr<Engine> before;
+  std::lock_guard<std::mutex> lock(process.mu);
+  before = std::exchange(process.engine, engine);
+  process.state = EngineState::kRunning;
+  return {};
+}
+
+std::shared_ptr<Engine> Engine::Current() {
+  if (forked) return nullptr;
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  return process.engine;
+}
+
+EngineState Engine::State() {
+  if (forked) return EngineState::kForked;
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  return process.state;
+}
+
+Outcome Engine::NotRunning() {
+  switch (State()) {
+    case EngineState::kNone:
+      return {kFailedPrecondition, "horovod_data is not initialized: call horovod_data.init() first"};
+    case EngineState::kForked:
+      return {kFailedPrecondition,
+              "this is a forked child of a process that uses horovod_data; MPI does not survive a fork. Use the "
+              "'spawn' start method, or fork before init()"};
+    case EngineState::kBroken: {
+      std::lock_guard<std::mutex> lock(ThisProcess().mu);
+      return {kUnavailable, ThisProcess().broken};
+    }
+    default:
+      return ShutDownOutcome();
+  }
+}
+
+void Engine::NoteShutDown() {
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  if (process.engine.get() == this && process.state == EngineState::kRunning) process.state = EngineState::kShutDown;
+}
+
+void Engine::NoteBroken(const std::string& why) {
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mu);
+  if (process.engine.get() != this || process.state != EngineState::kRunning) return;
+  process.state = EngineState::kBroken;
+  process.broken = why;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/post.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "engine/counters.h"
+#include "engine/log.h"
+#include "transport/placement.h"
+
+namespace hvdata {
+
+using wire::Component;
+using wire::Header;
+using wire::Where;
+
+namespace {
+
+bool DebugWanted() {
+  const char* value = std::getenv("HOROVOD_DATA_DEBUG");
+  return value != nullptr && std::string(value) == "1";
+}
+
+uint64_t PayloadOf(const Header& header) {
+  uint64_t bytes = 0;
+  for (const Component& component : header.components) bytes += component.bytes;
+  return bytes;
+}
+
+class ArenaMemory : public SharedMemory {
+ public:
+  explicit ArenaMemory(Arena* arena) : arena_(arena) {}
+  bool Share(const Block& block, Component* component) override {
+    const auto place = arena_->Share(block.data);
+    if (!place) return false;
+    component->slot = place->slot;
+    component->offset = place->offset;
+    return true;
+  }
+
+ private:
+  Arena* const arena_;
+};
+
+void CountPlaces(const Header& header) {
+  for (const Component& component : header.components) {
+    Add(component.where == Where::kArena    ? &Count().sent_arena
+        : component.where == Where::kInline ? &Count().sent_inline
+                                            : &Count().sent_message,
+        component.bytes);
+  }
+}
+
+}  // namespace
+
+struct Post::Line {
+  explicit Line(Link* l) : link(l) {}
+  Link* const link;
+  std::mutex sending;
+  uint64_t sent = 0;  // under sending
+  // Under fetching_.
+  uint64_t next = 1;                                    // the sequence number to deliver next
+  std::map<uint64_t, std::pair<Header, BundlePtr>> early;  // came before others that were sent before them
+};
+
+Post::Post(int self, std::unique_ptr<Links> links, Ways ways)
+    : self_(self), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
+  for (const auto& link : links_->all()) {
+    lines_.push_back(std::make_unique<Line>(link.get()));
+    by_member_.resize(std::max(by_member_.size(), static_cast<size_t>(link->member()) + 1));
+    by_member_[static_cast<size_t>(link->member())] = lines_.back().get();
+  }
+}
+
+Post::~Post() = default;
+
+Doorbell Post::sink_door(uint32_t channel) {
+  return {links_->sink_bell(channel), lines_.empty() ? std::function<void()>() : [this] { Fetch(); }};
+}
+
+Doorbell Post::source_door(uint32_t channel) {
+  return {links_->source_bell(channel), lines_.empty() ? std::function<void()>() : [this] { Fetch(); }};
+}
+
+// ---- Out.
+
+void Post::Send(int member, Parcel parcel) {
+  Line* const line = LineTo(member);
+  Header& header = parcel.header;
+  if (line == nullptr) {
+    PlacePayloads(&parcel, nullptr);
+    CountPlaces(header);
+    Trace(member, header);
+    ways_.send_by_mpi(member, std::move(parcel));
+    return;
+  }
+  ArenaMemory memory(arena());
+  PlacePayloads(&parcel, line->link->reads_here() ? &memory : nullptr);
+  CountPlaces(header);
+  bool all_here = true;
+  for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;
+  const uint32_t channel = header.channel;
+  {
+    std::lock_guard<std::mutex> lock(line->sending);
+    header.sequence = ++line->sent;
+    Trace(member, header);
+    if (all_here) {
+      const std::string front = wire::Encode(header);
+      std::vector<std::string_view> parts{front};
+      for (size_t i = 0; i < header.components.size(); ++i) {
+        if (header.components[i].where == Where::kInline) parts.emplace_back(parcel.blocks[i].data, parcel.blocks[i].size);
+      }
+      all_here = line->link->Put(parts);
+      if (!all_here) Add(&Count().ring_full, 1);
+    }
+    if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
+  }
+  line->link->Ring(channel);
+}
+
+void Post::Settle(int member, std::vector<Block>* blocks) {
+  Arena* const shared = arena();
+  if (shared == nullptr || (member >= 0 && LineTo(member) == nullptr)) return;
+  const bool always = links_->payload() == Payload::kArena;
+  InlineBudget budget;
+  for (Block& block : *blocks) {
+    if (block.size == 0 || shared->Contains(block.data) || (!always && budget.Spend(block.size))) continue;
+    char* const copy = shared->Allocate(block.size, Arena::For::kCopy);
+    if (copy == nullptr) {
+      SayFull();
+      continue;
+    }
+    std::memcpy(copy, block.data, block.size);
+    Add(&Count().copied_to_arena, block.size);
+    block.owner = std::shared_ptr<const void>(static_cast<const void*>(copy), [keep = links_->shared_arena()](const void* data) {
+      keep->Free(static_cast<const char*>(data));
+    });
+    block.data = copy;
+  }
+}
+
+void Post::SayFull() {
+  if (said_full_.exchange(true)) return;
+  const Arena::Usage usage = arena()->Read();
+  Log("[member " + std::to_string(self_) + "] the shared memory for batches is full (" + std::to_string(usage.taken >> 20) + " MiB of " +
+      std::to_string(arena()->segment().arena >> 20) + " MiB in use): what finds no room travels as messages. It holds "
+      "the batches that trainers keep, and those of the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size");
+}
+
+// HOROVOD_DATA_DEBUG=1: one line for each parcel.
+void Post::Trace(int member, const Header& header) const {
+  if (!debug_) return;
+  std::fprintf(stderr,
+               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 " step %" PRIu64 ", %zu components, %" PRIu64
+               " bytes\n",
+               self_, member, wire::KindName(header.kind), header.channel, header.epoch, header.step,
+               header.components.size(), PayloadOf(header));
+}
+
+// ---- In.
+
+void Post::Fetch() {
+  for (const auto& line : lines_) {
+    if (line->link->Empty()) continue;
+    std::lock_guard<std::mutex> lock(fetching_);
+    bool broken = false;
+    while (!broken_ && line->link->Take([&](std::string_view record) { TakeRecord(line.get(), record); }, &broken)) {
+    }
+    if (broken) Break("what lies in the ring from member " + std::to_string(line->link->member()) + " is no record");
+  }
+}
+
+void Post::TakeRecord(Line* line, std::string_view record) {
+  Header header;
+  std::string_view payload;
+  std::string error;
+  if (!wire::Decode(record, &header, &payload, &error)) {
+    Break("a record from member " + std::to_string(line->link->member()) + " can't be read: " + error);
+    return;
+  }
+  Landing landing;
+  if (!header.components.empty()) {
+    landing = Place(line->link->member(), header);
+    for (size_t i = 0; i < header.components.size(); ++i) {
+      if (header.components[i].where != Where::kInline) continue;
+      const uint64_t bytes = header.components[i].bytes;
+      if (bytes > 0) std::memcpy(landing.places[i], payload.data(), bytes);
+      payload.remove_prefix(bytes);
+    }
+  }
+  InOrder(line, std::move(header), std::move(landing.owner));
+}
+
+Landing Post::Place(int member, const Header& header) {
+  std::vector<Block> found(header.components.size());
+  Line* const line = LineTo(member);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Component& component = header.components[i];
+    if (component.where != Where::kArena || line == nullptr || line->link->view() == nullptr) continue;
+    if (line->link->view()->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
+      found[i].size = component.bytes;
+    }
+  }
+  return ways_.make_landing(header.components, std::move(found));
+}
+
+void Post::Arrived(int member, Header header, Landing landing) {
+  Line* const line = LineTo(member);
+  if (line == nullptr || header.sequence == 0) {
+    ways_.deliver(member, std::move(header), std::move(landing.owner));
+    return;
+  }
+  std::lock_guard<std::mutex> lock(fetching_);
+  InOrder(line, std::move(header), std::move(landing.owner));
+}
+
+void Post::InOrder(Line* line, Header header, BundlePtr bundle) {
+  const int member = line->link->member();
+  if (header.sequence != line->next) {
+    const uint64_t sequence = header.sequence;
+    line->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
+    return;
+  }
+  ++line->next;
+  ways_.deliver(member, std::move(header), std::move(bundle));
+  for (auto at = line->early.begin(); at != line->early.end() && at->first == line->next; at = line->early.erase(at)) {
+    ++line->next;
+    ways_.deliver(member, std::move(at->second.first), std::move(at->second.second));
+  }
+}
+
+void Post::Break(const std::string& what) {
+  if (std::exchange(broken_, true)) return;
+  ways_.broken(what + ". No more batches can be moved: look for the first error that any rank printed");
+}
+
+Post::Line* Post::LineTo(int member) const {
+  const auto m = static_cast<size_t>(member);
+  return m < by_member_.size() ? by_member_[m] : nullptr;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The post office of a process: every parcel to and from another process passes here. Between processes of one host that
+// have a link, headers and small payloads go through its rings and large ones stay in the arena; everything else goes by
+// MPI. Whichever way they took, parcels of one sender are delivered in the order in which they were sent.
+#ifndef HOROVOD_DATA_ENGINE_POST_H_
+#define HOROVOD_DATA_ENGINE_POST_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/links.h"
+#include "engine/share.h"
+#include "transport/parcel.h"
+#include "wire/header.h"
+
+namespace hvdata {
+
+// Memory for a share that comes in. found[i] is where component i lies already (kArena); elsewhere it is empty.
+using MakeLanding = Landing (*)(const std::vector<wire::Component>&, std::vector<Block> found);
+
+class Post {
+ public:
+  struct Ways {
+    std::function<void(int member, Parcel)> send_by_mpi;
+    MakeLanding make_landing;
+    std::function<void(int member, wire::Header, BundlePtr)> deliver;
+    std::function<void(const std::string& what)> broken;
+  };
+
+  Post(int self, std::unique_ptr<Links> links, Ways ways);
+  ~Post();
+
+  // From any thread; never waits.
+  void Send(int member, Parcel parcel);
+
+  // Copies into shared memory, once, what Send would otherwise have MPI carry to `member` (-1: to anybody on this host).
+  // Leaves alone what is there already, what is small, and what finds no room.
+  void Settle(int member, std::vector<Block>* blocks);
+
+  // Fetches what the links have brought, and delivers it on this thread.
+  void Fetch();
+
+  // A parcel's header, and later all of it, has come by MPI.
+  Landing Place(int member, const wire::Header& header);
+  void Arrived(int member, wire::Header header, Landing landing);
+
+  // What a channel's threads wait with.
+  Doorbell sink_door(uint32_t channel);
+  Doorbell source_door(uint32_t channel);
+
+  // Null where this process reads for nobody else on its host.
+  Arena* arena() const { return links_->arena(); }
+  const std::shared_ptr<Arena>& shared_arena() const { return links_->shared_arena(); }
+
+ private:
+  struct Line;  // what is between us and one member with a link
+
+  void TakeRecord(Line* line, std::string_view record);
+  void InOrder(Line* line, wire::Header header, BundlePtr bundle);
+  void Break(const std::string& what);
+  Line* LineTo(int member) const;
+  void Trace(int member, const wire::Header& header) const;
+  void SayFull();
+
+  const int self_;
+  const std::unique_ptr<Links> links_;
+  const Ways ways_;
+  const bool debug_;
+  std::vector<std::unique_ptr<Line>> lines_;
+  std::vector<Line*> by_member_;
+  std::mutex fetching_;       // held while what has come is delivered
+  bool broken_ = false;       // under fetching_
+  std::atomic<bool> said_full_{false};
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_POST_H_

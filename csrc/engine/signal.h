@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A condition variable that other processes on the host can notify too, and whose waiting thread fetches what they have
+// sent before it sleeps: so a share reaches the thread that waits for it without any other thread in between.
+#ifndef HOROVOD_DATA_ENGINE_SIGNAL_H_
+#define HOROVOD_DATA_ENGINE_SIGNAL_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "arena/bell.h"
+
+namespace hvdata {
+
+// What a channel's waiting threads listen to: a bell, and how to fetch what was sent. By default a bell of their own.
+struct Doorbell {
+  std::shared_ptr<Bell> bell = std::make_shared<Bell>();
+  std::function<void()> fetch;  // called without any lock held
+};
+
+class Signal {
+ public:
+  explicit Signal(Doorbell door = {}) : door_(std::move(door)) {}
+
+  void NotifyAll() { door_.bell->Ring(); }
+
+  // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
+  template <typename Ready>
+  bool WaitFor(std::unique_lock<std::mutex>* lock, std::chrono::nanoseconds most, Ready ready) {
+    const auto deadline = std::chrono::steady_clock::now() + most;
+    for (;;) {
+      const uint32_t seen = door_.bell->rung.load();  // what comes after this look ends the sleep
+      if (ready()) return true;
+      if (door_.fetch) {
+        lock->unlock();
+        door_.fetch();
+        lock->lock();
+        if (ready()) return true;
+      }
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left <= std::chrono::nanoseconds::zero()) return false;
+      lock->unlock();
+      door_.bell->Sleep(seen, left);
+      lock->lock();
+    }
+  }
+
+  template <typename Ready>
+  void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
+    while (!WaitFor(lock, std::chrono::hours(1), ready)) {
+    }
+  }
+
+ private:
+  const Doorbell door_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_SIGNAL_H_

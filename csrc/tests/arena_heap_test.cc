@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/heap.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kUnit = Heap::kAlignment;
+using Pieces = std::map<uint64_t, uint64_t>;
+
+// The same by looking at every unit.
+class NaiveHeap {
+ public:
+  explicit NaiveHeap(size_t units) : taken_(units, false) {}
+
+  Pieces Free() const {
+    Pieces free;
+    for (size_t i = 0; i < taken_.size(); ++i) {
+      if (taken_[i]) continue;
+      const size_t begin = i;
+      while (i < taken_.size() && !taken_[i]) ++i;
+      free[begin * kUnit] = (i - begin) * kUnit;
+    }
+    return free;
+  }
+  std::optional<uint64_t> BestFit(uint64_t bytes) const {
+    std::optional<uint64_t> best;
+    uint64_t best_size = ~0ull;
+    for (const auto& [offset, size] : Free()) {
+      if (size < bytes || size >= best_size) continue;
+      best = offset;
+      best_size = size;
+    }
+    return best;
+  }
+  void Mark(uint64_t offset, uint64_t bytes, bool taken) {
+    for (uint64_t i = offset / kUnit; i < (offset + bytes) / kUnit; ++i) {
+      ASSERT_NE(taken_.at(i), taken) << "overlap at " << i * kUnit;
+      taken_[i] = taken;
+    }
+  }
+
+ private:
+  std::vector<bool> taken_;
+};
+
+TEST(Heap, DoesWhatANaiveOneDoes) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const size_t units = 1 + random() % 120;
+    const unsigned most = 1 + random() % 24, eager = 1 + random() % 3;  // large or small pieces; a full or an empty heap
+    Heap heap(units * kUnit);
+    NaiveHeap naive(units);
+    std::vector<std::pair<uint64_t, uint64_t>> taken;
+    for (int round = 0; round < 2000; ++round) {
+      if (taken.empty() || random() % 4 < eager) {
+        const uint64_t bytes = (1 + random() % most) * kUnit;
+        const auto expected = naive.BestFit(bytes);
+        const auto offset = heap.Take(bytes);
+        ASSERT_EQ(offset, expected) << "seed " << seed;
+        if (!offset) continue;
+        naive.Mark(*offset, bytes, true);
+        taken.emplace_back(*offset, bytes);
+      } else {
+        std::swap(taken[random() % taken.size()], taken.back());
+        const auto [offset, bytes] = taken.back();
+        taken.pop_back();
+        naive.Mark(offset, bytes, false);
+        heap.Give(offset, bytes);
+      }
+      ASSERT_EQ(heap.Free(), naive.Free()) << "seed " << seed;
+    }
+    for (const auto& [offset, bytes] : taken) heap.Give(offset, bytes);
+    EXPECT_EQ(heap.Free(), (Pieces{{0, units * kUnit}})) << "not everything has merged";
+  }
+}
+
+TEST(Heap, BatchesOfOneSizeStayAtTheFront) {
+  Heap heap(100 * kUnit);
+  std::vector<uint64_t> window;
+  for (uint64_t i = 0; i < 3; ++i) window.push_back(*heap.Take(4 * kUnit));
+  for (int step = 0; step < 1000; ++step) {
+    heap.Give(window.front(), 4 * kUnit);
+    window.erase(window.begin());
+    window.push_back(*heap.Take(4 * kUnit));
+    ASSERT_LT(window.back(), 12 * kUnit);
+  }
+}
+
+TEST(Heap, WhatIsLessThanAUnitIsNotThere) {
+  EXPECT_EQ(Heap::Rounded(1), kUnit);
+  EXPECT_EQ(Heap::Rounded(kUnit), kUnit);
+  EXPECT_EQ(Heap::Rounded(kUnit + 1), 2 * kUnit);
+  Heap heap(2 * kUnit - 1);
+  EXPECT_EQ(heap.Take(2 * kUnit), std::nullopt);
+  EXPECT_EQ(heap.Take(kUnit), 0u);
+  EXPECT_EQ(heap.Take(kUnit), std::nullopt);
+  EXPECT_EQ(Heap(kUnit - 1).Take(kUnit), std::nullopt);
+}
+
+}  // namespace
+}  // namespace hvdata

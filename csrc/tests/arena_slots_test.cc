@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "arena/ring.h"
+#include "tests/arena_process.h"
+
+namespace hvdata {
+namespace {
+
+std::vector<uint32_t> Returned(Slots* slots) {
+  std::vector<uint32_t> returned;
+  slots->TakeReturned([&](uint32_t slot) { returned.push_back(slot); });
+  std::sort(returned.begin(), returned.end());
+  return returned;
+}
+
+TEST(Slots, ASlotComesBackWithItsLastUse) {
+  const auto slots = std::make_unique<Slots>();
+  slots->Begin(0);
+  slots->Begin(Slots::kCount - 1);
+  slots->Use(0);
+  slots->Drop(0);
+  EXPECT_EQ(Returned(slots.get()), std::vector<uint32_t>());
+  slots->Drop(Slots::kCount - 1);
+  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{Slots::kCount - 1}));
+  slots->Drop(0);
+  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{0}));
+  EXPECT_EQ(Returned(slots.get()), std::vector<uint32_t>());
+}
+
+TEST(Slots, AVisitMayPutTheSlotToUseAgain) {
+  const auto slots = std::make_unique<Slots>();
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    slots->Begin(slot);
+    slots->Drop(slot);
+  }
+  int visits = 0;
+  slots->TakeReturned([&](uint32_t slot) {
+    ++visits;
+    slots->Begin(slot);
+    slots->Drop(slot);
+  });
+  EXPECT_EQ(visits, 5);
+  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+}
+
+// The list's head lies in front, then 8 bytes for each slot from byte 64 on: its uses and the next slot plus one.
+void SetNext(Slots* slots, uint32_t slot, uint32_t next) {
+  std::memcpy(reinterpret_cast<char*>(slots) + 64 + 8 * slot + 4, &next, sizeof next);
+}
+
+TEST(Slots, AListThatMakesNoSenseEnds) {
+  const auto slots = std::make_unique<Slots>();
+  slots->Begin(3);
+  slots->Drop(3);
+  SetNext(slots.get(), 3, Slots::kCount + 1);
+  EXPECT_EQ(Returned(slots.get()), (std::vector<uint32_t>{3})) << "an index that is none";
+  slots->Begin(3);
+  slots->Drop(3);
+  SetNext(slots.get(), 3, 3 + 1);
+  EXPECT_EQ(Returned(slots.get()).size(), Slots::kCount) << "a circle";
+}
+
+// One who puts slots to use for three others, and takes back what all of them have dropped. Each slot has a note, which
+// is written anew at every use: who reads another one there, reads what was overwritten too early.
+constexpr int kOthers = 3;
+constexpr uint32_t kSlots = 64;
+
+struct Board {
+  Slots slots;
+  uint64_t notes[kSlots];
+  Ring<4096> rings[kOthers];
+};
+struct Loan {
+  uint32_t slot;
+  uint64_t note;
+};
+
+void Lend(Board* board, uint64_t loans) {
+  std::vector<uint32_t> free;
+  for (uint32_t slot = 0; slot < kSlots; ++slot) free.push_back(slot);
+  std::vector<bool> out(kSlots, false);
+  const auto collect = [&] {
+    board->slots.TakeReturned([&](uint32_t slot) {
+      ASSERT_TRUE(slot < kSlots && out[slot]) << "slot " << slot << " came back twice";
+      out[slot] = false;
+      free.push_back(slot);
+    });
+  };
+  for (uint64_t note = 1; note <= loans; ++note) {
+    for (collect(); free.empty() && !testing::Test::HasFailure(); collect()) std::this_thread::yield();
+    ASSERT_FALSE(testing::Test::HasFailure());
+    const uint32_t slot = free.back();
+    free.pop_back();
+    out[slot] = true;
+    board->notes[slot] = note;
+    board->slots.Begin(slot);
+    for (auto& ring : board->rings) {
+      board->slots.Use(slot);
+      const Loan loan{slot, note};
+      while (!ring.Put({{reinterpret_cast<const char*>(&loan), sizeof loan}})) std::this_thread::yield();
+    }
+    board->slots.Drop(slot);
+  }
+  for (collect(); free.size() < kSlots; collect()) std::this_thread::yield();  // a lost one ends in the test's time limit
+}
+
+void Borrow(Board* board, int self, uint64_t loans) {
+  std::mt19937 random(static_cast<unsigned>(self));
+  std::vector<Loan> held;
+  for (uint64_t got = 0; got < loans || !held.empty();) {
+    const auto taken = board->rings[self].Take([&](std::string_view record) {
+      Loan loan;
+      ASSERT_EQ(record.size(), sizeof loan);
+      std::memcpy(&loan, record.data(), sizeof loan);
+      held.push_back(loan);
+      ++got;
+    });
+    if (taken == Ring<4096>::Taken::kNone && held.empty()) std::this_thread::yield();
+    if (held.empty() || (got < loans && held.size() < 8)) {
+      if (taken == Ring<4096>::Taken::kOne || random() % 2 || held.empty()) continue;
+    }
+    std::swap(held[random() % held.size()], held.back());
+    const Loan loan = held.back();
+    held.pop_back();
+    ASSERT_EQ(board->notes[loan.slot], loan.note) << "slot " << loan.slot << " was given away while it was in use";
+    board->slots.Drop(loan.slot);
+  }
+}
+
+TEST(Slots, NoneIsLostNorTwiceBetweenThreads) {
+  constexpr uint64_t kLoans = 200000;
+  const auto board = std::make_unique<Board>();
+  std::vector<std::thread> others;
+  for (int self = 0; self < kOthers; ++self) others.emplace_back([&, self] { Borrow(board.get(), self, kLoans); });
+  Lend(board.get(), kLoans);
+  for (std::thread& other : others) other.join();
+}
+
+TEST(SlotsBetweenProcesses, NoneIsLostNorTwice) {
+  constexpr uint64_t kLoans = 200000;
+  const auto board = SharedWithChildren<Board>();
+  std::vector<std::unique_ptr<Process>> others;
+  for (int self = 0; self < kOthers; ++self) {
+    others.push_back(std::make_unique<Process>([&, self] { Borrow(board.get(), self, kLoans); }));
+  }
+  Lend(board.get(), kLoans);
+}
+
+}  // namespace
+}  // namespace hvdata
