@@ -27,8 +27,8 @@ test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Pyt
 	$(say) "Python tests; those of tests/mpi run at 1, 2, 3 and 4 ranks"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(PYTEST_ARGS)
 
-# Sanitized: the pure layers, because TensorFlow and MPI libraries are not built for it.
-test-cpp: venv  ## the C++ tests: plan, wire, transport; plan and wire again under ASan and UBSan
+# Sanitized: what does without TensorFlow and MPI, whose libraries are not built for it.
+test-cpp: venv  ## the C++ tests; those that need no MPI again under ASan, UBSan and TSan
 	@$(SETUP) gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
 	mkdir -p build

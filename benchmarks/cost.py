@@ -31,8 +31,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Results]:
     step = {"bytes": [1 << 20, 16 << 20], "milliseconds": 20}
     return {
         "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": []}),
-        "iteration": launch.run("iteration", 2, arguments, burst, env=launch.QUIET),
-        "idle": launch.run("idle", 2, arguments, {"pause": 1 if arguments.quick else 5}, env=launch.QUIET),
+        "iteration": launch.run("iteration", 2, arguments, burst),
+        "idle": launch.run("idle", 2, arguments, {"pause": 1 if arguments.quick else 5}),
         "step": launch.run("step", 2, arguments, step, env={"HOROVOD_DATA_READERS": "1"}),
     }
 
@@ -63,15 +63,16 @@ def iteration_part(results: Results) -> tuple[list[str], list[float]]:
     return ["## Iteration", "", prose("""
         Microseconds for each element in an eager loop, on a rank that trains, when the elements have arrived.
         *Nothing injected*: without the prefetch and the autotuning that TensorFlow adds to a local dataset.
-        *Overhead*: ours, over the cheaper of the two."""), *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows)], overheads
+        *Overhead*: ours, over the cheaper of the two."""),
+        *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows)], overheads
 
 
 def idle_part(results: Results) -> list[str]:
     rows = [[r["role"], *[f"{r[what]:.2%}" for what in ("rest", "data", "credit")]] for r in results]
-    return ["## Idle processes", "", prose(f"""
-        Share of one core used by the whole process, with Horovod's thread kept quiet
-        (`HOROVOD_CYCLE_TIME={launch.QUIET["HOROVOD_CYCLE_TIME"]}`): at rest behind `init()`; while its `next` waits
-        for a pipeline that sleeps; while all ranks sleep, so that the reader waits for credit."""),
+    return ["## Idle processes", "", prose("""
+        Share of one core used by the whole process, without Horovod, whose threads spin at times: at rest behind
+        `init()`; while its `next` waits for a pipeline that sleeps; while all ranks sleep, so that the reader waits for
+        credit."""),
         *table(["", "at rest", "waits for data", "waits for credit"], rows)]
 
 

@@ -35,9 +35,6 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-# Horovod looks for work once in this many milliseconds. Where nothing of Horovod's is measured it need not look often.
-QUIET = {"HOROVOD_CYCLE_TIME": "100"}
-
 
 def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argparse.ArgumentParser:
     """The options of every benchmark; `about` is its docstring."""

@@ -51,7 +51,7 @@ def main() -> int:
     told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}
     results: list[dict[str, Any]] = []
     for prefetch in arguments.prefetch:  # a job of its own for each: memory that was used once may be kept
-        results += launch.run("memory", arguments.ranks, arguments, env=launch.QUIET, given={
+        results += launch.run("memory", arguments.ranks, arguments, {
             "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch})
     told["results"] = results
 

@@ -49,7 +49,7 @@ def main() -> int:
     given = {"rows": arguments.rows, "row_bytes": arguments.row_bytes, "batches": arguments.batches,
              "parallel": arguments.parallel}
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **given}
-    results = told["results"] = launch.run("pipeline", arguments.ranks, arguments, given, env=launch.QUIET)
+    results = told["results"] = launch.run("pipeline", arguments.ranks, arguments, given)
     good = [r for r in results if not r["error"]]
     alone = next((r for r in good if r["name"] == ALONE), None)
     if alone is None:

@@ -14,6 +14,7 @@ from . import loader as _loader
 _loader.load()  # first: an ImportError of ours says more than what the modules below would run into
 
 from ._version import __version__  # noqa: E402
+from .core import stats  # noqa: E402
 from .dataset import distribute_dataset, distribute_datasets_from_function  # noqa: E402
 from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size  # noqa: E402
 from .scatter import scatter  # noqa: E402
@@ -32,4 +33,5 @@ __all__ = [
     "serve",
     "shutdown",
     "size",
+    "stats",
 ]

@@ -9,11 +9,11 @@ from ranks.start import start, tell
 from ranks.turns import Contestant, take_turns
 import horovod_data as hvdata
 import rivals
-from rivals.setting import Batch
+from ranks.setting import Batch
 
 
 def main() -> None:
-    job, given = start()
+    job, given = start(horovod=True)
     wanted = [r for r in rivals.ALL if not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"]]
     results = []
     for size in given["bytes"]:

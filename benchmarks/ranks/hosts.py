@@ -6,19 +6,19 @@ Given: bytes (of one rank's batch), leaving (bytes that must leave the reader's 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 from ranks.start import meet, start, tell
 import horovod_data as hvdata
 from horovod_data import core
-from rivals.setting import READER, ROWS, Batch, Job
+from ranks.setting import READER, ROWS, Batch, Job
 
 MESSAGE = 4 << 20  # bytes of one of plain MPI's
 UNDER_WAY = 3  # of its messages to each rank
@@ -70,7 +70,21 @@ def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
     return iterate
 
 
+@contextlib.contextmanager
+def horovod() -> Iterator[None]:
+    """Only while it is measured: its threads spin at times, and all hosts have the same processors."""
+    import horovod.tensorflow as hvd  # not before start()
+
+    hvd.init()
+    try:
+        yield
+    finally:
+        hvd.shutdown()
+
+
 def broadcast(job: Job, batch: Batch, steps: int) -> Callable[[], None]:
+    import horovod.tensorflow as hvd
+
     whole = tf.zeros([job.size * ROWS, batch.columns])
 
     def transfer() -> None:
@@ -88,26 +102,28 @@ def main() -> None:
     steps = max(1, round(given["leaving"] / (len(remote) * batch.bytes)))
     leaving = steps * len(remote) * batch.bytes
     distribute = hvdata.distribute_dataset
-    ways: dict[str, tuple[str, Callable[[], None]]] = {
-        "plain MPI": ("limit", stream(job, remote, steps * batch.bytes)),
-        "horovod_data, per_rank": ("ours", whole_dataset(distribute(
+    nothing = contextlib.nullcontext
+    ways: dict[str, tuple[str, Any, Callable[[], None]]] = {
+        "plain MPI": ("limit", nothing, stream(job, remote, steps * batch.bytes)),
+        "horovod_data, per_rank": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.own().take(steps * job.size), batch="per_rank"))),
-        "horovod_data, global": ("ours", whole_dataset(distribute(
+        "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.whole(job.size).take(steps), batch="global"))),
-        "hvd.broadcast + slice": ("rival", broadcast(job, batch, steps)),
+        "hvd.broadcast + slice": ("rival", horovod, broadcast(job, batch, steps)),
     }
     results: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "hosts": len(set(names)), "ranks": job.size, "leaving": leaving, "seconds": [],
-         "handed": [], "line": [], "line_payload": []} for name, (kind, _) in ways.items()]
+         "handed": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
     for turn in range(1 + given["rounds"]):  # the first warms up
-        for result, (_, transfer) in zip(results, ways.values()):
-            meet(job.comm)
-            counted, handed = line(), core.stats()["mpi_bytes_sent"]
-            began = time.monotonic()
-            transfer()
-            ended = time.monotonic()
-            meet(job.comm)
-            now, sent = line(), core.stats()["mpi_bytes_sent"]
+        for result, (_, setting, transfer) in zip(results, ways.values()):
+            with setting():
+                meet(job.comm)
+                counted, handed = line(), core.stats()["mpi_bytes_sent"]
+                began = time.monotonic()
+                transfer()
+                ended = time.monotonic()
+                meet(job.comm)
+                now, sent = line(), core.stats()["mpi_bytes_sent"]
             told = job.comm.allgather((began, ended))
             if turn:
                 result["seconds"].append(max(end for _, end in told) - min(begin for begin, _ in told))

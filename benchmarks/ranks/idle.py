@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ranks.start import cpu_seconds, meet, start, tell
 import horovod_data as hvdata
 import tensorflow as tf
-from rivals.setting import Batch
+from ranks.setting import Batch
 
 SETTLE = 1.0  # seconds in which a reader fills its window and TensorFlow's threads come to rest
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ranks.start import meet, start, tell
 import horovod_data as hvdata
 import tensorflow as tf
-from rivals.setting import Batch
+from ranks.setting import Batch
 
 ARRIVE = 0.1  # seconds for a burst to arrive
 OURS, LOCAL, BARE = "horovod_data", "local dataset", "local dataset, nothing injected"

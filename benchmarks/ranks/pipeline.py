@@ -15,7 +15,7 @@ from ranks.turns import Contestant, Steps, take_turns
 import horovod_data as hvdata
 import tensorflow as tf
 from horovod_data import core
-from rivals.setting import Job
+from ranks.setting import Job
 
 FILES = 4
 

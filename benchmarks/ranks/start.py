@@ -14,14 +14,22 @@ from typing import Any
 from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
 import horovod_data as hvdata
 
-from rivals.setting import Job
+from ranks.setting import Job
 
 NAP = 0.002
 
 
-def start() -> tuple[Job, dict[str, Any]]:
-    """This rank's place, and what the job was given."""
+def start(horovod: bool = False) -> tuple[Job, dict[str, Any]]:
+    """This rank's place, and what the job was given.
+
+    A job that does not measure Horovod's operations does without it: its threads, one a rank, meet in every cycle, and
+    the first to come spins until the last is there.
+    """
+    if not horovod:
+        sys.modules["horovod"] = None  # type: ignore[assignment]  # as if it were not installed
     hvdata.init()
+    if not horovod:
+        del sys.modules["horovod"]
     comm = MPI.COMM_WORLD.Dup()
     return Job(comm.rank, comm.size, comm), json.loads(sys.argv[1])
 

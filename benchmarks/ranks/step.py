@@ -11,7 +11,7 @@ import time
 from ranks.start import start, tell
 import horovod_data as hvdata
 import tensorflow as tf
-from rivals.setting import Batch
+from ranks.setting import Batch
 
 WIDTH = 512
 

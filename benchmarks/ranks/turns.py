@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from ranks.start import cpu_seconds, meet
-from rivals.setting import Job
+from ranks.setting import Job
 
 UNTIMED = 4  # more than anybody's window of steps under way
 FEWEST = 24  # timed steps of a round: many more than the window, by which ranks may be apart

@@ -2,7 +2,7 @@
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from .setting import ROWS
+from ranks.setting import ROWS
 
 NAME, KIND, MOVES = "hvd.alltoall", "rival", True
 CUTS = True

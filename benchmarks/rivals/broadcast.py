@@ -2,7 +2,7 @@
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from .setting import READER, ROWS
+from ranks.setting import READER, ROWS
 
 NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True
 CUTS = True

@@ -2,7 +2,7 @@
 import numpy as np
 import tensorflow as tf
 
-from .setting import READER, ROWS
+from ranks.setting import READER, ROWS
 
 NAME, KIND, MOVES = "mpi4py Scatter", "rival", True
 CUTS = True

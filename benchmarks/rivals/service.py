@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import tensorflow as tf
 
-from .setting import READER
+from ranks.setting import READER
 
 NAME, KIND, MOVES = "tf.data service", "rival", True
 CUTS = False

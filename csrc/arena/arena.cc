@@ -94,8 +94,9 @@ void Arena::Trim() {
   std::lock_guard<std::mutex> lock(mu_);
   CollectLocked();
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
-  reserved_ = 0;
-  for (const auto& [offset, piece] : pieces_) reserved_ = std::max(reserved_, offset + piece.size);
+  // What lies behind the first hole has to be set aside anew, also where it still is.
+  if (!heap_.Free().empty()) reserved_ = std::min(reserved_, heap_.Free().begin()->first);
+  short_of_memory_ = false;
 }
 
 Arena::Pieces::iterator Arena::FindLocked(const char* memory) {

@@ -41,6 +41,13 @@ std::string RandomName() {
 
 int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
+// Whether who called, or listened, at the other end is of our user.
+bool SameUser(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
 }  // namespace
 
 Handover::Handover(Handover&& other) noexcept : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_) {}
@@ -67,6 +74,11 @@ Handover Handover::To(const std::string& name, Deadline deadline) {
       return Handover();
     }
     usleep(1000);
+  }
+  // It would turn us away; we don't have it wait for us first.
+  if (!SameUser(fd)) {
+    close(fd);
+    return Handover();
   }
   return Handover(fd, deadline);
 }
@@ -120,7 +132,8 @@ bool Handover::Receive(void* bytes, size_t size, size_t count, std::vector<int>*
       std::memcpy(fds->data() + before, CMSG_DATA(header), n * sizeof(int));
     }
   }
-  if (received == static_cast<ssize_t>(size) && fds->size() == count) return true;
+  const bool cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  if (received == static_cast<ssize_t>(size) && fds->size() == count && !cut) return true;
   for (const int fd : *fds) close(fd);
   fds->clear();
   return false;
@@ -146,9 +159,7 @@ Handover Listener::Accept(Handover::Deadline deadline) {
   while (fd_ >= 0 && waiting.Ready(POLLIN)) {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) continue;
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) {
+    if (SameUser(fd)) {
       waiting.fd_ = -1;  // stays ours
       return Handover(fd, deadline);
     }

@@ -20,7 +20,7 @@ class Handover {
   Handover& operator=(Handover&& other) noexcept;
   ~Handover();
 
-  // To the process that listens under `name`.
+  // To the process that listens under `name`. Not ok() if nobody of our user does.
   static Handover To(const std::string& name, Deadline deadline);
 
   bool ok() const { return fd_ >= 0; }

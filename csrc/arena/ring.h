@@ -57,7 +57,7 @@ class Ring {
     if (end - begin > kBytes) return Taken::kBroken;
     if (Length(begin) == kSkip) begin += kBytes - At(begin);
     const uint32_t size = Length(begin);
-    if (size > kMostInRecord || begin + Padded(size) > end) return Taken::kBroken;
+    if (size > kMostInRecord || Padded(size) > kBytes - At(begin) || begin + Padded(size) > end) return Taken::kBroken;
     visit(std::string_view(bytes_ + At(begin) + sizeof(uint32_t), size));
     begin_.store(begin + Padded(size), std::memory_order_release);
     return Taken::kOne;

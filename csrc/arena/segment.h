@@ -4,6 +4,7 @@
 #ifndef HOROVOD_DATA_ARENA_SEGMENT_H_
 #define HOROVOD_DATA_ARENA_SEGMENT_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "arena/ring.h"
@@ -16,8 +17,12 @@ using DownRing = Ring<256 << 10>;
 using UpRing = Ring<64 << 10>;
 
 struct SharedLane {
+  static constexpr uint32_t kChannels = 32;  // they share what there is of each channel in turn
+
   DownRing down;
   UpRing up;
+  // By channel: the reader has no use for being woken by a TAKEN of this trainer, because it waits for others too.
+  alignas(64) std::atomic<uint8_t> calm[kChannels];
 };
 
 struct Segment {

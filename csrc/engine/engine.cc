@@ -31,7 +31,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       exchange_(std::make_unique<Exchange>(
           &world_, settings.stall_seconds, settings.timeout_seconds,
           [this](int member, Header h, const Share& share) { SendShare(member, std::move(h), share); })),
-      post_(std::make_unique<Post>(world_.self, std::move(links), MakeWays())),
+      post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
 }
@@ -353,7 +353,7 @@ void Engine::FailAll(const Outcome& outcome) {
 
 void Engine::Turn() {
   completed_.wait();
-  post_->Fetch();
+  post_->Fetch();  // whatever nobody waits for
 }
 
 void Engine::Tick() {

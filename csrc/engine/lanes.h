@@ -55,6 +55,8 @@ class Lanes {
 
   // Steps that some trainer has not taken yet, oldest first; the first one's number is dealt() - size.
   virtual std::vector<const Step*> Untaken() const = 0;
+  // The lanes that all have to take more before there is Room; none where any lane may make it.
+  virtual std::vector<int> Full() const { return {}; }
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 

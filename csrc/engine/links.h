@@ -28,7 +28,7 @@ enum class Payload : int {
 
 // The bells that a process can be rung by, in memory that it hands to its peers. Channels share them in turn.
 struct Bells {
-  static constexpr uint32_t kEach = 32;
+  static constexpr uint32_t kEach = SharedLane::kChannels;
   Bell sinks[kEach], sources[kEach];
 };
 
@@ -51,6 +51,17 @@ class Link {
   template <typename Visitor>
   bool Take(Visitor visit, bool* broken) {
     return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
+  }
+  // The reader: whether a TAKEN of this trainer is to ring. What came before it changed its mind is in the ring by the
+  // time that it looks there next; the fences make sure that of the two sides at least one sees what the other wrote.
+  void Calm(uint32_t channel, bool calm) {
+    lane_->calm[channel % Bells::kEach].store(calm ? 1 : 0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  // The trainer, after Put.
+  bool PeerIsCalm(uint32_t channel) const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return lane_->calm[channel % Bells::kEach].load(std::memory_order_relaxed) != 0;
   }
   // Wakes the peer's thread that waits for something of this channel.
   void Ring(uint32_t channel) {

@@ -67,8 +67,8 @@ struct Post::Line {
   std::map<uint64_t, std::pair<Header, BundlePtr>> early;  // came before others that were sent before them
 };
 
-Post::Post(int self, std::unique_ptr<Links> links, Ways ways)
-    : self_(self), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
+Post::Post(const World* world, std::unique_ptr<Links> links, Ways ways)
+    : world_(world), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
   for (const auto& link : links_->all()) {
     lines_.push_back(std::make_unique<Line>(link.get()));
     by_member_.resize(std::max(by_member_.size(), static_cast<size_t>(link->member()) + 1));
@@ -79,11 +79,23 @@ Post::Post(int self, std::unique_ptr<Links> links, Ways ways)
 Post::~Post() = default;
 
 Doorbell Post::sink_door(uint32_t channel) {
-  return {links_->sink_bell(channel), lines_.empty() ? std::function<void()>() : [this] { Fetch(); }};
+  Doorbell door;
+  door.bell = links_->sink_bell(channel);
+  if (!lines_.empty()) door.fetch = [this] { return Fetch(); };
+  return door;
 }
 
 Doorbell Post::source_door(uint32_t channel) {
-  return {links_->source_bell(channel), lines_.empty() ? std::function<void()>() : [this] { Fetch(); }};
+  Doorbell door;
+  door.bell = links_->source_bell(channel);
+  if (lines_.empty()) return door;
+  door.fetch = [this] { return Fetch(); };
+  door.attend = [this, channel](int member) {
+    for (const auto& line : lines_) {
+      line->link->Calm(channel, member != Doorbell::kEverybody && member != line->link->member());
+    }
+  };
+  return door;
 }
 
 // ---- Out.
@@ -104,6 +116,7 @@ void Post::Send(int member, Parcel parcel) {
   bool all_here = true;
   for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = header.channel;
+  const bool taken = header.kind == wire::Kind::kTaken;
   {
     std::lock_guard<std::mutex> lock(line->sending);
     header.sequence = ++line->sent;
@@ -119,7 +132,7 @@ void Post::Send(int member, Parcel parcel) {
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
   }
-  line->link->Ring(channel);
+  if (!taken || !line->link->PeerIsCalm(channel)) line->link->Ring(channel);
 }
 
 void Post::Settle(int member, std::vector<Block>* blocks) {
@@ -146,9 +159,10 @@ void Post::Settle(int member, std::vector<Block>* blocks) {
 void Post::SayFull() {
   if (said_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
-  Log("[member " + std::to_string(self_) + "] the shared memory for batches is full (" + std::to_string(usage.taken >> 20) + " MiB of " +
-      std::to_string(arena()->segment().arena >> 20) + " MiB in use): what finds no room travels as messages. It holds "
-      "the batches that trainers keep, and those of the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size");
+  const std::string used = std::to_string(usage.taken >> 10), all = std::to_string(arena()->segment().arena >> 10);
+  Log("[" + world_->Name(world_->self) + "] the shared memory for batches is full (" + used + " of " + all +
+      " KiB in use): what finds no room travels as messages. It holds the batches that trainers keep and those in the "
+      "pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size");
 }
 
 // HOROVOD_DATA_DEBUG=1: one line for each parcel.
@@ -157,21 +171,24 @@ void Post::Trace(int member, const Header& header) const {
   std::fprintf(stderr,
                "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 " step %" PRIu64 ", %zu components, %" PRIu64
                " bytes\n",
-               self_, member, wire::KindName(header.kind), header.channel, header.epoch, header.step,
+               world_->self, member, wire::KindName(header.kind), header.channel, header.epoch, header.step,
                header.components.size(), PayloadOf(header));
 }
 
 // ---- In.
 
-void Post::Fetch() {
+bool Post::Fetch() {
+  bool any = false;
   for (const auto& line : lines_) {
     if (line->link->Empty()) continue;
     std::lock_guard<std::mutex> lock(fetching_);
     bool broken = false;
     while (!broken_ && line->link->Take([&](std::string_view record) { TakeRecord(line.get(), record); }, &broken)) {
+      any = true;
     }
-    if (broken) Break("what lies in the ring from member " + std::to_string(line->link->member()) + " is no record");
+    if (broken) Break("what lies in the ring from " + world_->Name(line->link->member()) + " is no record");
   }
+  return any;
 }
 
 void Post::TakeRecord(Line* line, std::string_view record) {
@@ -179,7 +196,7 @@ void Post::TakeRecord(Line* line, std::string_view record) {
   std::string_view payload;
   std::string error;
   if (!wire::Decode(record, &header, &payload, &error)) {
-    Break("a record from member " + std::to_string(line->link->member()) + " can't be read: " + error);
+    Break("a record from " + world_->Name(line->link->member()) + " can't be read: " + error);
     return;
   }
   Landing landing;

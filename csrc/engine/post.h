@@ -35,7 +35,7 @@ class Post {
     std::function<void(const std::string& what)> broken;
   };
 
-  Post(int self, std::unique_ptr<Links> links, Ways ways);
+  Post(const World* world, std::unique_ptr<Links> links, Ways ways);
   ~Post();
 
   // From any thread; never waits.
@@ -45,8 +45,8 @@ class Post {
   // Leaves alone what is there already, what is small, and what finds no room.
   void Settle(int member, std::vector<Block>* blocks);
 
-  // Fetches what the links have brought, and delivers it on this thread.
-  void Fetch();
+  // Fetches what the links have brought, and delivers it on this thread. True if there was something.
+  bool Fetch();
 
   // A parcel's header, and later all of it, has come by MPI.
   Landing Place(int member, const wire::Header& header);
@@ -70,7 +70,7 @@ class Post {
   void Trace(int member, const wire::Header& header) const;
   void SayFull();
 
-  const int self_;
+  const World* const world_;
   const std::unique_ptr<Links> links_;
   const Ways ways_;
   const bool debug_;

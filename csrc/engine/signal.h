@@ -17,7 +17,11 @@ namespace hvdata {
 // What a channel's waiting threads listen to: a bell, and how to fetch what was sent. By default a bell of their own.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  std::function<void()> fetch;  // called without any lock held
+  // Fetches and delivers; true if there was something. Called without any lock held.
+  std::function<bool()> fetch;
+  // Of all those who may ring, only this member is worth being woken by for now; kEverybody: all are.
+  std::function<void(int member)> attend;
+  static constexpr int kEverybody = -1;
 };
 
 class Signal {
@@ -25,6 +29,10 @@ class Signal {
   explicit Signal(Doorbell door = {}) : door_(std::move(door)) {}
 
   void NotifyAll() { door_.bell->Ring(); }
+  // See Doorbell. To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
+  void Attend(int member) {
+    if (door_.attend && std::exchange(attended_, member) != member) door_.attend(member);
+  }
 
   // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
   template <typename Ready>
@@ -35,9 +43,9 @@ class Signal {
       if (ready()) return true;
       if (door_.fetch) {
         lock->unlock();
-        door_.fetch();
+        const bool news = door_.fetch();
         lock->lock();
-        if (ready()) return true;
+        if (news) continue;
       }
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left <= std::chrono::nanoseconds::zero()) return false;
@@ -55,6 +63,7 @@ class Signal {
 
  private:
   const Doorbell door_;
+  int attended_ = Doorbell::kEverybody;
 };
 
 }  // namespace hvdata

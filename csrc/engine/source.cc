@@ -133,7 +133,13 @@ bool Source::OverLocked() const { return shut_ || !lanes_ || lanes_->AllClosed()
 Source::Wish Source::Await() {
   std::unique_lock<std::mutex> lock(mu_);
   pulling_ = false;
-  changed_.Wait(&lock, [this] { return OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room(); });
+  changed_.Wait(&lock, [this] {
+    if (OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room()) return true;
+    // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
+    const std::vector<int> full = lanes_->Full();
+    changed_.Attend(full.empty() ? Doorbell::kEverybody : world_->trainers[static_cast<size_t>(full.back())]);
+    return false;
+  });
   if (OverLocked() || lanes_->finished()) return Wish::kStop;
   if (!saves_.empty()) return Wish::kSave;
   pulling_ = true;

@@ -77,7 +77,9 @@ class StaticLanes : public Lanes {
     return steps;
   }
 
-  std::vector<int> WaitsFor(int) const override {
+  std::vector<int> WaitsFor(int) const override { return Full(); }
+
+  std::vector<int> Full() const override {
     std::vector<int> slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
       if (!lanes_[i].closed && dealt_ >= lanes_[i].limit) slow.push_back(static_cast<int>(i));

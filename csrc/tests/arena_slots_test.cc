@@ -118,17 +118,15 @@ void Borrow(Board* board, int self, uint64_t loans) {
   std::mt19937 random(static_cast<unsigned>(self));
   std::vector<Loan> held;
   for (uint64_t got = 0; got < loans || !held.empty();) {
-    const auto taken = board->rings[self].Take([&](std::string_view record) {
+    board->rings[self].Take([&](std::string_view record) {
       Loan loan;
       ASSERT_EQ(record.size(), sizeof loan);
       std::memcpy(&loan, record.data(), sizeof loan);
       held.push_back(loan);
       ++got;
     });
-    if (taken == Ring<4096>::Taken::kNone && held.empty()) std::this_thread::yield();
-    if (held.empty() || (got < loans && held.size() < 8)) {
-      if (taken == Ring<4096>::Taken::kOne || random() % 2 || held.empty()) continue;
-    }
+    if (held.empty()) std::this_thread::yield();
+    if (held.empty() || (got < loans && held.size() < 8 && random() % 2)) continue;
     std::swap(held[random() % held.size()], held.back());
     const Loan loan = held.back();
     held.pop_back();

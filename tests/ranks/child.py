@@ -18,6 +18,10 @@ from ranks.worlds import World, limit_of, parametrize
 ORPHAN_SECONDS = 120
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("ways", "for the outer side", type="linelist", default=[])
+
+
 class Child:
     def __init__(self) -> None:
         self.directory = Path(os.environ["HVDATA_TEST_DIR"])

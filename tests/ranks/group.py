@@ -80,7 +80,7 @@ class Group:
             sys.executable, str(RUN), str(self._path), "-q", "-s", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers",
             "--rootdir", str(self._config.rootpath), *(["-c", str(self._config.inipath)] if self._config.inipath else []),
         ]  # fmt: skip
-        env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", **dict(environment_of(self._items[index]) or ())}
+        env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", **self._world.environment, **dict(environment_of(self._items[index]) or ())}
         self._job = RunningJob(command, self._world.processes, directory, readers=self._world.readers, env=env)
         self._records = [Records(records_path(directory, rank)) for rank in range(self._world.processes)]
 

@@ -24,6 +24,7 @@ def is_ranked(path: Path) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("ways", "how batches travel, by number of ranks (tests/mpi)", type="linelist", default=[])
     parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
 
 

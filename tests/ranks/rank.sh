@@ -5,4 +5,7 @@
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-${HOROVOD_RANK:-0}}}}
 export HVDATA_TEST_RANK="$rank"
 echo $$ >"$HVDATA_TEST_DIR/pid.$rank.part" && mv "$HVDATA_TEST_DIR/pid.$rank.part" "$HVDATA_TEST_DIR/pid.$rank"
+if [ -n "$HVDATA_TEST_HOSTS" ]; then  # a host name of the rank's own: its host is the rank modulo their number
+  set -- unshare --uts sh -c 'hostname "host$0" && exec "$@"' "$((rank % HVDATA_TEST_HOSTS))" "$@"
+fi
 exec "$@" >"$HVDATA_TEST_DIR/out.$rank" 2>"$HVDATA_TEST_DIR/err.$rank" </dev/null

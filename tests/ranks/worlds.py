@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,17 +15,35 @@ SIZES = (1, 2, 3, 4)
 
 @dataclass(frozen=True, order=True)
 class World:
-    """`np` trainers and `readers` dedicated readers: np + readers processes."""
+    """`np` trainers and `readers` dedicated readers: np + readers processes, whose batches travel in this way."""
 
     np: int
     readers: int = 0
+    way: str = "auto"
 
     @property
     def processes(self) -> int:
         return self.np + self.readers
 
     def __str__(self) -> str:
-        return f"np={self.np}" + (f",readers={self.readers}" if self.readers else "")
+        return f"np={self.np}" + (f",readers={self.readers}" if self.readers else "") + (
+            f",{self.way}" if self.way != "auto" else "")
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        if self.way == "two hosts":
+            return {"HVDATA_TEST_HOSTS": "2"}
+        return {"HOROVOD_DATA_PAYLOAD": self.way} if self.way != "auto" else {}
+
+
+# A process may have a host name of its own where it is root.
+CAN_NAME_HOSTS = os.geteuid() == 0 and subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0
+
+
+def ways_of(config: pytest.Config, size: int) -> tuple[str, ...]:
+    """How batches travel between `size` ranks, from the ini option "ways": lines such as "2: arena, message"."""
+    lines = [line.partition(":") for line in config.getini("ways")]
+    return next((tuple(way.strip() for way in ways.split(",")) for np, _, ways in lines if int(np) == size), ("auto",))
 
 
 def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World]:
@@ -33,7 +52,16 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World
         return mark.args if mark else default
 
     sizes = [size for size in wanted("ranks", SIZES) if not only or size in only]
-    return [World(size, readers) for readers in wanted("readers", (0,)) for size in sizes]
+    alone = metafunc.definition.get_closest_marker("alone")
+
+    def ways(size: int) -> tuple[str, ...]:
+        if alone and "HOROVOD_DATA_PAYLOAD" in alone.kwargs:
+            return ("auto",)
+        possible = tuple(way for way in ways_of(metafunc.config, size) if way != "two hosts" or CAN_NAME_HOSTS)
+        mark = metafunc.definition.get_closest_marker("ways")
+        return tuple(way for way in possible if not mark or way in mark.args) or ("auto",)
+
+    return [World(size, readers, way) for readers in wanted("readers", (0,)) for size in sizes for way in ways(size)]
 
 
 def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:

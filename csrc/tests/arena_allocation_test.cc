@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "arena/arena.h"
+#include "tests/arena_checksum.h"
+#include "tests/arena_process.h"
+
+namespace {
+std::atomic<bool> short_of_memory{false};
+}
+
+// In front of the C library's own: a system without memory, when a test wants one.
+extern "C" __attribute__((visibility("default"))) int fallocate(int fd, int mode, off_t offset, off_t size) {
+  if (!short_of_memory) return static_cast<int>(syscall(SYS_fallocate, fd, mode, offset, size));
+  errno = ENOSPC;
+  return -1;
+}
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+class ArenaTest : public testing::Test {
+ protected:
+  explicit ArenaTest(uint64_t bytes = 8 * kMiB) : arena_(Make(bytes)) {}
+  ~ArenaTest() override { short_of_memory = false; }
+
+  static std::shared_ptr<Arena> Make(uint64_t bytes) {
+    std::string why;
+    auto arena = Arena::Create(bytes, 2, &why);
+    EXPECT_TRUE(arena) << why;
+    return arena;
+  }
+  std::shared_ptr<ArenaView> View() const {
+    std::string why;
+    auto view = ArenaView::Attach(dup(arena_->fd()), arena_->segment(), &why);
+    EXPECT_TRUE(view) << why;
+    return view;
+  }
+  char* Copy(uint64_t bytes) { return arena_->Allocate(bytes, Arena::For::kCopy); }
+  char* Pipeline(uint64_t bytes) { return arena_->Allocate(bytes, Arena::For::kPipeline); }
+  uint64_t Taken() { return arena_->Read().taken; }
+  // Memory that really lies behind the batches.
+  uint64_t Backed() const {
+    struct stat status;
+    EXPECT_EQ(fstat(arena_->fd(), &status), 0);
+    return static_cast<uint64_t>(status.st_blocks) * 512 - arena_->segment().ArenaAt();
+  }
+
+  std::shared_ptr<Arena> arena_;
+};
+using ArenaBetweenProcesses = ArenaTest;
+
+TEST_F(ArenaTest, GivesAlignedMemoryThatIsNobodyElses) {
+  std::mt19937 random(1);
+  std::map<char*, uint64_t> pieces;
+  while (char* const memory = Copy(random() % (kMiB / 2))) pieces[memory] = 0;
+  EXPECT_GT(pieces.size(), 16u);
+  EXPECT_EQ(arena_->Read().refused, 1u);
+  for (const auto& [memory, size] : pieces) {
+    EXPECT_TRUE(arena_->Contains(memory));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 256, 0u);
+    arena_->Free(memory);
+  }
+  EXPECT_EQ(Taken(), 0u);
+  char* const all = Copy(8 * kMiB);
+  ASSERT_TRUE(all) << "the pieces have not merged";
+  EXPECT_EQ(all, pieces.begin()->first);
+  EXPECT_FALSE(arena_->Contains(all - 1));
+  EXPECT_TRUE(arena_->Contains(all + 8 * kMiB - 1));
+  EXPECT_FALSE(arena_->Contains(all + 8 * kMiB));
+}
+
+TEST_F(ArenaTest, NothingIsSomething) {
+  char* const a = Copy(0);
+  char* const b = Copy(0);
+  EXPECT_TRUE(a && b && a != b);
+  EXPECT_EQ(Taken(), 512u);
+}
+
+TEST_F(ArenaTest, RefusesWhenFullAndGivesAgainWhatCameBack) {
+  char* const most = Copy(7 * kMiB);
+  ASSERT_TRUE(most);
+  EXPECT_FALSE(Copy(kMiB + 1));
+  EXPECT_FALSE(Copy(~uint64_t{0} >> 1));
+  EXPECT_EQ(arena_->Read().refused, 2u);
+  EXPECT_TRUE(Copy(kMiB));
+  EXPECT_FALSE(Copy(1));
+  arena_->Free(most);
+  EXPECT_EQ(Copy(7 * kMiB), most);
+}
+
+TEST_F(ArenaTest, ThePipelineNeverHasMoreThanHalf) {
+  std::vector<char*> made;
+  while (char* const memory = Pipeline(kMiB)) made.push_back(memory);
+  EXPECT_EQ(made.size(), 4u);
+  EXPECT_TRUE(Copy(4 * kMiB)) << "the other half is there for copies";
+  // What is dealt is no longer the pipeline's, though it still takes room.
+  ASSERT_TRUE(arena_->Share(made[0]));
+  EXPECT_FALSE(Pipeline(kMiB)) << "the arena itself is full";
+  arena_->Free(made[1]);
+  char* const again = Pipeline(kMiB);
+  EXPECT_EQ(again, made[1]);
+  arena_->Free(made[2]);
+  EXPECT_TRUE(Pipeline(kMiB)) << "3 of 4 MiB wait";
+  arena_->Free(again);
+  arena_->Free(made[3]);
+  EXPECT_EQ(Taken(), 6 * kMiB);
+}
+
+TEST_F(ArenaTest, DealtElementsMakeRoomForThePipeline) {
+  for (int i = 0; i < 8; ++i) {
+    char* const memory = Pipeline(kMiB);
+    ASSERT_TRUE(memory) << i;
+    ASSERT_TRUE(arena_->Share(memory));
+    ASSERT_TRUE(arena_->Share(memory)) << "dealt once, though to two trainers";
+  }
+  EXPECT_FALSE(Pipeline(1));
+  EXPECT_EQ(Taken(), 8 * kMiB);
+}
+
+TEST_F(ArenaTest, ComesBackOnlyAfterTheReaderAndEveryTrainer) {
+  auto view = View();
+  char* const memory = Copy(kMiB);
+  Fill(memory, kMiB, 7);
+  std::vector<std::shared_ptr<const void>> owners(2);
+  for (size_t trainer = 0; trainer < 2; ++trainer) {
+    const auto place = arena_->Share(memory + trainer * kMiB / 2);
+    ASSERT_TRUE(place);
+    const char* data = nullptr;
+    ASSERT_TRUE(view->Adopt(*place, kMiB / 2, &data, &owners[trainer]));
+    EXPECT_EQ(Checksum(data, kMiB / 2), Checksum(memory + trainer * kMiB / 2, kMiB / 2));
+    EXPECT_NE(data, memory);
+  }
+  auto copy = owners[0];
+  owners[0].reset();
+  arena_->Free(memory);
+  EXPECT_EQ(Taken(), kMiB);
+  copy.reset();
+  EXPECT_EQ(Taken(), kMiB);
+  view.reset();  // an owner keeps it
+  owners[1].reset();
+  EXPECT_EQ(Taken(), 0u);
+}
+
+TEST_F(ArenaTest, SharesNothingThatIsNotItsOwn) {
+  const std::string other(1000, 'x');
+  EXPECT_FALSE(arena_->Share(other.data()));
+}
+
+TEST_F(ArenaTest, AdoptsNothingOutsideTheArena) {
+  const auto view = View();
+  const uint64_t size = arena_->segment().arena;
+  const char* data = nullptr;
+  std::shared_ptr<const void> owner;
+  EXPECT_FALSE(view->Adopt({0, 0}, size + 1, &data, &owner));
+  EXPECT_FALSE(view->Adopt({0, size}, 1, &data, &owner));
+  EXPECT_FALSE(view->Adopt({0, size + 1}, 0, &data, &owner));
+  EXPECT_FALSE(view->Adopt({0, ~uint64_t{0}}, 2, &data, &owner));
+  EXPECT_FALSE(view->Adopt({0, 1}, ~uint64_t{0}, &data, &owner));
+  EXPECT_FALSE(view->Adopt({Slots::kCount, 0}, 1, &data, &owner));
+  EXPECT_FALSE(owner);
+}
+
+TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
+  Segment segment = arena_->segment();
+  segment.lanes = 200;
+  std::string why;
+  EXPECT_FALSE(ArenaView::Attach(dup(arena_->fd()), segment, &why));
+  EXPECT_NE(why, "");
+}
+
+TEST_F(ArenaTest, BothEndsHaveTheSameLanes) {
+  const auto view = View();
+  for (uint32_t lane : {1u, 0u}) {
+    ASSERT_TRUE(arena_->Lane(lane)->down.Put({"down", std::to_string(lane)}));
+    ASSERT_TRUE(view->Lane(lane)->up.Put({"up", std::to_string(lane)}));
+  }
+  std::string got;
+  for (uint32_t lane : {0u, 1u}) {
+    view->Lane(lane)->down.Take([&](std::string_view record) { got += record; });
+    arena_->Lane(lane)->up.Take([&](std::string_view record) { got += record; });
+  }
+  EXPECT_EQ(got, "down0up0down1up1");
+}
+
+TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemory) {
+  arena_ = Make(128 * kMiB);
+  char* const first = Copy(kMiB);
+  ASSERT_TRUE(first);
+  const uint64_t reserved = arena_->Read().reserved;
+  EXPECT_GE(Backed(), reserved);
+  short_of_memory = true;
+  EXPECT_FALSE(Copy(reserved));
+  EXPECT_EQ(arena_->Read().refused, 1u);
+  EXPECT_EQ(Taken(), kMiB);
+  EXPECT_TRUE(Copy(reserved - kMiB)) << "what it has, it gives";
+  std::string why;
+  EXPECT_FALSE(Arena::Create(kMiB, 1, &why));
+  EXPECT_NE(why.find("the system has no memory for"), std::string::npos) << why;
+}
+
+// Memory that is not set aside can end in SIGBUS when it is written.
+TEST_F(ArenaTest, GivesNoMemoryThatTheSystemHasNotSetAside) {
+  arena_ = Make(128 * kMiB);
+  char* const a = Copy(10 * kMiB);
+  char* const b = Copy(10 * kMiB);
+  char* const c = Copy(60 * kMiB);
+  ASSERT_TRUE(a && b && c);
+  arena_->Free(a);
+  arena_->Free(c);
+  const uint64_t before = Backed();
+  arena_->Trim();
+  EXPECT_LE(Backed() + 60 * kMiB, before) << "what lies behind the last piece goes back";
+  EXPECT_LE(arena_->Read().reserved, Backed());
+  EXPECT_EQ(Copy(10 * kMiB), a);
+  EXPECT_GE(Backed(), Taken());
+  short_of_memory = true;
+  while (Copy(kMiB)) EXPECT_GE(Backed(), Taken());
+  short_of_memory = false;
+  arena_->Trim();
+  EXPECT_TRUE(Copy(60 * kMiB)) << "what went back to the system is asked for again";
+  EXPECT_GE(Backed(), Taken());
+}
+
+TEST_F(ArenaTest, RefusesWhenThereAreNoMoreSlots) {
+  arena_ = Make(Slots::kCount * uint64_t{512});
+  std::vector<char*> pieces;
+  while (char* const memory = Copy(1)) pieces.push_back(memory);
+  EXPECT_EQ(pieces.size(), Slots::kCount);
+  EXPECT_EQ(Taken(), Slots::kCount * uint64_t{256});
+  arena_->Free(pieces[5]);
+  EXPECT_EQ(Copy(1), pieces[5]);
+}
+
+// A reader's thread deals batches to trainers' threads, which keep some for a while.
+TEST_F(ArenaTest, NeverOverwritesWhatSomebodyUses) {
+  struct Dealt {
+    Arena::Place place;
+    uint64_t bytes, sum;
+  };
+  struct Queue {
+    std::mutex mu;
+    std::condition_variable changed;
+    std::deque<Dealt> dealt;
+    bool over = false;
+  } queues[2];
+  const auto trainer = [&](Queue* queue) {
+    const auto view = View();
+    std::mt19937 random(queue == queues);
+    struct Kept {
+      const char* data;
+      uint64_t bytes, sum;
+      std::shared_ptr<const void> owner;
+    };
+    std::vector<Kept> kept;
+    for (;;) {
+      std::unique_lock<std::mutex> lock(queue->mu);
+      queue->changed.wait(lock, [&] { return queue->over || !queue->dealt.empty(); });
+      if (queue->dealt.empty()) break;
+      const Dealt dealt = queue->dealt.front();
+      queue->dealt.pop_front();
+      lock.unlock();
+      Kept batch{nullptr, dealt.bytes, dealt.sum, nullptr};
+      ASSERT_TRUE(view->Adopt(dealt.place, dealt.bytes, &batch.data, &batch.owner));
+      kept.push_back(std::move(batch));
+      if (kept.size() < 6) continue;
+      std::swap(kept[random() % kept.size()], kept.back());
+      EXPECT_EQ(Checksum(kept.back().data, kept.back().bytes), kept.back().sum);
+      kept.pop_back();
+    }
+    for (const Kept& batch : kept) EXPECT_EQ(Checksum(batch.data, batch.bytes), batch.sum);
+  };
+  std::vector<std::thread> threads;
+  for (Queue& queue : queues) threads.emplace_back(trainer, &queue);
+  std::mt19937 random(3);
+  uint64_t refused = 0;
+  for (uint64_t step = 0; step < 20000; ++step) {
+    const uint64_t bytes = random() % (step % 100 ? 20000 : kMiB);
+    char* const memory = arena_->Allocate(bytes, step % 3 ? Arena::For::kPipeline : Arena::For::kCopy);
+    if (memory == nullptr) {
+      ++refused;
+      std::this_thread::yield();
+      continue;
+    }
+    Fill(memory, bytes, step);
+    for (size_t t = 0; t < 2; ++t) {
+      const uint64_t begin = t * (bytes / 2), size = bytes / 2;
+      const auto place = arena_->Share(memory + begin);
+      ASSERT_TRUE(place);
+      const Dealt dealt{*place, size, Checksum(memory + begin, size)};
+      const std::lock_guard<std::mutex> lock(queues[t].mu);
+      queues[t].dealt.push_back(dealt);
+      queues[t].changed.notify_one();
+    }
+    arena_->Free(memory);
+  }
+  EXPECT_EQ(arena_->Read().refused, refused);
+  for (Queue& queue : queues) {
+    const std::lock_guard<std::mutex> lock(queue.mu);
+    queue.over = true;
+    queue.changed.notify_one();
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Taken(), 0u);
+}
+
+TEST_F(ArenaBetweenProcesses, ATrainersLastUseComesBack) {
+  char* const memory = Copy(kMiB);
+  Fill(memory, kMiB, 1);
+  const auto place = arena_->Share(memory + 4096);
+  ASSERT_TRUE(place);
+  arena_->Free(memory);
+  {
+    Process trainer([&] {
+      const auto view = View();
+      const char* data = nullptr;
+      std::shared_ptr<const void> owner;
+      ASSERT_TRUE(view->Adopt(*place, 1000, &data, &owner));
+      EXPECT_EQ(Checksum(data, 1000), Checksum(memory + 4096, 1000));
+    });
+    EXPECT_EQ(trainer.Wait(), 0);
+  }
+  EXPECT_EQ(Taken(), 0u);
+}
+
+TEST_F(ArenaBetweenProcesses, AForkedChildChangesNothing) {
+  const auto view = View();
+  char* const memory = Copy(kMiB);
+  auto place = arena_->Share(memory);
+  const char* data = nullptr;
+  std::shared_ptr<const void> owner;
+  ASSERT_TRUE(view->Adopt(*place, kMiB, &data, &owner));
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const bool nothing = Copy(1) == nullptr;
+    owner.reset();
+    arena_->Free(memory);
+    _exit(nothing ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Taken(), kMiB);
+  owner.reset();
+  EXPECT_EQ(Taken(), kMiB);
+  arena_->Free(memory);
+  EXPECT_EQ(Taken(), 0u);
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/region.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
+
+#include "tests/arena_process.h"
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kSize = 1 << 20;
+
+std::shared_ptr<Region> Make(uint64_t bytes = kSize) {
+  std::string why;
+  auto region = Region::Create("hvdata_region_test", bytes, &why);
+  EXPECT_TRUE(region) << why;
+  return region;
+}
+
+std::shared_ptr<Region> AttachTo(const Region& region, uint64_t read_only_from = kSize) {
+  std::string why;
+  auto attached = Region::Attach(dup(region.fd()), region.size(), read_only_from, &why);
+  EXPECT_TRUE(attached) << why;
+  return attached;
+}
+
+uint64_t BytesBehind(const Region& region) {
+  struct stat status;
+  EXPECT_EQ(fstat(region.fd(), &status), 0);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
+}
+
+TEST(Region, BothSidesSeeTheSameBytes) {
+  const auto region = Make(), attached = AttachTo(*region);
+  EXPECT_TRUE(std::all_of(region->data(), region->data() + kSize, [](char c) { return c == 0; }));
+  region->data()[kSize - 1] = 'a';
+  EXPECT_EQ(attached->data()[kSize - 1], 'a');
+  attached->data()[0] = 'b';
+  EXPECT_EQ(region->data()[0], 'b');
+  EXPECT_NE(region->data(), attached->data());
+  EXPECT_EQ(attached->size(), kSize);
+  EXPECT_EQ(attached->fd(), -1);
+}
+
+TEST(Region, NobodyCanChangeItsSize) {
+  const auto region = Make();
+  for (const uint64_t size : {uint64_t{0}, kSize / 2, kSize * 2}) {
+    EXPECT_EQ(ftruncate(region->fd(), static_cast<off_t>(size)), -1);
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_EQ(fcntl(region->fd(), F_ADD_SEALS, F_SEAL_WRITE), -1);
+}
+
+TEST(Region, SaysWhyItCannotBe) {
+  std::string why;
+  EXPECT_FALSE(Region::Create("hvdata_region_test", uint64_t{1} << 62, &why));
+  EXPECT_NE(why.find(" failed: "), std::string::npos) << why;
+}
+
+TEST(Region, AttachesNothingElse) {
+  const auto refused = [](int fd, uint64_t size) {
+    std::string why;
+    EXPECT_FALSE(Region::Attach(fd, size, size, &why));
+    EXPECT_NE(why, "");
+    EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "it is still open";
+  };
+  const auto region = Make();
+  refused(dup(region->fd()), kSize - 4096);
+  refused(dup(region->fd()), kSize + 1);
+  const int unsealed = memfd_create("hvdata_region_test", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(unsealed, kSize), 0);
+  refused(unsealed, kSize);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  refused(pipe_ends[0], kSize);
+  close(pipe_ends[1]);
+}
+
+TEST(Region, ReservesAndReleasesMemory) {
+  const auto region = Make();
+  EXPECT_EQ(BytesBehind(*region), 0u);
+  ASSERT_TRUE(region->Reserve(kSize / 2, kSize / 4));
+  EXPECT_EQ(BytesBehind(*region), kSize / 4);
+  std::fill_n(region->data() + kSize / 2, kSize / 4, 'x');
+  EXPECT_EQ(BytesBehind(*region), kSize / 4);
+  region->Release(kSize / 2 + 1, kSize / 8);  // not its first page, of which one byte is to be kept
+  const char* const kept = region->data() + kSize / 2;
+  EXPECT_EQ(kept[0], 'x');
+  EXPECT_EQ(kept[kSize / 8 - 1], 0);
+  EXPECT_EQ(kept[kSize / 8 + 1], 'x');
+  EXPECT_LT(BytesBehind(*region), kSize / 4);
+  region->Release(0, kSize);
+  EXPECT_EQ(BytesBehind(*region), 0u);
+}
+
+std::set<std::string> Names() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
+  return names;
+}
+
+bool Mapped() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("hvdata_region_test") != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Region, LeavesNeitherNamesNorMappingsNorDescriptors) {
+  const int open = OpenFds();
+  {
+    const auto region = Make(), attached = AttachTo(*region);
+    EXPECT_TRUE(Mapped());
+    for (const std::string& name : Names()) EXPECT_EQ(name.find("hvdata_region_test"), std::string::npos);
+    EXPECT_EQ(OpenFds(), open + 1);
+  }
+  EXPECT_FALSE(Mapped());
+  EXPECT_EQ(OpenFds(), open);
+}
+
+TEST(Region, OutlivesItsCreatorWhileSomebodyHasIt) {
+  auto region = Make();
+  region->data()[5] = 'x';
+  const auto attached = AttachTo(*region);
+  region.reset();
+  EXPECT_EQ(attached->data()[5], 'x');
+}
+
+TEST(RegionBetweenProcesses, WhatIsReadOnlyCannotBeWritten) {
+  const auto region = Make();
+  region->data()[kSize / 2] = 'x';
+  Process writer([&] {
+    signal(SIGSEGV, SIG_DFL);
+    const auto attached = AttachTo(*region, kSize / 2);
+    attached->data()[kSize / 2 - 1] = 'y';
+    EXPECT_EQ(attached->data()[kSize / 2], 'x');
+    attached->data()[kSize / 2] = 'y';
+  });
+  const int status = writer.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  EXPECT_EQ(region->data()[kSize / 2 - 1], 'y');
+  EXPECT_EQ(region->data()[kSize / 2], 'x');
+}
+
+TEST(RegionBetweenProcesses, NoOtherUserCanOpenIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto region = Make();
+  const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(region->fd());
+  Process other([&] {
+    const int fd = open(path.c_str(), O_RDONLY);
+    EXPECT_GE(fd, 0) << "the same user can: " << path;
+    // Nor where it is lent a directory entry that it may pass: the file's own mode says no.
+    const std::string own = "/proc/self/fd/" + std::to_string(fd);
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    prctl(PR_SET_DUMPABLE, 1);
+    for (const std::string& p : {path, own}) {
+      EXPECT_EQ(open(p.c_str(), O_RDONLY), -1) << p;
+      EXPECT_EQ(errno, EACCES) << p;
+    }
+  });
+}
+
+TEST(RegionBetweenProcesses, OnlyForkedChildrenAreForked) {
+  const auto region = Make();
+  EXPECT_FALSE(InForkedChild());
+  const pid_t pid = fork();
+  if (pid == 0) _exit(InForkedChild() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(InForkedChild());
+}
+
+}  // namespace
+}  // namespace hvdata

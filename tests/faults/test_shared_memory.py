@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory on bad days: where it is refused, too small or short, and what a killed process leaves behind."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+from jobs import run_job, start_job
+
+pytestmark = pytest.mark.limit(150)
+
+EPOCH = """
+import numpy as np, tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+n = hvdata.size()
+ds = hvdata.distribute_dataset(
+    lambda: tf.data.Dataset.range(64 * 8 * n).map(lambda i: tf.fill([4096], tf.cast(i, tf.int32))).batch(64),
+    batch="per_rank")
+rows = np.concatenate([x.numpy() for x in ds])
+assert (rows == rows[:, :1]).all()
+assert (rows[:, 0] == np.concatenate([np.arange(64) + 64 * (s * n + hvdata.rank()) for s in range(8)])).all()
+moved = hvdata.stats()
+print("arena", moved["payload_bytes_arena"], "message", moved["payload_bytes_message"])
+"""
+ROWS = 64 * 4096 * 4 * 8  # bytes for each rank
+
+
+def test_too_small_for_one_batch():
+    job = run_job(EPOCH, np=2, env={"HOROVOD_DATA_ARENA_MB": "0.5"}, timeout=120)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
+    lines = [line for line in job.stderr[0].splitlines() if "shared memory" in line]
+    assert len(lines) == 1, job.describe()
+    assert "[rank 0 on " in lines[0] and "what finds no room travels as messages" in lines[0]
+    assert "HOROVOD_DATA_ARENA_MB" in lines[0]
+
+
+def test_the_system_has_no_shared_memory():
+    job = run_job("""
+import resource, signal
+from mpi4py import MPI  # MPI has its own files, which the limit does not meet any more
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+""" + EPOCH, np=2, timeout=120)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
+    assert "[rank 0 on " in job.stderr[0] and "no shared memory for the ranks of this host" in job.stderr[0]
+    assert "[rank 1 on " in job.stderr[1] and "batches travel as messages" in job.stderr[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave the network namespace")
+def test_attaching_is_refused():
+    """As between two containers of one host name: the reader's socket can't be seen from there."""
+    job = run_job("""
+import ctypes
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    assert ctypes.CDLL(None, use_errno=True).unshare(0x40000000) == 0  # CLONE_NEWNET
+""" + EPOCH, np=3, env={"HOROVOD_DATA_STALL_SECONDS": "5"}, timeout=120)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout[0] == f"arena {ROWS} message {ROWS}\n", job.describe()
+    assert "[rank 1 on " in job.stderr[1], job.describe()
+    assert "can't use the shared memory of rank 0 on " in job.stderr[1] and "connecting was refused" in job.stderr[1]
+    assert "shared memory" not in job.stderr[0] + job.stderr[2]
+
+
+ENDLESS = """
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+ds = hvdata.distribute_dataset(
+    lambda: tf.data.Dataset.from_tensors(tf.zeros([1 << 20])).repeat().batch(4), batch="per_rank")
+for step, x in enumerate(ds):
+    if step == 20:
+        print("going", flush=True)
+"""
+
+
+def shared_names():
+    """What has a name in memory and may be ours; Open MPI has its own there."""
+    return {path.name for path in Path("/dev/shm").iterdir() if "mpi" not in path.name and "vader" not in path.name}
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_leaves_nothing(killed):
+    before = shared_names()
+    with start_job(ENDLESS, np=3) as job:
+        for rank in range(3):
+            job.wait_for("going", rank)
+        pids = [job.pid(rank) for rank in range(3)]
+        job.kill_rank(killed)
+        assert job.finish(timeout=30) != 0
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+    assert shared_names() == before

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which batches travel: which one they take, how often they are copied, and that nobody overwrites them."""
+
+import os
+import socket
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import elements, results
+
+ROWS, WIDTH = 16, 2048  # rows of 8 KiB, 64 of them to a batch of ours: large enough not to travel with a header
+
+
+def beside_the_reader(comm):
+    """The ranks, other than the reader's, that share its memory."""
+    hosts = comm.allgather(socket.gethostname())
+    return [rank for rank in range(1, comm.size) if hosts[rank] == hosts[0]]
+
+
+def moved(hvdata, comm, call):
+    """How the counters of all ranks together have grown when every rank has called `call`."""
+    comm.Barrier()
+    before = hvdata.stats()
+    results(comm, call)
+    comm.Barrier()
+    after = hvdata.stats()
+    return {name: sum(comm.allgather(after[name] - before[name])) for name in before}
+
+
+def numbered(rows):
+    """Rows that all hold their own number, batched by TensorFlow itself."""
+    return tf.data.Dataset.range(rows).map(lambda i: tf.fill([WIDTH], tf.cast(i, tf.float32)))
+
+
+def drain(dataset):
+    for _ in dataset:
+        pass
+
+
+@pytest.mark.ways("auto", "arena", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
+    rows = ROWS * (comm.size if batch == "global" else 1)
+    steps = 12 if batch == "global" else 12 * comm.size
+    ds = hvdata.distribute_dataset(lambda: numbered(rows * steps).batch(rows), batch=batch)
+    bytes_each = 12 * ROWS * WIDTH * 4
+    grown = moved(hvdata, comm, lambda: drain(ds))
+    here = len(beside_the_reader(comm))
+    assert grown["payload_bytes_arena"] == here * bytes_each
+    assert grown["payload_bytes_message"] == (comm.size - 1 - here) * bytes_each
+    assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
+
+
+@pytest.mark.ways("auto", "arena", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("source", ["generator", "ready-made"])
+def test_other_pipelines_are_copied_once(hvdata, comm, source):
+    element = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+
+    def make():
+        if source == "ready-made":
+            return tf.data.Dataset.from_tensors(element).repeat(6 * comm.size)
+        return tf.data.Dataset.from_generator(
+            lambda: (element for _ in range(6 * comm.size)), output_signature=tf.TensorSpec(element.shape, tf.float32))
+
+    ds = hvdata.distribute_dataset(make, batch="per_rank")
+    grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, element) for x in ds])
+    expected = 6 * len(beside_the_reader(comm)) * element.nbytes
+    assert grown["payload_bytes_arena"] == grown["payload_bytes_copied_to_arena"] == expected
+    assert grown["payload_bytes_realigned"] == 0
+
+
+@pytest.mark.ways("auto", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm):
+    """Shares of a global batch begin wherever their first row does; TensorFlow wants 64-byte steps."""
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(7 * comm.size * 5).map(
+        lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size), batch="global")
+    seen = []
+    grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
+    for step, x in enumerate(seen):
+        first = (step * comm.size + comm.rank) * 7
+        np.testing.assert_array_equal(x, np.repeat(np.arange(first, first + 7, dtype=np.float32)[:, None], 3001, 1))
+    assert grown["payload_bytes_copied_to_arena"] == 0
+    odd = [rank for rank in beside_the_reader(comm) if rank * 7 * 3001 * 4 % 64]
+    assert grown["payload_bytes_realigned"] == len(odd) * 5 * 7 * 3001 * 4
+
+
+@pytest.mark.ways("auto", "two hosts")
+@pytest.mark.ranks(2, 4)
+def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(10 * comm.size).map(
+        lambda i: {"text": tf.strings.as_string(i), "number": i}), batch="per_rank")
+    grown = moved(hvdata, comm, lambda: drain(ds))
+    assert grown["payload_bytes_arena"] == grown["payload_bytes_message"] == 0 < grown["payload_bytes_inline"]
+
+
+@pytest.mark.ways("message")
+@pytest.mark.ranks(2)
+def test_messages_when_asked_for(hvdata, comm):
+    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * 8).batch(ROWS), batch="per_rank")
+    grown = moved(hvdata, comm, lambda: drain(ds))
+    assert grown["payload_bytes_arena"] == 0 and grown["payload_bytes_message"] == 4 * ROWS * WIDTH * 4
+
+
+@pytest.mark.ways("two hosts", "message")
+@pytest.mark.ranks(2, 4)
+def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
+    mib = 262_144
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(64 * 4 * comm.size).map(lambda i: tf.fill([mib // 64], i / 7)).batch(64),
+        batch="per_rank")
+    grown = moved(hvdata, comm, lambda: drain(ds))
+    remote = (comm.size - 1 - (0 if comm.size == 2 else len(beside_the_reader(comm)))) * 4 * mib * 8
+    assert remote <= grown["mpi_bytes_sent"] <= remote * 1.01
+
+
+# ---- Nobody waits for a slot, and nobody overwrites one.
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="2")
+@pytest.mark.ranks(2, 4)
+def test_trainers_that_keep_batches(hvdata, comm):
+    """Eight times what the shared memory holds: what finds no room travels as messages."""
+    steps = 128
+    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * steps * comm.size).batch(ROWS), batch="per_rank")
+
+    def keep():
+        kept = list(ds)
+        for step, x in enumerate(kept):
+            first = (step * comm.size + comm.rank) * ROWS
+            np.testing.assert_array_equal(x[:, 0], np.arange(first, first + ROWS))
+            np.testing.assert_array_equal(x[:, 0], x[:, -1])
+        return len(kept)
+
+    assert results(comm, keep) == [steps] * comm.size
+    # What was kept has been given back: the next epoch finds room again.
+    grown = moved(hvdata, comm, lambda: drain(ds))
+    assert grown["payload_bytes_message"] == 0 < grown["payload_bytes_arena"]
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="1")
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("stage", ["prefetch", "cache", "shuffle", "all"])
+def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
+    steps = 40
+
+    def make():
+        ds = numbered(ROWS * steps * comm.size).batch(ROWS)
+        if stage in ("cache", "all"):
+            ds = ds.cache()
+        if stage in ("shuffle", "all"):
+            ds = ds.shuffle(50, seed=7)
+        return ds.prefetch(100) if stage in ("prefetch", "all") else ds
+
+    ds = hvdata.distribute_dataset(make, batch="per_rank").shuffle(30)
+    for _ in range(3):
+        got = results(comm, lambda: [x.numpy() for x in ds])
+        rows = np.concatenate([x for one in got for x in one])
+        assert (rows == rows[:, :1]).all()
+        assert sorted(rows[:, 0]) == list(range(ROWS * steps * comm.size))
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="0.125")
+@pytest.mark.ranks(2, 3)
+def test_an_arena_too_small_for_one_batch(hvdata, comm):
+    ds = hvdata.distribute_dataset(lambda: numbered(64 * 4 * comm.size).batch(64), batch="per_rank")
+    assert [[x[0, 0] for x in one] for one in elements(comm, ds)] == [
+        [(step * comm.size + rank) * 64 for step in range(4)] for rank in range(comm.size)]
+
+
+@pytest.mark.ranks(2, 3)
+def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
+    """TensorFlow reuses its input's memory for a result when nobody else holds it; here the cache and other ranks do."""
+    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global")
+
+    @tf.function
+    def spoil(x):
+        return tf.reduce_sum(tf.nn.relu(-(x + 1.0)) - 5.0)
+
+    for _ in range(3):
+        def run():
+            seen = []
+            for x in ds.map(lambda x: x * -1.0).map(lambda x: -x):
+                spoil(x)
+                seen.append(x.numpy())
+            return np.concatenate(seen)
+
+        rows = np.concatenate(results(comm, run))
+        assert (rows == rows[:, :1]).all() and sorted(rows[:, 0]) == list(range(ROWS * comm.size * 4))
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.ranks(2, 3)
+def test_a_forked_child_gives_nothing_back(hvdata, comm):
+    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * comm.size * 6).batch(ROWS), batch="per_rank")
+
+    def run():
+        kept = []
+        for x in ds:
+            kept.append(x)
+            if len(kept) == 3:
+                child = os.fork()
+                if child == 0:
+                    kept.clear()
+                    os._exit(0)
+                os.waitpid(child, 0)
+        return [x.numpy() for x in kept]
+
+    for rank, got in enumerate(results(comm, run)):
+        for step, x in enumerate(got):
+            first = (step * comm.size + rank) * ROWS
+            np.testing.assert_array_equal(x[:, 0], np.arange(first, first + ROWS))
+
+
+@pytest.mark.limit(120)
+@pytest.mark.ranks(2, 4)
+def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
+    random = np.random.default_rng(5)
+    sizes = [int(size) for size in np.exp(random.uniform(0, np.log(3e6), 400))]
+
+    def make():
+        def batches():
+            for number, size in enumerate(sizes):
+                yield np.random.default_rng(number).integers(0, 256, size, np.uint8)
+        return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([None], tf.uint8))
+
+    def run():
+        seen = 0
+        for step, x in enumerate(hvdata_ds):
+            number = step * comm.size + comm.rank
+            np.testing.assert_array_equal(x, np.random.default_rng(number).integers(0, 256, sizes[number], np.uint8))
+            seen += 1
+        return seen
+
+    hvdata_ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=4)
+    assert results(comm, run) == [len(sizes) // comm.size] * comm.size
