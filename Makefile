@@ -67,7 +67,9 @@ lint: typecheck  ## types, and clang-tidy on plan, wire and transport
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python benchmarks/delivery.py
+	export PATH=$(abspath $(BIN)):$$PATH
+	for name in delivery pipeline cost growth memory; do $(BIN)/python benchmarks/$$name.py; done
+	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/
 	@$(SETUP) compiler mpi

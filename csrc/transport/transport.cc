@@ -27,6 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kTickEvery = std::chrono::milliseconds(100);
+constexpr auto kTurnEvery = std::chrono::milliseconds(1);
 
 std::string WhereAmI(int rank) {
   char host[256] = "";
@@ -154,9 +155,11 @@ class Transport::Impl {
       next_tick_ = now + kTickEvery;
     }
     if (news) last_news_ = now;
-    const auto nap = Nap(now - last_news_, !requests_.Empty());
-    Rest(nap);
-    if (nap.count() > 0) inbox_->Turn();
+    Rest(Nap(now - last_news_, !requests_.Empty()));
+    if (now >= next_turn_) {
+      inbox_->Turn();
+      next_turn_ = now + kTurnEvery;
+    }
     return true;
   }
 
@@ -189,7 +192,8 @@ class Transport::Impl {
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
-  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_ + kTickEvery;
+  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_ + kTickEvery,
+                    next_turn_ = last_news_;
 
   std::thread thread_;
 };

@@ -25,7 +25,7 @@ class Inbox {
   virtual Landing Place(int source, const wire::Header& header) = 0;
   // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
   virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
-  // After every nap: a look at what has come by other ways and nobody waits for.
+  // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
   virtual void Turn() {}
   // About every 100 ms: for clocks and watches.
   virtual void Tick() = 0;
