@@ -53,19 +53,15 @@ class Link {
     return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
   }
   // The reader: whether a TAKEN of this trainer is to ring. What came before it changed its mind is in the ring by the
-  // time that it looks there next; the fences make sure that of the two sides at least one sees what the other wrote.
-  void Calm(uint32_t channel, bool calm) {
-    lane_->calm[channel % Bells::kEach].store(calm ? 1 : 0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
+  // time that it looks there next: each side both reads and writes the word, so whoever does so last knows what the
+  // other did before.
+  void Calm(uint32_t channel, bool calm) { lane_->calm[channel % Bells::kEach].exchange(calm ? 1 : 0); }
   // The trainer, after Put.
-  bool PeerIsCalm(uint32_t channel) const {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    return lane_->calm[channel % Bells::kEach].load(std::memory_order_relaxed) != 0;
-  }
+  bool PeerIsCalm(uint32_t channel) const { return lane_->calm[channel % Bells::kEach].fetch_or(0) != 0; }
   // Wakes the peer's thread that waits for something of this channel.
   void Ring(uint32_t channel) {
-    (reads_here() ? peer_->sinks : peer_->sources)[channel % Bells::kEach].Ring();
+    Bell* const bells = reads_here() ? peer_->sinks : peer_->sources;
+    bells[channel % Bells::kEach].Ring();
   }
 
  private:
