@@ -164,17 +164,21 @@ void Source::FinishLocked(Outcome outcome) {
   if (!lanes_ || lanes_->finished()) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(steps) + outcome.message;
-  if (dropped_ > 0 && outcome.ok() && !OverLocked()) {
-    const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
-    Log(Where(steps) + "remainder=\"drop\" left out " + std::to_string(dropped_) + what + " of this epoch");
-    if (steps == 0 && !told_empty_) {
-      told_empty_ = true;
-      Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
-          "remainder=\"partial\" or \"pad\", or larger batches");
-    }
+  if (dropped_ > 0 && outcome.ok() && steps == 0 && !told_empty_) {
+    told_empty_ = true;
+    Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
+        "remainder=\"partial\" or \"pad\", or larger batches");
   }
+  SayDroppedLocked();
   lanes_->Finish(std::move(outcome));
   changed_.NotifyAll();
+}
+
+void Source::SayDroppedLocked() {
+  const int64_t dropped = std::exchange(dropped_, 0);
+  if (dropped == 0) return;
+  const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
+  Log(Where(lanes_->dealt()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
 void Source::Dropped(int64_t count) {
@@ -190,6 +194,7 @@ uint64_t Source::Steps() const {
 void Source::End() {
   std::unique_ptr<Lanes> lanes;  // freed outside of the lock: it may hold the last tensors
   std::lock_guard<std::mutex> lock(mu_);
+  SayDroppedLocked();  // of an epoch that everybody left before its end
   lanes = std::move(lanes_);
   cancel_ = nullptr;
   dealing_ = false;

@@ -139,6 +139,7 @@ class Source {
   bool OverLocked() const;
   void OpenLaneLocked(int trainer);
   void FinishLocked(Outcome outcome);
+  void SayDroppedLocked();
   // The message of an `answer` that is OK is the state.
   void SendStateLocked(const SaveRequest& request, Outcome answer);
   // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.

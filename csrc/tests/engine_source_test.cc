@@ -137,10 +137,30 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
-            "element(s) of this epoch\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
-            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n");
+            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n"
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
+            "element(s) of this epoch\n");
+}
+
+// However the epoch ends: with an error, or because everybody leaves it.
+TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
+  for (const bool fails : {true, false}) {
+    const uint64_t epoch = fails ? 1 : 2;
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 2);
+    Begin(epoch);
+    Deal();
+    source_->Dropped(1);
+    source_->Dropped(1);
+    testing::internal::CaptureStderr();
+    if (fails) source_->Finish({kInternal, "broken"});
+    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
+    EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+    source_->End();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
+                  ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
+  }
 }
 
 TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
