@@ -137,11 +137,6 @@ class DynamicLanes : public Lanes {
   }
 
   void Settle() {
-    if (finished_ && !outcome_.ok()) {  // what was sent is still delivered; what was not is lost with the epoch
-      waiting_.clear();
-      EndAll();
-      return;
-    }
     Distribute();
     if (!finished_) return;
     bool idle = false, held = false;

@@ -134,7 +134,8 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
       case Kind::kSave:
         return source->OnSave(trainer, header.epoch, header.step, header.a);
       case Kind::kRestore:
-        return source->OnRestore(trainer, header.epoch, {std::move(header.text), header.step}, header.a);
+        return source->OnRestore(
+            trainer, header.epoch, {std::move(header.text), header.step, static_cast<uint64_t>(header.b)}, header.a);
       default:
         break;
     }

@@ -12,6 +12,10 @@ namespace hvdata {
 using wire::Header;
 using wire::Kind;
 
+namespace {
+constexpr int64_t kNoAnswer = -1;  // the number of a request whose answer nobody waits for
+}
+
 Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
            Doorbell door)
     : config_(std::move(config)),
@@ -55,6 +59,14 @@ void Sink::SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out) {
 
 void Sink::OpenLocked(Asker* asker, Outgoing* out) {
   if (open_) CloseLocked(out);
+  if (handed_ != asker) {
+    WithdrawLocked(out);
+    // Another iterator was restored after this one. Nobody waits for the answer: a refusal ends the epoch with its error.
+    if (asker->restored.kind != SinkState::kUnused && world_->reader_count() == 1) {
+      out->emplace_back(0, RestoreHeader(asker->restored, kNoAnswer));
+    }
+  }
+  handed_ = nullptr;
   asker->epoch = ++epoch_;
   open_ = true;
   lanes_ = std::vector<Lane>(static_cast<size_t>(world_->reader_count()));
@@ -69,6 +81,22 @@ void Sink::OpenLocked(Asker* asker, Outgoing* out) {
     h.a = static_cast<int64_t>(lanes_[static_cast<size_t>(r)].told_limit);
     out->emplace_back(r, std::move(h));
   }
+}
+
+Header Sink::RestoreHeader(const SinkState& state, int64_t number) const {
+  Header h = MakeHeader(Kind::kRestore);
+  h.epoch = epoch_ + 1;
+  h.a = number;
+  h.b = static_cast<int64_t>(state.epoch);
+  h.step = state.kind == SinkState::kExhausted ? kAllBehind : state.position;
+  h.text = state.reader;
+  return h;
+}
+
+void Sink::WithdrawLocked(Outgoing* out) {
+  if (handed_ == nullptr) return;
+  handed_ = nullptr;
+  out->emplace_back(0, RestoreHeader(SinkState(), 0));
 }
 
 void Sink::CloseLocked(Outgoing* out) {
@@ -118,7 +146,12 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
   if (asker->epoch == 0) {
     if (!failed_.ok()) return failed_;
     OpenLocked(asker, &out);
+    if (asker->restored.kind == SinkState::kExhausted) {  // it has had this epoch, and so the next one is the next
+      CloseLocked(&out);
+      asker->over = *end = true;
+    }
     SendAll(&lock, &out);
+    if (*end) return {};
   }
   for (;;) {
     if (asker->epoch != epoch_ || !open_) {
@@ -228,9 +261,9 @@ void Sink::Cancel(Asker* asker) {
 
 void Sink::Drop(Asker* asker) {
   std::unique_lock<std::mutex> lock(mu_);
-  if (asker->epoch == 0 || asker->epoch != epoch_ || !open_) return;
   Outgoing out;
-  CloseLocked(&out);
+  if (handed_ == asker) WithdrawLocked(&out);
+  if (asker->epoch != 0 && asker->epoch == epoch_ && open_) CloseLocked(&out);
   SendAll(&lock, &out);
 }
 
@@ -258,15 +291,16 @@ Outcome Sink::Save(Asker* asker, SinkState* state) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     *state = SinkState();
-    if (asker->over) {
-      state->kind = SinkState::kExhausted;
-      return {};
-    }
     if (asker->epoch == 0) {
       *state = asker->restored;
+      state->epoch = epoch_ + 1;
       return {};
     }
-    if (asker->epoch != epoch_ || !open_) {
+    state->epoch = asker->epoch;
+    if (asker->over) {
+      state->kind = SinkState::kExhausted;
+      if (world_->reader_count() > 1 || !failed_.ok()) return {};
+    } else if (asker->epoch != epoch_ || !open_) {
       return {kFailedPrecondition,
               Where(asker->epoch, asker->taken) + "this iterator can't be saved: it was superseded by a newer one"};
     }
@@ -274,11 +308,18 @@ Outcome Sink::Save(Asker* asker, SinkState* state) {
       return {kUnimplemented, Where(epoch_, taken_) + "an epoch of several readers can't be saved"};
     }
     h = MakeHeader(Kind::kSave);
-    h.step = lanes_[0].taken;
-    state->kind = SinkState::kRunning;
-    state->position = position_;
+    h.epoch = asker->epoch;
+    if (!asker->over) {
+      h.step = lanes_[0].taken;
+      state->kind = SinkState::kRunning;
+      state->position = position_;
+    }
   }
-  return Ask(asker, std::move(h), &state->reader);
+  const Outcome asked = Ask(asker, std::move(h), &state->reader);
+  if (asked.ok() && state->kind == SinkState::kRunning && state->reader.empty()) {
+    return {kFailedPrecondition, Where(state->epoch, asker->taken) + "the epoch was over before its state was saved"};
+  }
+  return asked;
 }
 
 Outcome Sink::Restore(Asker* asker, const SinkState& state) {
@@ -294,13 +335,11 @@ Outcome Sink::Restore(Asker* asker, const SinkState& state) {
       SendAll(&lock, &out);
       asker->epoch = 0;
     }
-    asker->over = state.kind == SinkState::kExhausted;
-    asker->restored = state.kind == SinkState::kRunning ? state : SinkState();
-    if (state.kind != SinkState::kRunning) return {};
-    h = MakeHeader(Kind::kRestore);
-    h.epoch = epoch_ + 1;
-    h.step = state.position;
-    h.text = state.reader;
+    asker->over = false;
+    asker->restored = state;
+    if (world_->reader_count() > 1) return {};
+    handed_ = asker;
+    h = RestoreHeader(state, 0);
   }
   std::string nothing;
   return Ask(asker, std::move(h), &nothing);
@@ -354,6 +393,7 @@ void Sink::OnBecause(const Header& header) {
 
 void Sink::OnState(const Header& header) {
   std::lock_guard<std::mutex> lock(mu_);
+  if (header.a == kNoAnswer) return;
   answers_[header.a] = Outcome(static_cast<int>(header.b), header.text);
   changed_.NotifyAll();
 }

@@ -30,6 +30,7 @@ struct SinkState {
   enum Kind { kUnused, kRunning, kExhausted };
   Kind kind = kUnused;
   uint64_t position = 0;  // elements of the epoch that this trainer has behind it
+  uint64_t epoch = 0;     // the epoch's number in the run that saved it
   std::string reader;     // the reader's words
 };
 
@@ -66,7 +67,7 @@ class Sink {
   Outcome Next(Asker* asker, Arrival* arrival, bool* end);
   // From any thread: a Next() of this asker that waits returns kCancelled.
   void Cancel(Asker* asker);
-  // The iterator is gone.
+  // The iterator is gone. A state that it was restored from and has not begun is forgotten.
   void Drop(Asker* asker);
   // The state of the asker's epoch. Waits for the reader.
   Outcome Save(Asker* asker, SinkState* state);
@@ -100,6 +101,8 @@ class Sink {
   wire::Header MakeHeader(wire::Kind kind) const;
   void OpenLocked(Asker* asker, Outgoing* out);
   void CloseLocked(Outgoing* out);
+  wire::Header RestoreHeader(const SinkState& state, int64_t number) const;
+  void WithdrawLocked(Outgoing* out);
   void CreditLocked(int taken_from, Outgoing* out);
   uint64_t LimitLocked(int reader) const;
   Outcome WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
@@ -121,6 +124,7 @@ class Sink {
   uint64_t taken_ = 0;       // steps taken in this epoch
   uint64_t position_ = 0;    // elements of the epoch up to and with the last step taken
   const Asker* waiting_ = nullptr;  // whose Next() waits
+  const Asker* handed_ = nullptr;   // whose state the reader has for the next epoch
   bool on_demand_ = false;   // after a recall: be sent only what is waited for
   Outgoing outbox_;          // decided upon and not sent yet
   bool sending_ = false;     // a thread is about to send all of it

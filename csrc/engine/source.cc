@@ -48,7 +48,7 @@ bool Source::StartableLocked() const {
     // One that has opened a later epoch has closed this one, before it began.
     opened = opened || (t.opened >= next && !t.gone);
     all = all && (t.opened >= next || t.gone);
-    resumes = resumes || t.restore_epoch == next;
+    resumes = resumes || t.handed.count(next) > 0;
   }
   return opened && (all || !resumes);
 }
@@ -105,8 +105,9 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   std::map<int, Handed> handed;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& t = trainers_[i];
-    if (t.restore_epoch == epoch) handed[static_cast<int>(i)] = std::move(t.handed);
-    t.handed = Handed();
+    const auto found = t.handed.find(epoch);
+    if (found != t.handed.end()) handed[static_cast<int>(i)] = std::move(found->second);
+    t.handed.erase(t.handed.begin(), t.handed.upper_bound(epoch));
   }
   return handed;
 }
@@ -118,7 +119,7 @@ void Source::Start(const std::vector<uint64_t>& positions) {
   std::vector<std::string> gone;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     if (trainers_[i].opened == epoch_) OpenLaneLocked(static_cast<int>(i));
-    if (trainers_[i].gone || trainers_[i].closed == epoch_) lanes_->Close(static_cast<int>(i), 0);
+    if (trainers_[i].gone || trainers_[i].closed >= epoch_) lanes_->Close(static_cast<int>(i), 0);
     if (trainers_[i].gone) gone.push_back(world_->TrainerName(static_cast<int>(i)));
   }
   if (!gone.empty() && config_.schedule == plan::Schedule::kStatic) {
@@ -169,17 +170,21 @@ void Source::FinishLocked(Outcome outcome) {
   if (!lanes_ || lanes_->finished()) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(steps) + outcome.message;
-  if (dropped_ > 0 && outcome.ok() && !OverLocked()) {
-    const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
-    Log(Where(steps) + "remainder=\"drop\" left out " + std::to_string(dropped_) + what + " of this epoch");
-    if (steps == 0 && !told_empty_) {
-      told_empty_ = true;
-      Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
-          "remainder=\"partial\" or \"pad\", or larger batches");
-    }
+  if (dropped_ > 0 && outcome.ok() && steps == 0 && !told_empty_) {
+    told_empty_ = true;
+    Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
+        "remainder=\"partial\" or \"pad\", or larger batches");
   }
+  SayDroppedLocked();
   lanes_->Finish(std::move(outcome));
   changed_.NotifyAll();
+}
+
+void Source::SayDroppedLocked() {
+  const int64_t dropped = std::exchange(dropped_, 0);
+  if (dropped == 0) return;
+  const char* what = config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
+  Log(Where(lanes_->dealt()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
 void Source::Dropped(int64_t count) {
@@ -195,12 +200,12 @@ uint64_t Source::Steps() const {
 void Source::End() {
   std::unique_ptr<Lanes> lanes;  // freed outside of the lock: it may hold the last tensors
   std::lock_guard<std::mutex> lock(mu_);
+  SayDroppedLocked();  // of an epoch that everybody left before its end
   lanes = std::move(lanes_);
   cancel_ = nullptr;
   dealing_ = false;
   for (const SaveRequest& request : saves_) {
-    SendStateLocked(request,
-                    {kFailedPrecondition, Where(lanes->dealt()) + "the epoch was over before its state was saved"});
+    SendLastWordsLocked(request, {kFailedPrecondition, Where(lanes->dealt()) + "the epoch was over before its state was saved"});
   }
   saves_.clear();
   changed_.NotifyAll();
@@ -237,7 +242,21 @@ void Source::ForgetTaken() {
 
 void Source::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
   std::lock_guard<std::mutex> lock(mu_);
-  SendStateLocked(request, outcome.ok() ? Outcome(kOk, std::move(state)) : outcome);
+  if (!outcome.ok()) return SendLastWordsLocked(request, outcome);
+  SendStateLocked(request, {kOk, std::move(state)});
+}
+
+void Source::KeepLastWords(int trainer, std::string state) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  t.last_words = std::move(state);
+  t.words_epoch = epoch_;
+}
+
+void Source::SendLastWordsLocked(const SaveRequest& request, Outcome why) {
+  const Trainer& t = trainers_[static_cast<size_t>(request.trainer)];
+  if (t.closed < request.epoch) return SendStateLocked(request, std::move(why));
+  SendStateLocked(request, {kOk, t.words_epoch == request.epoch ? t.last_words : ""});
 }
 
 void Source::SendStateLocked(const SaveRequest& request, Outcome answer) {
@@ -326,9 +345,9 @@ void Source::Shut() {
 void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!dealing_ || epoch != epoch_ || !lanes_) {
-    SendStateLocked({trainer, epoch, number},
-                    {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +
-                                              " is not under way on the reader: take an element before saving"});
+    SendLastWordsLocked({trainer, epoch, number},
+                        {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +
+                                                  " is not under way on the reader: take an element before saving"});
     return;
   }
   (void)taken;  // what the trainer took has been reported in TAKEN before
@@ -338,22 +357,29 @@ void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number)
 
 void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number) {
   const Guard guard(this);
+  Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  if (number == 0) {
+    t.handed.erase(epoch);
+    changed_.NotifyAll();
+    return;
+  }
   Header h;
   h.kind = Kind::kState;
   h.channel = config_.number;
   h.epoch = epoch;
   h.a = number;
-  Trainer& t = trainers_[static_cast<size_t>(trainer)];
-  if (epoch <= epoch_ && dealing_) {
+  // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
+  // where an iterator that was saved unused is to begin.
+  const bool from_front = handed.position == 0 && handed.state.empty();
+  if (epoch <= epoch_ && dealing_ && !from_front) {
     Outcome late(kFailedPrecondition, world_->TrainerName(trainer) + " restored a checkpoint into epoch " +
                                           std::to_string(epoch) + ", which another rank has begun already: restore on "
                                           "every rank, or on rank 0 before any collective, before the first element is asked for");
     h.b = late.code;
     h.text = Where(lanes_ ? lanes_->dealt() : 0) + late.message;
     FinishLocked(std::move(late));
-  } else {
-    t.handed = std::move(handed);
-    t.restore_epoch = epoch;
+  } else if (epoch > epoch_) {
+    t.handed[epoch] = std::move(handed);
   }
   send_(trainer, std::move(h), nullptr);
   changed_.NotifyAll();

@@ -38,6 +38,9 @@ struct ChannelConfig {
   std::vector<int> empty_rules;  // ops/cut.h
 };
 
+// The position of a trainer that has all of its shares of an epoch behind it.
+constexpr uint64_t kAllBehind = ~0ull;
+
 class Source {
  public:
   // Sends a header, with a share where it is data, to a trainer. Called under the source's mutex, which keeps the lanes
@@ -59,7 +62,8 @@ class Source {
   // Returns the states that trainers handed in for this epoch, by trainer; mostly none.
   struct Handed {
     std::string state;       // the reader's words of then (ops/state.h)
-    uint64_t position = 0;   // elements of the epoch that this trainer had behind it
+    uint64_t position = 0;   // elements of the epoch that this trainer had behind it, or kAllBehind
+    uint64_t epoch = 0;      // the epoch's number when it was saved
   };
   std::map<int, Handed> Begin(uint64_t epoch, std::function<void()> cancel);
   // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
@@ -90,6 +94,8 @@ class Source {
   std::vector<uint64_t> TakenSince(int trainer) const;
   void ForgetTaken();
   void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
+  // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
+  void KeepLastWords(int trainer, std::string state);
 
   // ---- The network.
 
@@ -98,6 +104,7 @@ class Source {
   void OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit);
   void OnClose(int trainer, uint64_t epoch, uint64_t taken);
   void OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number);
+  // `number` 0 takes back what was handed in for this epoch.
   void OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number);
   void OnWhy(int trainer, uint64_t epoch, uint64_t step);
   // The trainer will never open again: it released the channel or said BYE.
@@ -122,8 +129,9 @@ class Source {
   struct Trainer {
     uint64_t opened = 0, closed = 0;  // the last epoch that it opened, that it closed
     uint64_t limit = 0;
-    Handed handed;               // to start restore_epoch from
-    uint64_t restore_epoch = 0;  // 0: none
+    std::map<uint64_t, Handed> handed;  // by the epoch that is to start from it
+    std::string last_words;             // of words_epoch
+    uint64_t words_epoch = 0;
     bool gone = false;
   };
 
@@ -131,8 +139,11 @@ class Source {
   bool OverLocked() const;
   void OpenLaneLocked(int trainer);
   void FinishLocked(Outcome outcome);
+  void SayDroppedLocked();
   // The message of an `answer` that is OK is the state.
   void SendStateLocked(const SaveRequest& request, Outcome answer);
+  // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
+  void SendLastWordsLocked(const SaveRequest& request, Outcome why);
   std::function<void()> TakeCancelIfOver();
   std::string ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const;
   std::string Where(uint64_t step) const;

@@ -79,7 +79,10 @@ void Checkpoint::AnswerSaves() {
   for (const Source::SaveRequest& request : source_->TakeSaveRequests()) {
     State state;
     absl::Status status;
-    if (!dynamic) {
+    if (!input_->started()) {
+      status = absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked for, "
+                                             "or when its end has been seen");
+    } else if (!dynamic) {
       status = Capture(&state);
     } else {
       if (saved_.empty() || saved_.count(request.trainer)) {
@@ -94,6 +97,18 @@ void Checkpoint::AnswerSaves() {
       state.taken_since = source_->TakenSince(request.trainer);
     }
     source_->AnswerSave(request, ToOutcome(status), status.ok() ? Encode(state) : "");
+  }
+}
+
+void Checkpoint::KeepLastWords() {
+  if (saved_.empty()) return;  // static, or nobody has saved in this epoch
+  State state = std::move(snapshot_);
+  state.elements.clear();
+  state.iterator.clear();
+  state.pulled = kAllBehind;  // so that it is not what an epoch starts from
+  for (int t = 0; t < source_->world().trainer_count(); ++t) {
+    state.taken_since = source_->TakenSince(t);
+    source_->KeepLastWords(t, Encode(state));
   }
 }
 
@@ -143,41 +158,65 @@ bool Checkpoint::Decode(const std::string& bytes, State* state) {
   return true;
 }
 
-absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions) {
-  const auto n = static_cast<uint64_t>(source_->world().trainer_count());
-  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-  // Trainers without a state of their own stand where the lowest rank stands that has one.
-  positions->assign(n, handed.begin()->second.position);
-  State first;
-  std::set<uint64_t> taken;
-  bool uneven = false;
+absl::Status Checkpoint::Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found,
+                               std::set<uint64_t>* taken) const {
+  *found = false;
+  int origin = handed.begin()->first;
   for (const auto& [trainer, hand] : handed) {
     State state;
-    if (!Decode(hand.state, &state)) return absl::DataLossError("a checkpoint of this channel is damaged");
-    if (state.mode != Mode()) {
+    if (!hand.state.empty() && !Decode(hand.state, &state)) {
+      return absl::DataLossError("a checkpoint of this channel is damaged");
+    }
+    if (!hand.state.empty() && state.mode != Mode()) {
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
                                         " was restored into one with " + Mode());
     }
-    const bool opening = trainer == handed.begin()->first;
-    if (!opening && (state.epoch_id != first.epoch_id || state.snapshot != first.snapshot)) {
-      return absl::InvalidArgumentError("the states restored by " + source_->world().TrainerName(handed.begin()->first) +
-                                        " and " + source_->world().TrainerName(trainer) +
+    const bool other = *found && !hand.state.empty() &&
+                       (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
+    if (other || hand.epoch != handed.at(origin).epoch) {
+      return absl::InvalidArgumentError("the states restored by " + source_->world().TrainerName(origin) + " and " +
+                                        source_->world().TrainerName(trainer) +
                                         " don't belong together: they were saved in different epochs or checkpoints. "
                                         "Restore the same checkpoint on every rank");
     }
-    taken.insert(state.taken_since.begin(), state.taken_since.end());
+    if (hand.state.empty()) continue;  // saved unused, or when the epoch was over
+    taken->insert(state.taken_since.begin(), state.taken_since.end());
+    if (*found && state.pulled >= first->pulled) continue;
+    *first = std::move(state);
+    *found = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions,
+                                bool* over) {
+  const auto n = static_cast<uint64_t>(source_->world().trainer_count());
+  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
+  State first;
+  std::set<uint64_t> taken;
+  bool found = false, uneven = false, running = false, behind = true;
+  const absl::Status merged = Merge(handed, &first, &found, &taken);
+  if (!merged.ok()) return merged;
+  // Trainers without a state of their own stand where the lowest rank stands that has one.
+  positions->assign(n, handed.begin()->second.position);
+  for (const auto& [trainer, hand] : handed) {
     (*positions)[static_cast<size_t>(trainer)] = hand.position;
     uneven = uneven || hand.position != handed.begin()->second.position;
-    if (opening || state.pulled < first.pulled) first = std::move(state);
+    behind = behind && hand.position == kAllBehind;
+    running = running || (hand.position != kAllBehind && !hand.state.empty());
   }
+  uint64_t from = *std::min_element(positions->begin(), positions->end());
+  if (dynamic) {  // one sees the end when everything is taken, by whomever
+    behind = behind || (!running && uneven);
+    from = 0;
+    positions->clear();
+  }
+  *over = behind;
+  if (behind) return absl::OkStatus();
+  if (!found) return input_->Start();
   if (uneven && !dynamic && first.trainers != n) {
     return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
-  }
-  uint64_t from = *std::min_element(positions->begin(), positions->end());
-  if (dynamic) {
-    from = 0;
-    positions->clear();
   }
   epoch_id_ = first.epoch_id;
   absl::Status status;

@@ -24,9 +24,12 @@ class Checkpoint {
   Checkpoint(Source* source, Input* input);
 
   void AnswerSaves();
+  // The epoch is over: leaves what trainers need that have seen its end and save later.
+  void KeepLastWords();
 
-  // Starts the input from the states that trainers handed in. positions[t]: what trainer t has behind it.
-  absl::Status Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions);
+  // Starts the input from the states that trainers handed in. positions[t]: what trainer t has behind it. Where nothing
+  // is left of the epoch, *over is set and the input is not started.
+  absl::Status Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions, bool* over);
 
  private:
   struct State {
@@ -43,6 +46,8 @@ class Checkpoint {
 
   std::string Mode() const;
   absl::Status Capture(State* state);
+  // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
+  absl::Status Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found, std::set<uint64_t>* taken) const;
   static std::string Encode(const State& state);
   static bool Decode(const std::string& bytes, State* state);
 

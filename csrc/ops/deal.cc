@@ -127,10 +127,12 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch)
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
   std::vector<uint64_t> positions;
-  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &positions);
+  bool over = false;
+  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &positions, &over);
   source->Start(positions);
-  if (!status.ok()) source->Finish(ToOutcome(status));
+  if (!status.ok() || over) source->Finish(ToOutcome(status));
   Dealer(source, &input, &checkpoint, post).Run();
+  checkpoint.KeepLastWords();
   input.Close();
   source->End();
 }

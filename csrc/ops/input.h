@@ -39,6 +39,7 @@ class Input {
   // Numbers of elements, still to come, that Next passes over.
   void Skip(std::set<uint64_t> numbers);
 
+  bool started() const { return iterator_ != nullptr; }
   absl::Status Next(Tensors* element, bool* end);
   // The number of the element that Next returned last, plus one: elements of the epoch up to and with it.
   uint64_t position() const { return position_; }

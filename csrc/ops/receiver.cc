@@ -161,6 +161,7 @@ class ReceiverOp : public DatasetOpKernel {
         if (!outcome.ok()) return ToStatus(outcome);
         absl::Status status = writer->WriteScalar(prefix(), "kind", static_cast<int64_t>(state.kind));
         if (status.ok()) status = writer->WriteScalar(prefix(), "position", static_cast<int64_t>(state.position));
+        if (status.ok()) status = writer->WriteScalar(prefix(), "epoch", static_cast<int64_t>(state.epoch));
         if (status.ok()) status = writer->WriteScalar(prefix(), "reader", tensorflow::tstring(state.reader));
         return status;
       }
@@ -168,15 +169,17 @@ class ReceiverOp : public DatasetOpKernel {
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
-        int64_t kind = 0, position = 0;
+        int64_t kind = 0, position = 0, epoch = 0;
         tensorflow::tstring words;
         absl::Status status = reader->ReadScalar(prefix(), "kind", &kind);
         if (status.ok()) status = reader->ReadScalar(prefix(), "position", &position);
+        if (status.ok()) status = reader->ReadScalar(prefix(), "epoch", &epoch);
         if (status.ok()) status = reader->ReadScalar(prefix(), "reader", &words);
         if (!status.ok()) return status;
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(kind);
         state.position = static_cast<uint64_t>(position);
+        state.epoch = static_cast<uint64_t>(epoch);
         state.reader = std::string(words);
         return ToStatus(sink()->Restore(&asker_, state));
       }

@@ -196,7 +196,7 @@ class Job {
       case wire::Kind::kRelease: return node.source->OnGone(trainer);
       case wire::Kind::kWhy: return node.source->OnWhy(trainer, h.epoch, h.step);
       case wire::Kind::kSave: return node.source->OnSave(trainer, h.epoch, h.step, h.a);
-      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, {h.text, h.step}, h.a);
+      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, {h.text, h.step, static_cast<uint64_t>(h.b)}, h.a);
       case wire::Kind::kData: return node.sink->OnData(reader, h, std::move(bundle));
       case wire::Kind::kEnd: return node.sink->OnEnd(reader, h);
       case wire::Kind::kRecall: return node.sink->OnRecall(reader, h);
@@ -224,6 +224,7 @@ class Job {
         k = *std::min_element(positions.begin(), positions.end());
       }
       source.Start(positions);
+      if (k == kAllBehind) source.Finish({});
       const auto answer = [&] {
         for (const auto& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, std::to_string(k));
       };

@@ -218,13 +218,49 @@ TEST_P(AnyJob, SaveAndRestoreContinueTheOrder) {
   });
 }
 
+// Some have seen the end, the others took the last step and have not asked again, or are further behind.
+TEST_P(AnyJob, SomeAreExhaustedWhenAllSave) {
+  Job::Options options = Shape(GetParam());
+  options.readers = 1;
+  const uint64_t length = static_cast<uint64_t>(options.prefetch++);  // the end can be seen though a rank has taken nothing
+  std::vector<SinkState> states(static_cast<size_t>(options.trainers));
+  std::vector<Numbers> numbers(states.size());
+  const auto exhausted = [&](int t) { return (static_cast<unsigned>(t) + GetParam()) % 2 == 0; };
+  std::atomic<int> out{0};
+  Job before(options, Job::Elements(length));
+  before.RunTrainers([&](int t) {
+    Iteration iteration(&before, t);
+    iteration.Take(exhausted(t) ? ~0ull : GetParam() % (length + 1));
+    SinkState& state = states[static_cast<size_t>(t)];
+    EXPECT_TRUE(before.sink(t).Save(&iteration.asker, &state).ok());
+    EXPECT_EQ(state.kind == SinkState::kExhausted, exhausted(t));
+    numbers[static_cast<size_t>(t)] = iteration.numbers;
+    for (++out; out < options.trainers;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  Job job(options, Job::Elements(length));
+  job.RunTrainers([&](int t) {
+    {
+      Iteration rest(&job, t);
+      EXPECT_TRUE(job.sink(t).Restore(&rest.asker, states[static_cast<size_t>(t)]).ok());
+      EXPECT_FALSE(rest.Take());
+      EXPECT_TRUE(rest.outcome.ok()) << rest.outcome.message;
+      Numbers& all = numbers[static_cast<size_t>(t)];
+      all.insert(all.end(), rest.numbers.begin(), rest.numbers.end());
+      EXPECT_EQ(all, InRounds(1, {length}));
+    }
+    Iteration next(&job, t);
+    EXPECT_FALSE(next.Take());
+    EXPECT_EQ(next.numbers, InRounds(2, {length})) << next.outcome.message;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, AnyJob, testing::Range(0u, 12u));
 
 TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   Job job({}, Job::Elements(100));
   Iteration first(&job, 0), second(&job, 1);
   EXPECT_TRUE(first.Take(1));
-  const Outcome restored = job.sink(1).Restore(&second.asker, {SinkState::kRunning, 3, "3"});
+  const Outcome restored = job.sink(1).Restore(&second.asker, {SinkState::kRunning, 3, 1, "3"});
   EXPECT_EQ(restored.code, kFailedPrecondition);
   EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
             std::string::npos) << restored.message;

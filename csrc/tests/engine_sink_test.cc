@@ -60,7 +60,10 @@ class SinkTest : public testing::Test {
     return waiting.get();
   }
 
+  void Restore(Asker* asker, const SinkState& state);
+
   World world_;
+  int64_t restores_ = 0;
   std::unique_ptr<Sink> sink_;
   std::function<void(const Header&)> on_send_;
   Arrival arrival_;
@@ -302,7 +305,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
 TEST_F(SinkTest, RestoringWaitsForTheReader) {
   Make(plan::Schedule::kStatic);
   Asker asker;
-  const SinkState state{SinkState::kRunning, 5, "words"};
+  const SinkState state{SinkState::kRunning, 5, 3, "words"};
   const Outcome outcome = Beside([&] { return sink_->Restore(&asker, state); }, [&] {
     EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
     sink_->OnState(Make(Kind::kState, 1, 0, 1));
@@ -311,9 +314,49 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
   SinkState again;
   EXPECT_TRUE(sink_->Save(&asker, &again).ok());
   EXPECT_EQ(again.position, 5u);
-  EXPECT_TRUE(sink_->Restore(&asker, {SinkState::kExhausted, 0, ""}).ok());
+}
+
+// Restores an asker; the reader agrees.
+void SinkTest::Restore(Asker* asker, const SinkState& state) {
+  const Outcome outcome = Beside([&] { return sink_->Restore(asker, state); },
+                                 [&] { sink_->OnState(Make(Kind::kState, 1, 0, ++restores_)); });
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+}
+
+TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
+  Make(plan::Schedule::kStatic);
+  Asker asker, next;
+  Restore(&asker, {SinkState::kExhausted, 0, 3, ""});
   EXPECT_TRUE(Next(&asker).ok() && end_);
-  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 18446744073709551615,1", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
+  EXPECT_TRUE(Next(&asker).ok() && end_);
+  Beside([&] { return Next(&next); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 2, 0)); });
+  EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
+}
+
+TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
+  Make(plan::Schedule::kStatic);
+  const SinkState state{SinkState::kRunning, 5, 3, "words"};
+  {
+    Asker gone;
+    Restore(&gone, state);
+    sink_->Drop(&gone);
+    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1", "r0 RESTORE e1 0,0"}));
+    Asker older, newer;
+    Restore(&older, state);
+    Restore(&newer, SinkState());
+    sink_->Drop(&older);
+    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,2", "r0 RESTORE e1 0,3"})) << "the newer one took its place";
+    sink_->Drop(&newer);
+    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0"}));
+  }
+  Asker restored, other;
+  Restore(&restored, state);
+  Sent();
+  Beside([&] { return Next(&other); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 1, 0)); });
+  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
+  Beside([&] { return Next(&restored); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 2, 0)); });
+  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 5,-1", "r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
 
 TEST_F(SinkTest, SeveralReadersCanNeitherBeSavedNorRestored) {
@@ -323,7 +366,7 @@ TEST_F(SinkTest, SeveralReadersCanNeitherBeSavedNorRestored) {
   Sent();
   SinkState state;
   EXPECT_EQ(sink_->Save(&asker, &state).code, kUnimplemented);
-  EXPECT_EQ(sink_->Restore(&fresh, {SinkState::kRunning, 5, "words"}).code, kUnimplemented);
+  EXPECT_EQ(sink_->Restore(&fresh, {SinkState::kRunning, 5, 3, "words"}).code, kUnimplemented);
   EXPECT_EQ(Sent(), Texts());
 }
 

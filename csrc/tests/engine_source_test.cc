@@ -137,10 +137,30 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
-            "element(s) of this epoch\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
-            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n");
+            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n"
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
+            "element(s) of this epoch\n");
+}
+
+// However the epoch ends: with an error, or because everybody leaves it.
+TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
+  for (const bool fails : {true, false}) {
+    const uint64_t epoch = fails ? 1 : 2;
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 2);
+    Begin(epoch);
+    Deal();
+    source_->Dropped(1);
+    source_->Dropped(1);
+    testing::internal::CaptureStderr();
+    if (fails) source_->Finish({kInternal, "broken"});
+    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
+    EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+    source_->End();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
+                  ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
+  }
 }
 
 TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
@@ -180,11 +200,11 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   source_->End();
   sent = Sent();
   ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
-  EXPECT_EQ(sent[0].substr(0, 16), "0 STATE e1 0,6,9");
+  EXPECT_EQ(sent[0], "0 STATE e1 0,6,0") << "its sink knows whether it has seen the end";
 }
 
 TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
-  source_->OnRestore(0, 1, {"words", 4}, 1);
+  source_->OnRestore(0, 1, {"words", 4, 1}, 1);
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,1,0"}));
   source_->OnOpen(0, 1, 2);
   EXPECT_EQ(NextEpoch(), 0);
@@ -196,6 +216,65 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   ASSERT_EQ(handed.size(), 1u);
   EXPECT_EQ(handed.at(0).state, "words");
   EXPECT_EQ(handed.at(0).position, 4u);
+}
+
+TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
+  source_->OnRestore(0, 1, {"words", 4, 1}, 1);
+  source_->OnOpen(1, 1, 2);
+  EXPECT_EQ(NextEpoch(), 0);
+  Sent();
+  source_->OnRestore(0, 1, {}, 0);
+  EXPECT_EQ(Sent(), Texts());
+  Begin(1);
+}
+
+// One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
+TEST_F(SourceTest, StatesWaitForTheirEpoch) {
+  source_->OnRestore(0, 1, {"", kAllBehind, 1}, 1);
+  source_->OnOpen(0, 1, 2);
+  source_->OnClose(0, 1, 0);
+  source_->OnRestore(0, 2, {"", kAllBehind, 1}, 2);
+  source_->OnOpen(0, 2, 2);
+  source_->OnClose(0, 2, 0);
+  source_->OnRestore(1, 1, {"words", 3, 1}, 1);
+  EXPECT_EQ(NextEpoch(), 0);
+  source_->OnOpen(1, 1, 2);
+  ASSERT_EQ(NextEpoch(), 1);
+  const auto handed = source_->Begin(1, nullptr);
+  ASSERT_EQ(handed.size(), 2u);
+  EXPECT_EQ(handed.at(0).position, kAllBehind);
+  source_->Start({kAllBehind, 3});
+  Sent();
+  Deal();
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
+  source_->OnClose(1, 1, 0);
+  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  source_->End();
+  source_->OnOpen(1, 2, 2);
+  ASSERT_EQ(NextEpoch(), 2);
+  EXPECT_EQ(source_->Begin(2, nullptr).count(0), 1u);
+}
+
+TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
+  source_->OnOpen(0, 1, 2);
+  Begin(1);
+  source_->OnRestore(1, 1, {"", 0, 1}, 1);
+  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
+  source_->OnRestore(1, 1, {"", kAllBehind, 1}, 2);
+  EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
+}
+
+TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
+  source_->OnOpen(0, 1, 1);
+  Begin(1);
+  source_->OnClose(0, 1, 0);
+  source_->OnClose(1, 1, 0);
+  source_->KeepLastWords(1, "words");
+  source_->OnSave(0, 1, 0, 5);
+  source_->End();
+  source_->OnSave(1, 1, 0, 6);
+  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0", "1 STATE e1 0,6,0 words"}));
 }
 
 TEST_F(SourceTest, DynamicKnowsWhatEachHasTakenSinceASnapshot) {

@@ -26,7 +26,8 @@ enum class Kind : uint8_t {
   kRelease,      // the trainer no longer uses the channel
   kWhy,          // why does step `step` not come?
   kSave,         // the state of `epoch`, please: a = request number, step = lane steps taken
-  kRestore,      // `epoch`, not yet open, is to start from the state in text: a = request number, step = position
+  kRestore,      // `epoch`, not yet open, is to start from the state in text: a = request number (0: take back the
+                 // state handed in before, no answer), b = the epoch that was saved, step = position
   // Reader -> trainer.
   kData,         // one share: components and payload; a = elements of the epoch up to and with this step
   kEnd,          // the epoch ended before `step`: a = status code (0: data exhausted), text = message

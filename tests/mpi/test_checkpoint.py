@@ -3,7 +3,7 @@
 
 import pytest
 import tensorflow as tf
-from together import Counted, dealt, elements, raises_everywhere, results
+from together import Counted, Raised, dealt, elements, outcomes, raises_everywhere, results
 
 STEPS = 10
 
@@ -193,3 +193,104 @@ def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
     assert results(comm, lambda: run(5)) == [w[:5] for w in whole]
     assert results(comm, lambda: run(8)) == [w[3:8] for w in whole]  # from step 3, the last one saved
     assert results(comm, lambda: run(None)) == [w[6:] for w in whole]
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("schedule, taken", [("static", 0), ("static", 1), ("static", STEPS), ("dynamic", 0), ("dynamic", 1)])
+def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
+    """Rank 0 has seen the end; the others have not begun, have more to take, or have taken all but not asked again."""
+    n = STEPS * comm.size
+
+    def channel():
+        return hvdata.distribute_dataset(Counted(n).dataset(), batch="per_rank", schedule=schedule, prefetch=STEPS + 1)
+
+    it = iter(channel())
+
+    def before():
+        got = take(it, taken) if comm.rank > 0 else []
+        comm.barrier()
+        return got if comm.rank > 0 else rest(it)
+
+    got = results(comm, before)
+    results(comm, lambda: save(it, path))
+    ds = channel()  # as in a restarted job: in this one they have begun a different number of epochs
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    after = results(comm, lambda: rest(again))
+    if schedule == "static":
+        assert [a + b for a, b in zip(got, after)] == want(n, comm, 0)
+        assert elements(comm, ds) == want(n, comm, 0)  # all ranks count the same epochs
+    else:
+        assert sorted(sum(got + after, [])) == list(range(n))
+        assert sorted(sum(elements(comm, ds), [])) == list(range(n))
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_a_dynamic_rank_that_saves_after_the_end(hvdata, comm, path):
+    """The others saved early. What rank 0 took since, to the end, is in its own state and must not come again."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name="late")
+    it = iter(ds)
+    got = results(comm, lambda: take(it, 1))
+    results(comm, lambda: comm.rank > 0 and save(it, path))
+    got[0] += results(comm, lambda: rest(it))[0]
+    results(comm, lambda: comm.rank > 0 or save(it, path))  # the epoch is over everywhere
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    after = results(comm, lambda: rest(again))
+    assert sorted(sum(got + after, [])) == list(range(n))
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_rank_0_alone_saves_when_it_has_seen_the_end(hvdata, comm, path):
+    source = Counted(STEPS * comm.size)
+    ds = hvdata.distribute_dataset(source.dataset(), batch="per_rank")
+    it = iter(ds)
+    results(comm, lambda: rest(it))
+    results(comm, lambda: comm.rank > 0 or save(it, path))
+    again = iter(ds)
+    results(comm, lambda: comm.rank > 0 or restore(again, path))
+    assert results(comm, lambda: rest(again)) == [[]] * comm.size
+    assert comm.bcast(source.starts) == 1
+    assert elements(comm, ds) == want(source.n, comm, 0)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_states_of_different_epochs(hvdata, comm, path):
+    """Rank 0's iterator has seen the end of epoch 1, the others are in epoch 2: no state of one moment."""
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(STEPS * comm.size), batch="per_rank", prefetch=2)
+    it = iter(ds)
+    results(comm, lambda: rest(it))
+    later = iter(ds)
+    results(comm, lambda: comm.rank > 0 and take(later, 1))
+    results(comm, lambda: save(later if comm.rank else it, path))
+    results(comm, lambda: rest(later))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+
+    got = outcomes(comm, lambda: rest(again))
+    assert got[0] == []  # it has nothing to wait for
+    for one in got[1:]:
+        assert isinstance(one, Raised) and "saved in different epochs" in one.text, one
+
+
+@pytest.mark.parametrize("abandon", ["deleted", "superseded", "restored anew"])
+def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
+    """Its state goes with it: the next iterator runs a whole epoch."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank")
+    results(comm, lambda: save(iter(ds), path + "-unused"))
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    if abandon == "restored anew":
+        results(comm, lambda: restore(again, path + "-unused"))
+        assert results(comm, lambda: rest(again)) == want(n, comm, 0)
+    elif abandon == "deleted":
+        del again
+        comm.barrier()
+    assert elements(comm, ds) == want(n, comm, 0)
+    if abandon == "superseded":  # and when it is asked after all, it goes on from its state
+        assert results(comm, lambda: rest(again)) == want(n, comm, 4)
