@@ -7,6 +7,7 @@ by one on the trainers.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 from typing import Any, Callable, Optional, Sequence
@@ -44,6 +45,26 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(spec, (tuple, list)):
         return [leaf for i, part in enumerate(spec) for leaf in leaves(part, f"{path}[{i}]")]
     return [(path or "the element", spec)]
+
+
+def key_order(spec: Any) -> Any:
+    """The order of the keys of every dict in `spec`, as JSON can say it: TensorFlow's proto of a structure forgets it."""
+    if isinstance(spec, dict):
+        return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
+    if isinstance(spec, (tuple, list)):
+        return [key_order(part) for part in spec]
+    return None
+
+
+def in_order(spec: Any, order: Any) -> Any:
+    """`spec` with the keys of its dicts in the order that key_order() said."""
+    if isinstance(spec, dict):
+        kind = collections.OrderedDict if order[0] else dict
+        return kind((key, in_order(spec[key], part)) for key, part in order[1])
+    if isinstance(spec, (tuple, list)):
+        parts = [in_order(part, its) for part, its in zip(spec, order)]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
 
 
 def _is_ragged(spec: Any) -> bool:
