@@ -59,9 +59,23 @@ def test_global_with_unknown_rows(hvdata, comm, remainder):
     ds = distributed(hvdata, lambda: batches(20, 12, False), batch="global", remainder=remainder)
     weight = (tf.TensorSpec([None], tf.float32),) if remainder == "pad" else ()
     spec_is(comm, ds, x_y(None) + weight)
-    known = 2 if remainder != "drop" else UNKNOWN
-    assert set(cardinalities(comm, ds)) <= {known, 2 if comm.size == 1 else known}
+    assert cardinalities(comm, ds) == [2 if remainder != "drop" else UNKNOWN] * comm.size
     assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["static", "unknown"])
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+def test_global_batches_without_rows(hvdata, comm, remainder, known):
+    """With "drop" they make no step."""
+    def make():
+        ds = tf.data.Dataset.from_tensors(tf.zeros([0, 3])).repeat(5)
+        return ds if known else ds.apply(tf.data.experimental.assert_cardinality(5)).map(
+            lambda x: tf.ensure_shape(tf.py_function(lambda y: y, [x], tf.float32), [None, 3]))
+
+    ds = distributed(hvdata, make, batch="global", remainder=remainder)
+    steps = 5 if remainder != "drop" else 0
+    assert cardinalities(comm, ds) == [steps if known or remainder != "drop" else UNKNOWN] * comm.size
+    assert [len(one) for one in elements(comm, ds)] == [steps] * comm.size
 
 
 @pytest.mark.parametrize(("remainder", "up"), [("drop", 0), ("partial", 1), ("pad", 1)])
