@@ -104,8 +104,9 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
         stands for the same channel.
 
     Returns:
-      A tf.data.Dataset of this rank's shares: dtypes and structure as on the reader, axis 0 as described. On a dedicated
-      reader it can't be iterated.
+      A tf.data.Dataset of this rank's shares: dtypes and structure as on the reader, axis 0 as described. (A namedtuple is
+      on other ranks one of the same name and fields, but not of the same class; dicts keep their order, and are plain dicts
+      or OrderedDicts.) On a dedicated reader it can't be iterated.
 
     Raises:
       TypeError, ValueError: a wrong argument, elements that can't be dealt this way, or ranks that disagree; the same
@@ -170,6 +171,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
                                    job.reader, len(job.layout.readers), len(job.layout.trainers))
             proto = nested_structure_coder.encode_structure(reading.spec)
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
+            mine["keys"] = elements.key_order(reading.spec)
             mine["steps"] = reading.steps
     except Exception as error:
         failure = error
@@ -183,7 +185,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
 
     spoken = next(words for _, words in said if "spec" in words)
     proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(spoken["spec"]))
-    spec = reading.spec if reading is not None else nested_structure_coder.decode_proto(proto)
+    spec = reading.spec if reading is not None else elements.in_order(nested_structure_coder.decode_proto(proto), spoken["keys"])
     channel = _Channel(number, options.name or f"channel{number}", options, spec, int(spoken["steps"]))
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)

@@ -7,6 +7,7 @@ by one on the trainers.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 from typing import Any, Callable, Optional, Sequence
@@ -44,6 +45,26 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(spec, (tuple, list)):
         return [leaf for i, part in enumerate(spec) for leaf in leaves(part, f"{path}[{i}]")]
     return [(path or "the element", spec)]
+
+
+def key_order(spec: Any) -> Any:
+    """The order of the keys of every dict in `spec`, as JSON can say it: TensorFlow's proto of a structure forgets it."""
+    if isinstance(spec, dict):
+        return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
+    if isinstance(spec, (tuple, list)):
+        return [key_order(part) for part in spec]
+    return None
+
+
+def in_order(spec: Any, order: Any) -> Any:
+    """`spec` with the keys of its dicts in the order that key_order() said."""
+    if isinstance(spec, dict):
+        kind = collections.OrderedDict if order[0] else dict
+        return kind((key, in_order(spec[key], part)) for key, part in order[1])
+    if isinstance(spec, (tuple, list)):
+        parts = [in_order(part, its) for part, its in zip(spec, order)]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
 
 
 def _is_ragged(spec: Any) -> bool:
@@ -202,30 +223,36 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
 
 
 def precut(trainers: int, remainder: str) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """For Dataset.map: an element becomes its number of rows and then the components of each trainer's share in turn."""
+    """For Dataset.map: an element becomes the rows of each leaf (-1: a scalar), which the core checks (csrc/ops/cut.cc), and
+    then the components of each trainer's share in turn."""
 
     def cut(*element: Any) -> tuple[tf.Tensor, ...]:
         flat = tf.nest.flatten(element)
-        rows = _rows_of_tensor(flat[0])
-        checks = [tf.debugging.assert_equal(
-            _rows_of_tensor(leaf), rows, message='batch="global" needs one axis 0 for all components') for leaf in flat[1:]]
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            rows = tf.identity(rows)
-        tensors: list[tf.Tensor] = [rows]
-        for trainer in range(trainers):
-            begin, count, padding = _rows_for(rows, trainers, trainer, remainder)
-            tensors += take_apart(*[_take_rows(leaf, begin, count, padding) for leaf in flat])
-        return tuple(tensors)
+        counts = tf.stack([_rows_of_tensor(leaf) for leaf in flat])
+        rows = counts[0]
+
+        def shares() -> list[tf.Tensor]:
+            tensors: list[tf.Tensor] = []
+            for trainer in range(trainers):
+                begin, count, padding = _rows_for(rows, trainers, trainer, remainder)
+                tensors += take_apart(*[_take_rows(leaf, begin, count, padding) for leaf in flat])
+            return tensors
+
+        def nothing() -> list[tf.Tensor]:  # what can't be cut is an error in the core
+            empty = [tf.constant([], part.dtype, [0]) for part in take_apart(*flat)]
+            return empty * trainers
+
+        good = tf.reduce_all((counts == rows) & (counts >= 0))
+        return (counts, *tf.cond(good, shares, nothing))
 
     return cut
 
 
 def _rows_of_tensor(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
     if isinstance(leaf, tf.RaggedTensor):
         return tf.cast(leaf.nrows(), tf.int64)
-    return tf.shape(leaf, out_type=tf.int64)[0]
+    shape = leaf.dense_shape if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf, out_type=tf.int64)
+    return tf.concat([shape, [-1]], 0)[0]
 
 
 def _rows_for(rows: tf.Tensor, trainers: int, trainer: int, remainder: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

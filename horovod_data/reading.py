@@ -126,7 +126,7 @@ def _steps(count: int, spec: Any, batch: str, schedule: str, remainder: str, tra
         return _INFINITE if count == _INFINITE else _UNKNOWN
     if batch == "per_rank":
         return count // trainers if remainder == "drop" else -(-count // trainers)
-    rows_known = any(elements.rows_of(leaf) is not None for _, leaf in elements.leaves(spec))
-    if remainder == "drop" and not rows_known and trainers > 1:
-        return _UNKNOWN  # a batch smaller than the number of ranks makes no step
-    return count
+    rows = [elements.rows_of(leaf) for _, leaf in elements.leaves(spec)]
+    if remainder != "drop" or any(rows):  # what the ranks don't divide has been refused
+        return count
+    return 0 if 0 in rows else _UNKNOWN  # a batch smaller than the number of ranks makes no step

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -11,18 +12,21 @@ import tensorflow as tf
 from . import loader, roles
 from .errors import explain
 
-# In eager mode calls without a name are matched in the order in which they are made. In a graph they may run in any order,
-# so each gets a name of its own; all ranks build the same program, so they come to the same names.
-_graph_names = (f"scatter{i}" for i in itertools.count())
+# In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
+# the same graphs.
+_graph_names: "weakref.WeakKeyDictionary[tf.Graph, itertools.count[int]]" = weakref.WeakKeyDictionary()
+_order: list[tf.Tensor] = []  # see _matching
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
     """Gives every rank its rows of the root's tensor, and no others.
 
     Collective among trainers: every rank calls it with the same root and name. Works eagerly, in tf.function and in TF1
-    graphs; several may be in flight, in any order if they have names. The gradient is a gather to the root: then every
-    rank takes part in the backward pass, so that ranks other than the root must pass a tensor and differentiate by it
-    too (they get zeros).
+    graphs. Without a name calls go together in the order of the program, also inside tf.function, however often a rank
+    traces it; the root waits until all ranks have made the call. With names several may be in flight, in another order on
+    each rank; there the root only sends, and learns of ranks that disagree about root from a line on stderr. The gradient
+    is a gather to the root: then every rank takes part in the backward pass, so that ranks other than the root must pass
+    a tensor and differentiate by it too (they get zeros).
 
     Args:
       x: on the root, a tensor of any dtype with at least one axis. On other ranks its value is ignored: pass None and
@@ -40,7 +44,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
       TypeError, ValueError: wrong arguments.
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
-      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come.
+      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
+        makes an InternalError of the first, with the same text.
     """
     job = roles.current("scatter()")
     if job.trainer is None:
@@ -60,28 +65,49 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
         value = tf.zeros([0], dtype) if tf.as_dtype(dtype) != tf.string else tf.constant([], tf.string)
     else:
         value = tf.convert_to_tensor(x, dtype=dtype)
-    eager = tf.executing_eagerly()
-    label = name if name is not None else ("scatter" if eager else next(_graph_names))
+    label, order = _matching(name)
     if splits is None or job.trainer != root:
         rows = tf.constant(0, tf.int64)  # a scalar: none given
     else:
         rows = tf.reshape(tf.cast(tf.convert_to_tensor(splits), tf.int64), [-1])
     with tf.device("/CPU:0"):
-        part = loader.load().ops.horovod_data_scatter(value, rows, root=root, scatter_name=label)
-    if not eager and job.trainer == root and value.shape.rank:
+        part, _ = loader.load().ops.horovod_data_scatter(
+            value, rows, order, root=root, scatter_name=label, together=name is None)
+    if not tf.executing_eagerly() and job.trainer == root and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
 
 
+def _matching(name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
+    """The name of a call in the core, and what its op takes as input so that calls without a name run in order."""
+    if name is not None:
+        return name, []
+    if tf.executing_eagerly():
+        return "scatter", []
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        # Ops of a tf.function that have a resource in common run in the order of the program, through functions that it
+        # calls, branches and loops.
+        with tf.init_scope(), tf.device("/CPU:0"):
+            if not _order:
+                _order.append(tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="horovod_data_scatter"))
+        return "scatter", _order
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return f"scatter{next(_graph_names.setdefault(graph, itertools.count()))}", []
+
+
 @tf.RegisterGradient("HorovodDataScatter")
-def _scatter_gradient(op: Any, gradient: tf.Tensor) -> list[Optional[tf.Tensor]]:
+def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
     root = op.get_attr("root")
     name = op.get_attr("scatter_name")
     with tf.device("/CPU:0"):
         gathered = loader.load().ops.horovod_data_gather(
-            tf.convert_to_tensor(gradient), root=root, gather_name=name.decode() if isinstance(name, bytes) else name)
+            tf.convert_to_tensor(gradient), op.outputs[1], root=root,
+            gather_name=name.decode() if isinstance(name, bytes) else name)
+    others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
     if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)
-        return [gathered, None]
+        return [gathered, *others]
     with tf.control_dependencies([gathered]):  # in a graph nothing else would make it run
-        return [tf.zeros_like(op.inputs[0]), None]
+        return [tf.zeros_like(op.inputs[0]), *others]

@@ -92,9 +92,12 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
       return agreements_->OnVerdict(header);
     case Kind::kScatter:
     case Kind::kGather:
+    case Kind::kCalled:
+    case Kind::kWhoLeft:
+    case Kind::kLeft:
       return exchange_->OnParcel(member, std::move(header), std::move(bundle));
     case Kind::kBye:
-      return OnBye(member);
+      return OnBye(member, header.text);
     default:
       return DispatchToChannel(member, std::move(header), std::move(bundle));
   }
@@ -277,17 +280,16 @@ void Engine::Bye() {
     }
   }
   for (const auto& sink : sinks) sink->Fail(ShutDownOutcome());
-  // Everybody needs to know whom a scatter would wait for in vain; otherwise only the readers.
-  const bool everybody = exchange_->used();
-  for (size_t m = 0; m < world_.members.size(); ++m) {
-    if (!everybody && !world_.members[m].reads()) continue;
+  const std::string exchanges = exchange_->TakenPartIn();
+  for (int reader : world_.readers) {
     Header h;
     h.kind = Kind::kBye;
-    SendHeader(static_cast<int>(m), std::move(h));
+    h.text = exchanges;
+    SendHeader(reader, std::move(h));
   }
 }
 
-void Engine::OnBye(int member) {
+void Engine::OnBye(int member, const std::string& exchanges) {
   std::vector<std::shared_ptr<Source>> sources;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -302,7 +304,7 @@ void Engine::OnBye(int member) {
     for (const auto& source : sources) source->OnGone(trainer);
   }
   agreements_->OnGone(member);
-  exchange_->OnGone(member);
+  exchange_->OnGone(member, exchanges);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {

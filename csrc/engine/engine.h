@@ -103,7 +103,7 @@ class Engine : public Inbox {
   void SendShare(int member, wire::Header header, const Share& share);
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void OnBye(int member);
+  void OnBye(int member, const std::string& exchanges);
   void FailAll(const Outcome& outcome);
 
   // Inbox.

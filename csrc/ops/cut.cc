@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cut.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -58,31 +59,45 @@ std::string Cutter::Name(size_t component) const {
                                                     : "component " + std::to_string(component);
 }
 
-absl::Status Cutter::RowsOfElement(const Tensors& element, int64_t* rows) const {
-  for (size_t i = 0; i < element.size(); ++i) {
-    if (element[i].dims() == 0) {
-      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " + Name(i) +
+absl::Status Cutter::OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0) {
+      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " + names[i] +
                                         " is a scalar. Give it an axis 0, or use batch=\"per_rank\"");
     }
-    if (element[i].dim_size(0) != element[0].dim_size(0)) {
-      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + Name(0) + " has " +
-                                        std::to_string(element[0].dim_size(0)) + " rows and " + Name(i) + " has " +
-                                        std::to_string(element[i].dim_size(0)));
+    if (rows[i] != rows[0]) {
+      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + names[0] + " has " +
+                                        std::to_string(rows[0]) + " rows and " + names[i] + " has " +
+                                        std::to_string(rows[i]) + ". Make them equal, or use batch=\"per_rank\"");
     }
   }
-  *rows = element[0].dim_size(0);
   return absl::OkStatus();
+}
+
+// The rows that each leaf of an element has. A precut element begins with them: a leaf is several components there.
+void Cutter::RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const {
+  if (config_.batch == plan::Batch::kPrecut) {
+    const auto flat = element[0].flat<int64_t>();
+    rows->assign(flat.data(), flat.data() + flat.size());
+    *names = config_.component_names;
+    names->erase(std::unique(names->begin(), names->end()), names->end());
+    names->resize(rows->size());
+    return;
+  }
+  for (size_t i = 0; i < element.size(); ++i) {
+    rows->push_back(element[i].dims() == 0 ? -1 : element[i].dim_size(0));
+    names->push_back(Name(i));
+  }
 }
 
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
   const bool precut = config_.batch == plan::Batch::kPrecut;
-  int64_t rows = 0;
-  if (precut) {  // the number of rows, then the shares' components one trainer after the other
-    rows = element[0].scalar<int64_t>()();
-  } else {
-    const absl::Status status = RowsOfElement(element, &rows);
-    if (!status.ok()) return status;
-  }
+  std::vector<int64_t> rows_of_leaves;
+  std::vector<std::string> names;
+  RowsOfLeaves(element, &rows_of_leaves, &names);
+  const absl::Status status = OneAxis(rows_of_leaves, names);
+  if (!status.ok()) return status;
+  const int64_t rows = rows_of_leaves[0];
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
   shares->clear();
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();

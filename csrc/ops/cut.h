@@ -27,7 +27,7 @@ class Cutter {
  public:
   Cutter(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers) {}
 
-  // A global batch (or one that holds its shares already) into one share per trainer. No shares at all when it makes no
+  // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into one share per trainer. No shares at all when it makes no
   // step. `*dropped`: its rows that nobody gets.
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
 
@@ -39,7 +39,8 @@ class Cutter {
 
  private:
   std::string Name(size_t component) const;
-  absl::Status RowsOfElement(const Tensors& element, int64_t* rows) const;
+  static absl::Status OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names);
+  void RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const;
   absl::Status EmptyShare(const Tensors& model, int trainer, Tensors* share) const;
   absl::Status AddWeight(bool padding, Tensors* share) const;
 

@@ -50,13 +50,18 @@ epoch: the epoch's number, from 1.
 REGISTER_OP("HorovodDataScatter")
     .Input("value: T")
     .Input("splits: int64")
+    .Input("order: N * resource")
     .Attr("T: type")
+    .Attr("N: int >= 0")
     .Attr("root: int >= 0")
     .Attr("scatter_name: string")
+    .Attr("together: bool")
     .Output("part: T")
+    .Output("number: int64")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->UnknownShape());
+      c->set_output(1, c->Scalar());
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -64,13 +69,17 @@ Every rank gets its rows of the root's tensor, and no others.
 
 value: on the root, the tensor to cut along axis 0; elsewhere ignored.
 splits: on the root, the number of rows of each rank; a scalar: as even as can be, the first ranks get one more.
+order: a resource that ops without a name share, so that a tf.function runs them in the order of the program; never read.
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
+together: the root waits until all ranks have made the call.
 part: this rank's rows.
+number: of this scatter among those of its name.
 )doc");
 
 REGISTER_OP("HorovodDataGather")
     .Input("part: T")
+    .Input("number: int64")
     .Attr("T: type")
     .Attr("root: int >= 0")
     .Attr("gather_name: string")
@@ -84,7 +93,8 @@ REGISTER_OP("HorovodDataGather")
 The root gets every rank's rows, in rank order: the gradient of HorovodDataScatter.
 
 part: this rank's rows. All ranks' parts agree in all axes but the first.
+number: of the scatter.
 root: the rank that gets the value.
-gather_name: as for HorovodDataScatter.
+gather_name: of the scatter.
 value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
 )doc");

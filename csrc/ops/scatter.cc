@@ -49,30 +49,16 @@ class ExchangeOp : public AsyncOpKernel {
 
   std::string Where(const World& world) const { return "[" + world.Name(world.self) + ", scatter '" + name_ + "'] "; }
 
-  wire::Header MakeHeader(wire::Kind kind, uint64_t number) const {
-    wire::Header h;
-    h.kind = kind;
-    h.text = name_;
-    h.step = number;
-    h.a = root_;
-    return h;
-  }
-
-  static void SendTensor(Engine* engine, int trainer, wire::Header header, Tensor tensor) {
+  static std::shared_ptr<const Share> ShareFor(Engine* engine, int trainer, Tensor tensor) {
     const World& world = engine->world();
     const int member = world.trainers[static_cast<size_t>(trainer)];
     const bool here = member == world.self;
-    const auto share = MakeShare({std::move(tensor)}, {here, !here, member}, &engine->post());
-    engine->exchange().SendTo(trainer, std::move(header), *share);
+    return MakeShare({std::move(tensor)}, {here, !here, member}, &engine->post());
   }
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
   absl::Status Take(const World& world, const wire::Header& header, const BundlePtr& bundle, Tensor* tensor) const {
     if (header.b != kOk) return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
-    if (header.a != root_) {
-      return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + " here, but root=" +
-                                        std::to_string(header.a) + " on another rank");
-    }
     std::vector<Tensor> tensors;
     const absl::Status status = TakeTensors(bundle, &tensors);
     if (!status.ok()) return status;
@@ -97,30 +83,34 @@ class ExchangeOp : public AsyncOpKernel {
 
 class ScatterOp : public ExchangeOp {
  public:
-  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
+  explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("together", &together_));
+  }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
-    const uint64_t number = engine->exchange().NextNumber(name_);
+    Exchange::Parts parts;
     if (engine->world().me().trainer == root_) {
-      const absl::Status status = SendParts(engine.get(), ctx->input(0), ctx->input(1), number);
-      if (!status.ok()) SendError(engine.get(), number, status);
+      const absl::Status status = Cut(engine.get(), ctx->input(0), ctx->input(1), &parts);
+      if (!status.ok()) Refuse(engine.get(), status);
       OP_REQUIRES_OK_ASYNC(ctx, status, done);
     }
-    engine->exchange().Expect(wire::Kind::kScatter, name_, number, root_,
-                              [this, ctx, engine, done = std::move(done)](Outcome outcome, wire::Header header,
-                                                                          BundlePtr bundle) {
-                                OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
-                                Tensor part;
-                                OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), header, bundle, &part), done);
-                                ctx->set_output(0, part);
-                                done();
-                              });
+    engine->exchange().Scatter(name_, root_, together_, std::move(parts),
+                               [this, ctx, engine, done = std::move(done)](Outcome outcome, wire::Header header,
+                                                                           BundlePtr bundle) {
+                                 OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
+                                 Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
+                                 OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), header, bundle, &part), done);
+                                 number.scalar<int64_t>()() = static_cast<int64_t>(header.step);
+                                 ctx->set_output(0, part);
+                                 ctx->set_output(1, number);
+                                 done();
+                               });
   }
 
  private:
-  absl::Status SendParts(Engine* engine, const Tensor& value, const Tensor& splits_tensor, uint64_t number) {
+  absl::Status Cut(Engine* engine, const Tensor& value, const Tensor& splits_tensor, Exchange::Parts* parts) {
     const World& world = engine->world();
     const int n = world.trainer_count();
     if (value.dims() == 0) return absl::InvalidArgumentError(Where(world) + "a scalar has no rows to scatter");
@@ -148,23 +138,21 @@ class ScatterOp : public ExchangeOp {
     int64_t begin = 0;
     for (int t = 0; t < n; ++t) {
       const int64_t end = begin + counts[static_cast<size_t>(t)];
-      SendTensor(engine, t, MakeHeader(wire::Kind::kScatter, number), value.Slice(begin, end));
+      parts->push_back(ShareFor(engine, t, value.Slice(begin, end)));
       begin = end;
     }
     return absl::OkStatus();
   }
 
   // The others wait for their parts: they get the error instead.
-  void SendError(Engine* engine, uint64_t number, const absl::Status& status) {
-    for (int t = 0; t < engine->world().trainer_count(); ++t) {
-      if (t == root_) continue;
-      Tensor text(tensorflow::DT_STRING, TensorShape({}));
-      text.scalar<tensorflow::tstring>()() = std::string(status.message());
-      wire::Header h = MakeHeader(wire::Kind::kScatter, number);
-      h.b = static_cast<int64_t>(status.code());
-      SendTensor(engine, t, std::move(h), std::move(text));
-    }
+  void Refuse(Engine* engine, const absl::Status& status) {
+    Tensor text(tensorflow::DT_STRING, TensorShape({}));
+    text.scalar<tensorflow::tstring>()() = std::string(status.message());
+    const auto share = MakeShare({std::move(text)}, {false, true, Audience::kAnybody}, &engine->post());
+    engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
+
+  bool together_ = false;
 };
 
 class GatherOp : public ExchangeOp {
@@ -174,12 +162,11 @@ class GatherOp : public ExchangeOp {
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
-    // A gather is numbered apart from the scatter of the same name.
-    const uint64_t number = engine->exchange().NextNumber("gather " + name_);
+    const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());
     const Tensor& part = ctx->input(0);
     OP_REQUIRES_ASYNC(ctx, part.dims() > 0, absl::InvalidArgumentError("a scalar has no rows to gather"), done);
     const World& world = engine->world();
-    SendTensor(engine.get(), root_, MakeHeader(wire::Kind::kGather, number), part);
+    engine->exchange().Give(name_, number, root_, *ShareFor(engine.get(), root_, part));
     if (world.me().trainer != root_) {
       TensorShape shape = part.shape();
       shape.set_dim(0, 0);
@@ -190,7 +177,7 @@ class GatherOp : public ExchangeOp {
     auto parts = std::make_shared<Parts>(static_cast<size_t>(world.trainer_count()));
     for (int t = 0; t < world.trainer_count(); ++t) {
       engine->exchange().Expect(
-          wire::Kind::kGather, name_, number, t,
+          name_, number, t,
           [this, ctx, engine, parts, t, done](Outcome outcome, wire::Header header, BundlePtr bundle) {
             absl::Status status = ToStatus(outcome);
             if (status.ok()) status = Take(engine->world(), header, bundle, &parts->tensors[static_cast<size_t>(t)]);

@@ -122,6 +122,9 @@ const char* KindName(Kind kind) {
     case Kind::kState: return "STATE";
     case Kind::kScatter: return "SCATTER";
     case Kind::kGather: return "GATHER";
+    case Kind::kCalled: return "CALLED";
+    case Kind::kWhoLeft: return "WHO LEFT";
+    case Kind::kLeft: return "LEFT";
     case Kind::kBye: return "BYE";
   }
   return "UNKNOWN";

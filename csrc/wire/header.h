@@ -36,9 +36,12 @@ enum class Kind : uint8_t {
   kState,        // answer to kSave and kRestore: a = request number, b = status code, text = state or message
   // Among trainers.
   kScatter,      // text = name, step = its sequence number, a = root, b = status code; components and payload
-  kGather,       // text = name, step = its sequence number, a = root; components and payload
-  // To every rank.
-  kBye,          // the sender needs nothing more
+  kGather,       // text = name, step = the scatter's sequence number, a = root; components and payload
+  kCalled,       // trainer b has made scatter `text`, `step` with root a; also sent on by one who found ranks to disagree
+  kWhoLeft,      // trainer -> reader: who has left without a part in exchange `text`, `step`? a = kScatter or kGather
+  kLeft,         // the answer: as asked, b = a trainer, or -1
+  // To every reader.
+  kBye,          // the sender needs nothing more; text = the exchanges it took part in (engine/exchange.h)
   kLast = kBye,
 };
 

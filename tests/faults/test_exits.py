@@ -220,3 +220,37 @@ if hvdata.rank() > 0:
 print("done")
 """, np=3)
     assert job.returncode == 0 and job.stdout == ["done\n"] * 3, job.describe()
+
+
+LEAVES = """
+import sys, time
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+leaver, name = int(sys.argv[1]), sys.argv[2] or None
+x = tf.range(3)
+hvdata.serve()
+hvdata.scatter(x, name=name)
+if hvdata.rank() == leaver:
+    hvdata.shutdown()
+else:
+    time.sleep(1)
+    for root in range(3):
+        began = time.monotonic()
+        try:
+            print("got", hvdata.scatter(x, root=root, name=name).numpy(), flush=True)
+        except tf.errors.UnavailableError as error:
+            print(f"root {root}, at once: {time.monotonic() - began < 10}, {error}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("readers, leaver, name", [(0, 0, ""), (0, 2, ""), (1, 1, ""), (0, 2, "named")])
+def test_a_scatter_after_a_rank_has_left(readers, leaver, name):
+    """Whoever would wait for it, or send it rows that it does not take, is told at once."""
+    job = run_job(LEAVES, 3, str(leaver), name, readers=readers)
+    assert job.returncode == 0, job.describe()
+    for rank in {0, 1, 2} - {leaver}:
+        for root in range(3):
+            start = f"root {root}, at once: True"
+            lines = [line for line in job.stdout[rank].splitlines() if line.startswith(start)]
+            assert len(lines) == 1 and f"rank {leaver} on " in lines[0] and "has shut down" in lines[0], job.describe()

@@ -210,3 +210,46 @@ def test_after_the_error_the_iterator_stays_ended(hvdata, comm):
     again = outcomes(comm, lambda: next(it, None))
     assert all(one is None or isinstance(one, Raised) for one in again), again
     assert comm.bcast(source.epoch) == 1
+
+
+REMEDY = r'use batch="per_rank"'
+
+
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+@pytest.mark.parametrize("kind", ["plain", "ragged", "sparse"])
+def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind, remainder):
+    """The texts name both components, and say what to do, whatever kind of tensor they are."""
+    leaf = {
+        "plain": lambda rows: tf.zeros([rows]),
+        "ragged": lambda rows: tf.RaggedTensor.from_row_lengths(tf.zeros([2 * rows]), [2] * rows),
+        "sparse": lambda rows: tf.sparse.from_dense(tf.ones([rows, 2])),
+    }[kind]
+    spec = {"plain": tf.TensorSpec([None]), "ragged": tf.RaggedTensorSpec([None, None]), "sparse": tf.SparseTensorSpec([None, 2])}[kind]
+
+    def distributed(*others):
+        def generate():
+            yield {"a": leaf(12), "b": tf.zeros([12])}
+            for other in others:
+                yield {"a": leaf(12), "b": other}
+
+        signature = {"a": spec, "b": tf.TensorSpec(None)}
+        make = lambda: tf.data.Dataset.from_generator(generate, output_signature=signature)  # noqa: E731
+        return hvdata.distribute_dataset(make, batch="global", remainder=remainder)
+
+    for other, text in (tf.zeros([13]), r"\['a'\] has 12 rows and \['b'\] has 13\. Make them equal"), (
+        tf.constant(1.0), r"\['b'\] is a scalar\. Give it an axis 0"):  # fmt: skip
+        got, errors = until_it_fails_counted(comm, distributed(other))
+        assert got == [1] * comm.size
+        same_error(errors, tf.errors.InvalidArgumentError, prefix(step=1), 'batch="global"', text, REMEDY)
+
+
+def until_it_fails_counted(comm, ds):
+    """Per rank: how many elements came, and the error."""
+    got = []
+
+    def run():
+        for _ in ds:
+            got.append(1)
+
+    errors = outcomes(comm, run)
+    return comm.allgather(len(got)), errors

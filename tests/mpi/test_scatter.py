@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.scatter: rows of the root's tensor, disjoint, to every rank; its gradient gathers them at the root."""
 
+import re
 import threading
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_in_flight_in_different_orders(hvdata, comm):
 
 
 def test_the_root_does_not_wait_for_the_others(hvdata, comm):
-    """One thread per rank, two roots, opposite orders: works because a root only sends."""
+    """One thread per rank, two roots, opposite orders: works because a root of a named scatter only sends."""
     last = comm.size - 1
     a, b = table(comm.size), table(comm.size) + 50
 
@@ -249,3 +250,104 @@ def test_ranks_that_disagree_on_dtype(hvdata, comm):
     for rank, one in enumerate(outcomes(comm, run)):
         if rank > 0:
             assert isinstance(one, Raised) and "float" in one.text and "int32" in one.text, one
+
+
+@pytest.fixture
+def several(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+
+
+def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
+    """Each its own root; rank 0 against the others; a ring in which nobody is root. The next call is not disturbed."""
+    x = table(comm.size)
+    for roots in (range(comm.size), [0] + [1] * (comm.size - 1), [(r + 1) % comm.size for r in range(comm.size)]):
+        got = raises_everywhere(
+            comm, lambda root=roots[comm.rank]: hvdata.scatter(x, root=root), tf.errors.InvalidArgumentError,
+            "ranks disagree", "the same root",
+        )  # fmt: skip
+        for rank, one in enumerate(got):
+            sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)
+            assert (str(roots[rank]), str(rank)) in sides and len({root for root, _ in sides}) == 2, one.text
+        parts = results(comm, lambda: hvdata.scatter(x).numpy())
+        assert [plain(part) for part in parts] == [plain(x[r : r + 1]) for r in range(comm.size)]
+
+
+def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several):
+    """The root that others agree with may be done by then; whoever waits for another one is told."""
+    root = 1 if comm.rank == 1 else 0
+    for rank, one in enumerate(outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots").numpy())):
+        if rank == 1 or isinstance(one, Raised):
+            assert one.kind is tf.errors.InvalidArgumentError and "root=0 on rank 0" in one.text, one
+            assert "root=1 on rank 1" in one.text
+
+
+def test_a_rank_that_traces_more_often(hvdata, comm):
+    """The root's tensors have other shapes in each call, the others pass None: only the root traces again."""
+    w = tf.Variable(1.0)
+
+    @tf.function
+    def inner(x):
+        return w * hvdata.scatter(x, dtype=tf.float32)
+
+    @tf.function
+    def outer(x):
+        times = (lambda k: None) if x is None else (lambda k: k * x)
+        loop = tf.TensorArray(tf.float32, 3, element_shape=[None])
+        for i in tf.range(3):
+            loop = loop.write(i, hvdata.scatter(times(tf.cast(i, tf.float32)), dtype=tf.float32))
+        return inner(times(10)), hvdata.scatter(times(100), dtype=tf.float32), inner(times(1000)), loop.stack()
+
+    for n in 1, 2, 3:
+        x = np.arange(1, n * comm.size + 1, dtype=np.float32)
+        got = results(comm, lambda x=x: [part.numpy() for part in outer(tf.constant(x) if comm.rank == 0 else None)])
+        for mine, parts in zip(np.split(x, comm.size), got):
+            assert [plain(part) for part in parts[:3]] == [plain(k * mine) for k in (10, 100, 1000)]
+            assert plain(parts[3]) == plain(np.stack([i * mine for i in range(3)]).astype(np.float32))
+
+
+def test_eager_here_and_in_tf_function_there(hvdata, comm):
+    """Calls without a name go together in the order of the program, wherever they stand."""
+    def both(x):
+        first = hvdata.scatter(x, dtype=tf.float32)
+        return first, hvdata.scatter(None if x is None else -x, dtype=tf.float32)
+
+    call = tf.function(both) if comm.rank % 2 else both
+    x = table(2 * comm.size)
+    got = results(comm, lambda: [part.numpy() for part in call(tf.constant(x) if comm.rank == 0 else None)])
+    assert [[plain(p) for p in parts] for parts in got] == [[plain(p), plain(-p)] for p in np.split(x, comm.size)]
+
+
+def test_gradients_of_two_that_were_traced_differently(hvdata, comm):
+    """The backward pass may run them in any order, and twice."""
+    factor = comm.rank + 1.0
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            a, b = hvdata.scatter(x), hvdata.scatter(x * x)
+            one, other = tf.reduce_sum(a) * factor + tf.reduce_sum(b) * factor, tf.reduce_sum(b)
+        return tape.gradient(one, x), tape.gradient(other, x)
+
+    for n in 1, 2:
+        x = np.arange(n * comm.size, dtype=np.float32)
+        got = results(comm, lambda x=x: [g.numpy() for g in gradients(tf.constant(x) if comm.rank == 0 else tf.zeros([0]))])
+        factors = np.repeat(np.arange(1.0, comm.size + 1), n)
+        np.testing.assert_allclose(got[0][0], factors * (1 + 2 * x))
+        np.testing.assert_allclose(got[0][1], 2 * x)
+
+
+def test_several_without_names_in_one_v1_graph(hvdata, comm):
+    """There they may run in any order: each has its place in the graph. A rank may have built another graph before."""
+    x = [table(2 * comm.size) + 10 * i for i in range(4)]
+
+    def run():
+        if comm.rank == 0:
+            with tf.Graph().as_default():
+                hvdata.scatter(x[0])
+        with tf.Graph().as_default(), v1.Session() as session:
+            return session.run([hvdata.scatter(**mine(comm, 0, value)) for value in x])
+
+    for rank, parts in enumerate(results(comm, run)):
+        assert [plain(part) for part in parts] == [plain(np.split(value, comm.size)[rank]) for value in x]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """element_spec and cardinality are right on every rank, and what is delivered agrees with them."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -57,9 +59,23 @@ def test_global_with_unknown_rows(hvdata, comm, remainder):
     ds = distributed(hvdata, lambda: batches(20, 12, False), batch="global", remainder=remainder)
     weight = (tf.TensorSpec([None], tf.float32),) if remainder == "pad" else ()
     spec_is(comm, ds, x_y(None) + weight)
-    known = 2 if remainder != "drop" else UNKNOWN
-    assert set(cardinalities(comm, ds)) <= {known, 2 if comm.size == 1 else known}
+    assert cardinalities(comm, ds) == [2 if remainder != "drop" else UNKNOWN] * comm.size
     assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["static", "unknown"])
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+def test_global_batches_without_rows(hvdata, comm, remainder, known):
+    """With "drop" they make no step."""
+    def make():
+        ds = tf.data.Dataset.from_tensors(tf.zeros([0, 3])).repeat(5)
+        return ds if known else ds.apply(tf.data.experimental.assert_cardinality(5)).map(
+            lambda x: tf.ensure_shape(tf.py_function(lambda y: y, [x], tf.float32), [None, 3]))
+
+    ds = distributed(hvdata, make, batch="global", remainder=remainder)
+    steps = 5 if remainder != "drop" else 0
+    assert cardinalities(comm, ds) == [steps if known or remainder != "drop" else UNKNOWN] * comm.size
+    assert [len(one) for one in elements(comm, ds)] == [steps] * comm.size
 
 
 @pytest.mark.parametrize(("remainder", "up"), [("drop", 0), ("partial", 1), ("pad", 1)])
@@ -131,3 +147,24 @@ def test_spec_of_composites(hvdata, comm):
         return type(r).__name__, r.dtype.name, r.ragged_rank, type(s).__name__, s.dtype.name, s.shape.rank
 
     assert results(comm, described) == [("RaggedTensorSpec", "int32", 1, "SparseTensorSpec", "float32", 2)] * comm.size
+
+
+def test_dicts_keep_their_kind_and_the_order_of_their_keys(hvdata, comm):
+    def make():
+        def element(i):
+            inner = {"z": i, "y": 10 * i}
+            return collections.OrderedDict(b=(100 * i, inner), a={"d": 1000 * i, "c": tf.ragged.constant([[1], [2, 3]])})
+
+        return tf.data.Dataset.range(comm.size).map(element)
+
+    ds = distributed(hvdata, make, batch="per_rank")
+
+    def shape(nest):
+        if isinstance(nest, dict):
+            return (type(nest).__name__, [(key, shape(part)) for key, part in nest.items()])
+        return [shape(part) for part in nest] if isinstance(nest, tuple) else None
+
+    expected = ("OrderedDict", [("b", [None, ("dict", [("z", None), ("y", None)])]), ("a", ("dict", [("d", None), ("c", None)]))])
+    assert results(comm, lambda: shape(ds.element_spec)) == [expected] * comm.size
+    got = results(comm, lambda: [(shape(e), int(e["b"][0]), int(e["b"][1]["y"]), int(e["a"]["d"])) for e in ds])
+    assert got == [[(expected, 100 * rank, 10 * rank, 1000 * rank)] for rank in range(comm.size)]
