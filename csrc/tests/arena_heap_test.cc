@@ -52,7 +52,8 @@ TEST(Heap, DoesWhatANaiveOneDoes) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
     const size_t units = 1 + random() % 120;
-    const unsigned most = 1 + random() % 24, eager = 1 + random() % 3;  // large or small pieces; a full or an empty heap
+    // Large or small pieces, a full or an empty heap.
+    const unsigned most = 1 + random() % 24, eager = 1 + random() % 3;
     Heap heap(units * kUnit);
     NaiveHeap naive(units);
     std::vector<std::pair<uint64_t, uint64_t>> taken;

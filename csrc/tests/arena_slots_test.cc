@@ -111,7 +111,8 @@ void Lend(Board* board, uint64_t loans) {
     }
     board->slots.Drop(slot);
   }
-  for (collect(); free.size() < kSlots; collect()) std::this_thread::yield();  // a lost one ends in the test's time limit
+  // With one that is lost the test ends in its time limit.
+  for (collect(); free.size() < kSlots; collect()) std::this_thread::yield();
 }
 
 void Borrow(Board* board, int self, uint64_t loans) {

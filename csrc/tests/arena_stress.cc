@@ -118,7 +118,8 @@ class Reader {
     char small[kTrainers * (kMostInRing + 64)];
     const bool in_ring = share <= kMostInRing && number_ % 16 != 0;
     char* batch = small;
-    if (!in_ring) WaitFor(&table_->reader, [&] { return (batch = arena_->Allocate(bytes, Arena::For::kCopy)) != nullptr; });
+    const auto allocate = [&] { return (batch = arena_->Allocate(bytes, Arena::For::kCopy)) != nullptr; };
+    if (!in_ring) WaitFor(&table_->reader, allocate);
     Fill(batch, bytes, number_);
     for (uint32_t t = 0; t < kTrainers; ++t) {
       const uint64_t begin = std::min(bytes, t * share), size = std::min(share, bytes - begin);
