@@ -58,12 +58,12 @@ typecheck: op
 	@$(say) "types of the package"
 	$(BIN)/mypy
 
-lint: typecheck  ## types, and clang-tidy on plan, wire and transport
+lint: typecheck  ## types, and clang-tidy on all below the engine
 	@$(SETUP) tidy gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
 	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON >/dev/null
 	$(say) "clang-tidy"
-	clang-tidy --quiet -p build/cpp csrc/plan/*.cc csrc/wire/*.cc csrc/transport/*.cc
+	clang-tidy --quiet -p build/cpp csrc/{plan,wire,arena,transport}/*.cc csrc/engine/{links,post}.cc
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod
