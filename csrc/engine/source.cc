@@ -205,7 +205,8 @@ void Source::End() {
   cancel_ = nullptr;
   dealing_ = false;
   for (const SaveRequest& request : saves_) {
-    SendLastWordsLocked(request, {kFailedPrecondition, Where(lanes->dealt()) + "the epoch was over before its state was saved"});
+    SendLastWordsLocked(request, {kFailedPrecondition,
+                                  Where(lanes->dealt()) + "the epoch was over before its state was saved"});
   }
   saves_.clear();
   changed_.NotifyAll();

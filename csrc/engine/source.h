@@ -52,6 +52,9 @@ class Source {
   const ChannelConfig& config() const { return config_; }
   const World& world() const { return *world_; }
 
+  // Iterators that dealers have made of the dataset; theirs alone.
+  uint64_t inputs_made = 0;
+
   // ---- The dealer.
 
   enum class Wish { kElement, kSave, kStop };

@@ -2,6 +2,7 @@
 #include "ops/checkpoint.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -31,6 +32,11 @@ std::string Pack(const std::vector<std::string>& parts) {
   return PutU64(parts.size()) + wire::EncodeStrings(std::vector<std::string_view>(parts.begin(), parts.end()));
 }
 
+bool CheckReplay() {
+  const char* value = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
+  return value == nullptr || std::string(value) != "0";
+}
+
 bool Unpack(std::string_view bytes, std::vector<std::string>* parts) {
   std::vector<std::string_view> views;
   if (bytes.size() < 8) return false;
@@ -58,6 +64,8 @@ absl::Status Checkpoint::Capture(State* state) {
   state->trainers = static_cast<uint64_t>(source_->world().trainer_count());
   state->mode = Mode();
   state->pulled = input_->pulled();
+  state->number = input_->number();
+  state->fingerprint = input_->fingerprint();
   const absl::Status saved = input_->Save(&state->iterator);
   if (!saved.ok()) {
     state->replay = true;
@@ -80,8 +88,8 @@ void Checkpoint::AnswerSaves() {
     State state;
     absl::Status status;
     if (!input_->started()) {
-      status = absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked for, "
-                                             "or when its end has been seen");
+      status = absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked "
+                                             "for, or when its end has been seen");
     } else if (!dynamic) {
       status = Capture(&state);
     } else {
@@ -113,9 +121,10 @@ void Checkpoint::KeepLastWords() {
 }
 
 std::string Checkpoint::Encode(const State& state) {
-  std::vector<std::string> parts = {"horovod_data state 1",    PutU64(state.epoch_id), PutU64(state.snapshot),
+  std::vector<std::string> parts = {"horovod_data state 2",    PutU64(state.epoch_id), PutU64(state.snapshot),
                                     PutU64(state.trainers),    state.mode,             PutU64(state.pulled),
-                                    PutU64(state.replay),      Pack(state.iterator)};
+                                    PutU64(state.replay),      PutU64(state.number),   PutU64(state.fingerprint),
+                                    Pack(state.iterator)};
   std::vector<std::string> taken;
   for (uint64_t number : state.taken_since) taken.push_back(PutU64(number));
   parts.push_back(Pack(taken));
@@ -133,15 +142,17 @@ std::string Checkpoint::Encode(const State& state) {
 
 bool Checkpoint::Decode(const std::string& bytes, State* state) {
   std::vector<std::string> parts, taken;
-  constexpr size_t kFixed = 9;
-  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 1") return false;
+  constexpr size_t kFixed = 11;
+  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 2") return false;
   state->epoch_id = GetU64(parts[1]);
   state->snapshot = GetU64(parts[2]);
   state->trainers = GetU64(parts[3]);
   state->mode = parts[4];
   state->pulled = GetU64(parts[5]);
   state->replay = GetU64(parts[6]) != 0;
-  if (!Unpack(parts[7], &state->iterator) || !Unpack(parts[8], &taken)) return false;
+  state->number = GetU64(parts[7]);
+  state->fingerprint = GetU64(parts[8]);
+  if (!Unpack(parts[9], &state->iterator) || !Unpack(parts[10], &taken)) return false;
   for (const std::string& number : taken) state->taken_since.push_back(GetU64(number));
   for (size_t i = kFixed; i < parts.size(); ++i) {
     std::vector<std::string> element;
@@ -188,6 +199,22 @@ absl::Status Checkpoint::Merge(const std::map<int, Source::Handed>& handed, Stat
   return absl::OkStatus();
 }
 
+absl::Status Checkpoint::Replay(const State& state) {
+  Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
+      "] runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
+  absl::Status status = input_->Start(state.number);
+  bool end = false;
+  Tensors passed_over;
+  while (status.ok() && !end && input_->pulled() < state.pulled) status = input_->Next(&passed_over, &end);
+  if (!status.ok() || (!end && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) return status;
+  return absl::DataLossError(
+      "the input can't be restored: its state could not be saved, so it was run again, and the first " +
+      std::to_string(state.pulled) + " elements are not those that it yielded before the checkpoint was saved; to go on "
+      "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
+      "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only values "
+      "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
+}
+
 absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions,
                                 bool* over) {
   const auto n = static_cast<uint64_t>(source_->world().trainer_count());
@@ -219,17 +246,7 @@ absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
   }
   epoch_id_ = first.epoch_id;
-  absl::Status status;
-  if (first.replay) {
-    Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
-        "] runs the input again up to element " + std::to_string(first.pulled) + ", because its state could not be saved");
-    status = input_->Start();
-    bool end = false;
-    Tensors passed_over;
-    while (status.ok() && !end && input_->pulled() < first.pulled) status = input_->Next(&passed_over, &end);
-  } else {
-    status = input_->StartFrom(first.iterator, first.pulled);
-  }
+  const absl::Status status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled);
   if (!status.ok()) return status;
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {

@@ -39,6 +39,8 @@ class Checkpoint {
     std::string mode;          // batch and schedule
     uint64_t pulled = 0;       // elements that had come out of the input iterator
     bool replay = false;       // the input can't be saved: replay it
+    uint64_t number = 0;       // of the input iterator among those of the dataset
+    uint64_t fingerprint = 0;  // of what had come out of it
     std::vector<std::string> iterator;
     std::deque<std::pair<uint64_t, Tensors>> elements;
     std::vector<uint64_t> taken_since;
@@ -46,8 +48,10 @@ class Checkpoint {
 
   std::string Mode() const;
   absl::Status Capture(State* state);
+  absl::Status Replay(const State& state);
   // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
-  absl::Status Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found, std::set<uint64_t>* taken) const;
+  absl::Status Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found,
+                     std::set<uint64_t>* taken) const;
   static std::string Encode(const State& state);
   static bool Decode(const std::string& bytes, State* state);
 

@@ -123,7 +123,7 @@ class Dealer {
 };
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
-  Input input(ctx, post->arena() ? ArenaAllocator(post->shared_arena()) : nullptr);
+  Input input(ctx, post->arena() ? ArenaAllocator(post->shared_arena()) : nullptr, &source->inputs_made);
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
   std::vector<uint64_t> positions;

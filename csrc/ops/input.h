@@ -24,14 +24,15 @@ namespace hvdata {
 class Input {
  public:
   // The dataset is input 0 of `ctx`, which must outlive this. The memory of its elements comes from `allocator`, where one
-  // is given and the pipeline lets us choose.
-  explicit Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator = nullptr);
+  // is given and the pipeline lets us choose. `made` counts the iterators made of the dataset, and outlives this too.
+  Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator, uint64_t* made);
   ~Input();
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
 
-  // Makes the iterator, at the front.
-  absl::Status Start();
+  // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
+  // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
+  absl::Status Start(uint64_t number = 0);
   // Makes the iterator from what Save returned, `position` elements on.
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position);
   // Elements that come before those of the iterator, with their numbers.
@@ -45,6 +46,10 @@ class Input {
   uint64_t position() const { return position_; }
   // The number of elements that came out of the iterator.
   uint64_t pulled() const { return pulled_; }
+  // The number of this iterator among those of the dataset.
+  uint64_t number() const { return number_; }
+  // Of the elements that came out of the iterator, in their order. Looks at samples of large ones.
+  uint64_t fingerprint() const { return fingerprint_; }
   // Elements put back and not yet returned.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
@@ -70,7 +75,8 @@ class Input {
   std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
   std::deque<std::pair<uint64_t, Tensors>> put_back_;
   std::set<uint64_t> skip_;
-  uint64_t position_ = 0, pulled_ = 0;
+  uint64_t* const made_;
+  uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
 };
 
 }  // namespace hvdata

@@ -294,3 +294,64 @@ def test_a_restored_iterator_that_is_abandoned(hvdata, comm, path, abandon):
     assert elements(comm, ds) == want(n, comm, 0)
     if abandon == "superseded":  # and when it is asked after all, it goes on from its state
         assert results(comm, lambda: rest(again)) == want(n, comm, 4)
+
+
+def shuffled_generator(n, **options):
+    """What can't be saved, in another order in each epoch."""
+    return Counted(n).dataset().shuffle(5, **options)
+
+
+def test_a_seeded_shuffle_of_a_generator_goes_on_in_a_later_epoch(hvdata, comm, path):
+    """As in a new process: there the saved epoch's order comes back though the epochs before it are not run again."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(lambda: shuffled_generator(n, seed=3), batch="per_rank")
+    elements(comm, ds)
+    elements(comm, ds)
+    it = iter(ds)
+    got = results(comm, lambda: take(it, 4))
+    results(comm, lambda: save(it, path))
+    whole = [a + b for a, b in zip(got, results(comm, lambda: rest(it)))]
+    fourth = elements(comm, ds)
+    anew = hvdata.distribute_dataset(lambda: shuffled_generator(n, seed=3), batch="per_rank")
+    again = iter(anew)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == [w[4:] for w in whole]
+    assert elements(comm, anew) == fourth != whole
+
+
+@pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])
+def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
+    """Nothing is lost or repeated in silence."""
+    n = STEPS * comm.size
+    options = {"seed": 3} if why == "later iterator" else {}
+
+    def source(n):
+        return shuffled_generator(n, **options) if why != "shorter" else Counted(n).dataset()
+
+    ds = hvdata.distribute_dataset(lambda: source(n), batch="per_rank", name="replayed")
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    results(comm, lambda: save(it, path))
+    results(comm, lambda: rest(it))
+    if why != "later iterator":  # otherwise the dataset has moved on to its next order, and can't be taken back
+        ds = hvdata.distribute_dataset(lambda: source(n if why == "no seed" else 3), batch="per_rank", name="replayed")
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    raises_everywhere(comm, lambda: rest(again), tf.errors.DataLossError, "channel replayed", "Give every shuffle a seed")
+
+
+def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkeypatch):
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(n).map(lambda x: (x, tf.random.uniform([]))), batch="per_rank", name="augmented"
+    )
+    it = iter(ds)
+    results(comm, lambda: [int(next(it)[0]) for _ in range(3)])
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    raises_everywhere(comm, lambda: list(again), tf.errors.DataLossError, "HOROVOD_DATA_CHECK_REPLAY=0")
+    monkeypatch.setenv("HOROVOD_DATA_CHECK_REPLAY", "0")
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: [int(x) for x, _ in again]) == want(n, comm, 3)
