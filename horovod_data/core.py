@@ -12,6 +12,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t,
 from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from . import loader
+from .errors import explain
 from .settings import PAYLOADS, Settings
 
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
@@ -149,7 +150,7 @@ def _call(name: str, *args: Any) -> Any:
 
 def _raise(code: int) -> NoReturn:
     text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    raise _EXCEPTIONS.get(code, RuntimeError)(text)
+    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
 
 
 def _check(name: str, *args: Any) -> None:

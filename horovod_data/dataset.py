@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import dataclasses
 import json
 import weakref
@@ -14,7 +15,7 @@ from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every 
 from tensorflow.python.saved_model import nested_structure_coder  # specs as protos: nothing is ever unpickled
 
 from . import core, elements, loader, roles
-from .errors import explain
+from .errors import explain, place, whole, without_place
 from .reading import Reading, checked_dataset_or_fn
 from .serving import start_dealer
 
@@ -22,6 +23,7 @@ _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
 _REMAINDER = ("drop", "partial", "pad")
 _PRECUT = 2  # csrc/plan/plan.h
+_MOST_PREFETCH = 2**31 - 1  # a C int
 
 DatasetOrFn = Union[tf.data.Dataset, Callable[..., tf.data.Dataset], None]
 
@@ -40,11 +42,13 @@ class Options:
         _choice("batch", self.batch, _BATCH)
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
-        if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int):
+        if (prefetch := whole(self.prefetch)) is None:
             raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number", "It counts steps: 1 or more"))
-        if self.prefetch < 1:
-            raise ValueError(explain(f"prefetch={self.prefetch} is less than 1",
-                                     "It counts the steps that may be on their way to a rank: 1 or more"))
+        if not 1 <= prefetch <= _MOST_PREFETCH:
+            raise ValueError(explain(
+                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
+                f"It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, in most cases 2"))
+        object.__setattr__(self, "prefetch", prefetch)  # numpy's whole numbers can't travel
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(explain(f"name={self.name!r} is not a string"))
         if self.name == "":
@@ -88,7 +92,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
 
     Args:
       dataset_or_fn: a tf.data.Dataset, or a function that returns one and is called on readers only, once, in eager mode.
-        It may take a tf.distribute.InputContext, in which input_pipeline_id is the reader's number, num_input_pipelines
+        A function with one parameter that has no default gets a tf.distribute.InputContext, in which input_pipeline_id is the reader's number, num_input_pipelines
         the number of readers and num_replicas_in_sync the number of trainers. On other ranks it may be None.
       batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as tf.distribute means
         it). "per_rank": each element is one rank's whole batch; N consecutive ones make a step (as Horovod means it).
@@ -113,7 +117,8 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
         on every rank.
       RuntimeError: before init(), after shutdown(), inside tf.function, or when a rank has left.
       TimeoutError: a rank has not made this call within HOROVOD_DATA_TIMEOUT seconds.
-      Errors of the dataset function, on the reader; elsewhere a RuntimeError that quotes them.
+      Errors of the dataset function: on the reader as they are, elsewhere one of the same class that quotes them (a
+        RuntimeError where the class is neither Python's nor TensorFlow's).
     """
     job = roles.current("distribute_dataset()")
     options = Options(batch, schedule, remainder, prefetch, name)
@@ -223,18 +228,28 @@ def _check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...]
                                  "Every rank must make the same calls in the same order with the same arguments"))
 
 
-_RAISED = {"TypeError": TypeError, "ValueError": ValueError}
+def _raised(kind: str, text: str) -> Exception:
+    """An error of the class that TensorFlow or Python has under this name; otherwise a RuntimeError."""
+    for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
+        named = getattr(module, kind, None)
+        if isinstance(named, type) and issubclass(named, Exception):
+            try:
+                return named(*arguments)
+            except TypeError:  # it wants to be told more than a text
+                break
+    return RuntimeError(text)
 
 
 def _check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
                   failure: Optional[Exception]) -> None:
-    """Raises the error of whoever had one: on that rank as it was, on all others with its class, or as RuntimeError."""
+    """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
     if failure is not None:
         raise failure
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]
-            raise _RAISED.get(kind, RuntimeError)(f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")
+            text = without_place(text, place(ranks[0], job.hosts[ranks[0]]))
+            raise _raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")
 
 
 # ---- The receiving end.

@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any, Optional
 
-def explain(what: str, to_do: str = "", where: str = "") -> str:
+
+_here = ""  # this process, once it has joined the job
+
+
+def set_here(where: str) -> None:
+    """From now on errors say that they happened there."""
+    global _here
+    _here = where
+
+
+def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     """Returns `[where] what. To do.`: the parts that are empty are left out.
 
     `where` names as much as is known of reader or rank and host, channel, epoch and step, as the C++ core does:
-    `rank 1 on node7, channel train, epoch 2, step 17`.
+    `rank 1 on node7, channel train, epoch 2, step 17`. None: this process, if it has joined the job.
     """
+    where = _here if where is None else where
     sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
     return (f"[{where}] " if where else "") + " ".join(sentences)
 
@@ -17,3 +30,18 @@ def explain(what: str, to_do: str = "", where: str = "") -> str:
 def place(rank: int, host: str) -> str:
     """The `where` of a process: its rank in the communicator that was given to init(), and its host."""
     return f"rank {rank} on {host}"
+
+
+def without_place(text: str, where: str) -> str:
+    """A text of explain() for another one to quote that says where itself."""
+    return text.removeprefix(f"[{where}] ")
+
+
+def whole(value: Any) -> Optional[int]:
+    """`value` as an int if it is a whole number, numpy's included, but no bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from . import core, exits, launch_checks, loader, meeting
-from .errors import explain, place
+from .errors import explain, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
 
@@ -113,6 +113,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout.reader_index, layout.trainer_index, hosts, settings)
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
+    set_here(_job.where)
 
 
 def rank() -> Optional[int]:

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import loader, roles
-from .errors import explain
+from .errors import explain, whole
 
 # In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
 # the same graphs.
@@ -51,15 +51,17 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     if job.trainer is None:
         raise RuntimeError(explain("scatter() was called on a dedicated reader, which is no rank", where=job.where))
     size = len(job.layout.trainers)
-    if isinstance(root, bool) or not isinstance(root, int):
-        raise TypeError(explain(f"root={root!r} is not a rank", where=job.where))
+    if (number := whole(root)) is None:
+        raise TypeError(explain(f"root={root!r} is not a rank", f"Use a whole number, 0 to {size - 1}", job.where))
+    root = number
     if not 0 <= root < size:
         raise ValueError(explain(f"root={root} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
     if name is not None and not isinstance(name, str):
-        raise TypeError(explain(f"name={name!r} is not a string", where=job.where))
+        raise TypeError(explain(f"name={name!r} is not a string", "Pass a string, the same on every rank", job.where))
     if x is None:
         if job.trainer == root:
-            raise ValueError(explain("x is None on the root, whose tensor is to be scattered", where=job.where))
+            raise ValueError(explain("x is None on the root, whose tensor is to be scattered",
+                                     "Pass a tensor there; None is for the other ranks", job.where))
         if dtype is None:
             raise ValueError(explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where))
         value = tf.zeros([0], dtype) if tf.as_dtype(dtype) != tf.string else tf.constant([], tf.string)

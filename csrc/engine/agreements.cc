@@ -188,10 +188,12 @@ void Agreements::Tick() {
     }
     for (int64_t number : late) {
       const Open& open = open_[number];
+      std::vector<std::string> names;
+      for (const auto& [member, text] : open.contributions) names.push_back(world_->Name(member));
       SettleLocked(number,
                    {kDeadlineExceeded,
-                    open.what + ": " + JoinNames(AbsentLocked(open)) + " has not made this call within " +
-                        std::to_string(static_cast<int64_t>(timeout_seconds_)) +
+                    open.what + ": " + JoinNames(names) + " waited for " + JoinNames(AbsentLocked(open)) +
+                        ", which has not made this call within " + std::to_string(static_cast<int64_t>(timeout_seconds_)) +
                         " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
                         "(seconds; 0: never)"},
                    &replies);

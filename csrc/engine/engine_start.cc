@@ -55,7 +55,9 @@ Collectives CollectivesOf(MPI_Comm comm) {
 }  // namespace
 
 Outcome ShutDownOutcome() {
-  return {kFailedPrecondition, "horovod_data has been shut down on this rank: call horovod_data.init() to start again"};
+  return {kFailedPrecondition,
+          "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
+          "read; a process can't join again"};
 }
 
 void SetMakeLanding(MakeLanding make) { make_landing = make; }

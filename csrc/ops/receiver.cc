@@ -39,12 +39,21 @@ struct Attributes {
   std::vector<PartialTensorShape> shapes;
 };
 
+// Errors about the whole job don't say which channel met them.
+Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& channel) {
+  if (engine == nullptr || (!outcome.message.empty() && outcome.message[0] == '[')) return outcome;
+  outcome.message = "[" + engine->world().Name(engine->world().self) + ", channel " + channel + "] " + outcome.message;
+  return outcome;
+}
+
 // Keeps a channel in use while a dataset object of it lives.
 class ChannelUse {
  public:
   static absl::Status Make(const Attributes& attributes, std::unique_ptr<ChannelUse>* use) {
     const std::shared_ptr<Engine> engine = Engine::Current();
-    if (!engine || Engine::State() != EngineState::kRunning) return ToStatus(Engine::NotRunning());
+    if (!engine || Engine::State() != EngineState::kRunning) {
+      return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), attributes.channel_name));
+    }
     if (static_cast<int64_t>(engine->session()) != attributes.session) {
       return absl::FailedPreconditionError(
           "the dataset of channel '" + attributes.channel_name +
@@ -147,7 +156,7 @@ class ReceiverOp : public DatasetOpKernel {
         const Outcome outcome = Engine::State() == EngineState::kForked ? Engine::NotRunning()
                                                                          : sink()->Next(&asker_, &arrival, end);
         deregister();
-        if (!outcome.ok()) return ToStatus(outcome);
+        if (!outcome.ok()) return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
         if (*end) return absl::OkStatus();
         return TakeTensors(arrival.bundle, out);
       }

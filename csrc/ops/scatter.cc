@@ -37,7 +37,11 @@ class ExchangeOp : public AsyncOpKernel {
  protected:
   absl::Status Find(std::shared_ptr<Engine>* engine) const {
     *engine = Engine::Current();
-    if (!*engine || Engine::State() != EngineState::kRunning) return ToStatus(Engine::NotRunning());
+    if (!*engine || Engine::State() != EngineState::kRunning) {
+      Outcome why = Engine::NotRunning();
+      if (*engine) why.message = Where((*engine)->world()) + why.message;
+      return ToStatus(why);
+    }
     const World& world = (*engine)->world();
     if (!world.me().trains()) return absl::FailedPreconditionError("a dedicated reader takes no part in a scatter");
     if (root_ >= world.trainer_count()) {

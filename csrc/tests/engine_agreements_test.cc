@@ -116,8 +116,8 @@ TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
   auto result = Result(1, 1);
   ASSERT_TRUE(result);
   EXPECT_EQ(result->code, kDeadlineExceeded);
-  EXPECT_EQ(result->message.find("distribute_dataset 'train': reader 0 on host0, rank 1 on node1 has not made this "
-                                 "call within"),
+  EXPECT_EQ(result->message.find("distribute_dataset 'train': rank 0 on node0 waited for reader 0 on host0, rank 1 on "
+                                 "node1, which has not made this call within"),
             0u);
   At(2).Begin("x", "too late");
   result = Result(2, 1);

@@ -254,3 +254,27 @@ def test_a_scatter_after_a_rank_has_left(readers, leaver, name):
             start = f"root {root}, at once: True"
             lines = [line for line in job.stdout[rank].splitlines() if line.startswith(start)]
             assert len(lines) == 1 and f"rank {leaver} on " in lines[0] and "has shut down" in lines[0], job.describe()
+
+
+ITERATES_AFTER = """
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", name="train")
+list(ds)
+hvdata.shutdown()
+for call in lambda: next(iter(ds)), lambda: hvdata.scatter(tf.range(4)), hvdata.init:
+    try:
+        call()
+    except Exception as error:
+        print("raised", type(error).__name__, error, flush=True)
+"""
+
+
+def test_use_after_shutdown():
+    job = run_job(ITERATES_AFTER, 2)
+    for rank, out in enumerate(job.stdout):
+        said = [line for line in out.splitlines() if line.startswith("raised")]
+        assert len(said) == 3 and "start again" not in out, job.describe()
+        assert all(f"[rank {rank} on " in line and "can't join again" in line for line in said), said
+        assert "FailedPreconditionError" in said[0] and ", channel train]" in said[0], said

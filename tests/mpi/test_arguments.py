@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong arguments: an error that names the argument, its value and the choices, on every rank; then all goes on."""
 
+import re
+import socket
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import REFUSED, elements, on_reader, raises_everywhere
+from together import REFUSED, Raised, elements, on_reader, outcomes, raises_everywhere
 
 GOOD = {"batch": "per_rank"}
 
@@ -33,6 +36,10 @@ WRONG = [
     ({**GOOD, "prefetch": 0}, ValueError, ["prefetch", r"\b0\b", r"\b1\b"]),
     ({**GOOD, "prefetch": -3}, ValueError, ["prefetch", "-3", r"\b1\b"]),
     ({**GOOD, "prefetch": 1.5}, (ValueError, TypeError), ["prefetch", r"1\.5"]),
+    ({**GOOD, "prefetch": 2**31}, ValueError, ["prefetch", "2147483648", "2147483647"]),
+    ({**GOOD, "prefetch": 2**32 + 2}, ValueError, ["prefetch", "4294967298", "2147483647"]),
+    ({**GOOD, "prefetch": True}, TypeError, ["prefetch", "True", "whole number"]),
+    ({**GOOD, "prefetch": np.float64(2)}, TypeError, ["prefetch", "2", "whole number"]),
     ({**GOOD, "prefetch": "2"}, (ValueError, TypeError), ["prefetch", "'2'"]),
     ({**GOOD, "name": 7}, (ValueError, TypeError), ["name", "7"]),
     ({**GOOD, "buffer": 2}, TypeError, ["buffer"]),
@@ -74,13 +81,39 @@ def test_a_function_that_returns_something_else(hvdata, comm):
     )
 
 
-def test_a_function_that_raises(hvdata, comm):
-    def function():
-        raise FileNotFoundError("no such shard: train-00007")
+class OwnError(Exception):
+    pass
 
-    raises_everywhere(
+
+@pytest.mark.parametrize(("error", "elsewhere"), [
+    (FileNotFoundError("no such shard: train-00007"), FileNotFoundError),
+    (tf.errors.DataLossError(None, None, "no such shard: train-00007"), tf.errors.DataLossError),
+    (UnicodeDecodeError("utf-8", b"", 0, 1, "no such shard: train-00007"), RuntimeError),
+    (OwnError("no such shard: train-00007"), RuntimeError),
+], ids=lambda one: getattr(one, "__name__", ""))  # fmt: skip
+def test_a_function_that_raises(hvdata, comm, error, elsewhere):
+    """On every rank the class that Python or TensorFlow has for it."""
+    def function():
+        raise error
+
+    got = raises_everywhere(
         comm, lambda: hvdata.distribute_dataset(function, batch="per_rank"), Exception, "no such shard: train-00007"
     )
+    assert [one.kind.__name__ for one in got] == [type(error).__name__] + [elsewhere.__name__] * (comm.size - 1)
+    for one in got[1:]:
+        assert type(error).__name__ in one.text and "[rank 0 on " in one.text
+
+
+def test_a_function_whose_argument_has_a_default(hvdata, comm):
+    """It is called without: nobody asked for an InputContext."""
+    seen = []
+
+    def make(context=None):
+        seen.append(context)
+        return tf.data.Dataset.range(comm.size)
+
+    hvdata.distribute_dataset(make, batch="per_rank")
+    assert comm.allgather(seen) == [[None]] + [[]] * (comm.size - 1)
 
 
 def test_a_function_with_two_arguments(hvdata, comm):
@@ -154,3 +187,29 @@ def test_an_element_of_datasets(hvdata, comm):
     raises_everywhere(
         comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), REFUSED, "variant|DatasetSpec|[Dd]ataset"
     )
+
+
+@pytest.mark.parametrize("prefetch", [np.int64(2), np.uint8(3), 2**31 - 1])
+def test_whole_numbers(hvdata, comm, prefetch):
+    source = tf.data.Dataset.range(2 * comm.size)
+    ds = hvdata.distribute_dataset(source, batch="per_rank", prefetch=prefetch)
+    assert elements(comm, ds) == [[rank, rank + comm.size] for rank in range(comm.size)]
+
+
+def test_errors_say_where_they_happened(hvdata, comm):
+    """Found on each rank by itself, on the reader alone, or in what the ranks said to each other."""
+    source = tf.data.Dataset.range(8)
+    here = re.escape(f"rank {comm.rank} on {socket.gethostname()}")
+    reader = re.escape(f"rank 0 on {socket.gethostname()}")
+    for call, where in (
+        (lambda: hvdata.distribute_dataset(source, batch="Global"), here),
+        (lambda: hvdata.distribute_dataset(source, batch="per_rank", prefetch=0), here),
+        (lambda: hvdata.distribute_dataset(7, batch="per_rank"), None),
+        (lambda: hvdata.distribute_dataset(source, batch="global"), reader),
+    ):
+        got = outcomes(comm, call)
+        for one in got:
+            assert isinstance(one, Raised) and one.text.count(" on ") >= 1, one
+        mine = got[comm.rank].text
+        assert re.match(rf"\[{where or 'rank .* on .*'}\] ", mine), mine
+        assert not re.match(r"\[.*?\] .*: \[", mine), f"the place twice: {mine}"

@@ -222,6 +222,10 @@ def test_wrong_arguments(hvdata, comm):
     x = table(comm.size)
     for root in (-1, comm.size):
         raises_everywhere(comm, lambda root=root: hvdata.scatter(x, root=root), ValueError, "root", str(root))
+    for root in ("0", 0.0, True):
+        raises_everywhere(comm, lambda root=root: hvdata.scatter(x, root=root), TypeError, f"root={root!r}", "0 to")
+    parts = results(comm, lambda: hvdata.scatter(x, root=np.int64(comm.size - 1)).numpy())
+    assert [plain(part) for part in parts] == [plain(x[rank : rank + 1]) for rank in range(comm.size)]
     raises_everywhere(comm, lambda: hvdata.scatter(None), (ValueError, TypeError), "dtype|None")
     raises_everywhere(
         comm, lambda: hvdata.scatter(tf.constant(3.0) if comm.rank == 0 else None, dtype=tf.float32),
