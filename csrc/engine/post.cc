@@ -135,13 +135,14 @@ void Post::Send(int member, Parcel parcel) {
   if (!taken || !line->link->PeerIsCalm(channel)) line->link->Ring(channel);
 }
 
-void Post::Settle(int member, std::vector<Block>* blocks) {
+void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
   Arena* const shared = arena();
   if (shared == nullptr || (member >= 0 && LineTo(member) == nullptr)) return;
   const bool always = links_->payload() == Payload::kArena;
   InlineBudget budget;
   for (Block& block : *blocks) {
-    if (block.size == 0 || shared->Contains(block.data) || (!always && budget.Spend(block.size))) continue;
+    if (block.size == 0 || shared->Contains(block.data)) continue;
+    if (!always && budget.Spend(block.size / static_cast<uint64_t>(parts))) continue;
     char* const copy = shared->Allocate(block.size, Arena::For::kCopy);
     if (copy == nullptr) {
       SayFull();
@@ -149,8 +150,8 @@ void Post::Settle(int member, std::vector<Block>* blocks) {
     }
     std::memcpy(copy, block.data, block.size);
     Add(&Count().copied_to_arena, block.size);
-    block.owner = std::shared_ptr<const void>(static_cast<const void*>(copy), [keep = links_->shared_arena()](const void* data) {
-      keep->Free(static_cast<const char*>(data));
+    block.owner.reset(static_cast<const void*>(copy), [arena = links_->shared_arena()](const void* data) {
+      arena->Free(static_cast<const char*>(data));
     });
     block.data = copy;
   }

@@ -42,8 +42,9 @@ class Post {
   void Send(int member, Parcel parcel);
 
   // Copies into shared memory, once, what Send would otherwise have MPI carry to `member` (-1: to anybody on this host).
-  // Leaves alone what is there already, what is small, and what finds no room.
-  void Settle(int member, std::vector<Block>* blocks);
+  // Leaves alone what is there already, what is small, each of the `parts` that it will be sent in, and what finds no
+  // room. A block that was copied has the copy's owner.
+  void Settle(int member, std::vector<Block>* blocks, int parts = 1);
 
   // Fetches what the links have brought, and delivers it on this thread. True if there was something.
   bool Fetch();

@@ -141,6 +141,20 @@ std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audien
   return share;
 }
 
+void SettleTensors(std::vector<Tensor>* tensors, int member, int parts, Post* post) {
+  if (post->arena() == nullptr) return;
+  std::vector<Block> blocks;
+  for (const Tensor& tensor : *tensors) {
+    const bool raw = tensor.dtype() != tensorflow::DT_STRING;
+    blocks.push_back({static_cast<const char*>(tensor.data()), raw ? tensor.TotalBytes() : 0, nullptr});
+  }
+  post->Settle(member, &blocks, parts);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    Tensor& tensor = (*tensors)[i];
+    if (blocks[i].owner) tensor = TensorOver(std::move(blocks[i]), tensor.dtype(), TensorShape(tensor.shape()));
+  }
+}
+
 absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tensors) {
   auto* bundle = static_cast<Bundle*>(bundle_ptr.get());
   if (!bundle->error.empty()) return absl::InternalError(bundle->error);

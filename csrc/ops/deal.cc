@@ -25,7 +25,11 @@ using tensorflow::OpKernelContext;
 class Dealer {
  public:
   Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
-      : source_(source), input_(input), post_(post), checkpoint_(checkpoint), cutter_(source->config(), source->world().trainer_count()) {}
+      : source_(source),
+        input_(input),
+        post_(post),
+        checkpoint_(checkpoint),
+        cutter_(source->config(), source->world().trainer_count()) {}
 
   void Run() {
     for (;;) {
@@ -57,6 +61,7 @@ class Dealer {
     Tensors element;
     const absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
+    SettleTensors(&element, Audience::kAnybody, source_->world().trainer_count(), post_);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
@@ -70,6 +75,7 @@ class Dealer {
     Tensors element;
     absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
+    SettleTensors(&element, Audience::kAnybody, 1, post_);
     std::vector<Tensors> share(1);
     status = cutter_.CutOne(element, &share[0]);
     if (status.ok()) Release({std::move(element)}, std::move(share));
@@ -84,6 +90,8 @@ class Dealer {
       const absl::Status status = input_->Next(&element, end);
       if (!status.ok()) return status;
       if (*end) break;
+      const int member = source_->world().trainers[group.size()];
+      if (member != source_->world().self) SettleTensors(&element, member, 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
