@@ -40,7 +40,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
   const bool pipeline = purpose == For::kPipeline;
   const bool slot_left = !free_slots_.empty() || offset_of_.size() < Slots::kCount;
   std::optional<uint64_t> offset;
-  if (slot_left && (!pipeline || waiting_ + size <= segment_.arena / 2)) offset = heap_.Take(size);
+  if (slot_left && (!pipeline || held_ + size <= segment_.arena / 2)) offset = heap_.Take(size);
   if (offset && !ReserveLocked(*offset + size)) {
     heap_.Give(*offset, size);
     offset.reset();
@@ -60,7 +60,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
   offset_of_[slot] = *offset;
   pieces_[*offset] = {size, slot, pipeline};
   taken_ += size;
-  if (pipeline) waiting_ += size;
+  if (pipeline) held_ += size;
   slots_->Begin(slot);
   return data_ + *offset;
 }
@@ -70,7 +70,9 @@ void Arena::Free(const char* memory) {
   uint32_t slot;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    slot = FindLocked(memory)->second.slot;
+    Piece& piece = FindLocked(memory)->second;
+    slot = piece.slot;
+    if (std::exchange(piece.held, false)) held_ -= piece.size;
   }
   slots_->Drop(slot);
 }
@@ -79,7 +81,6 @@ std::optional<Arena::Place> Arena::Share(const char* memory) {
   if (!Contains(memory)) return std::nullopt;
   std::lock_guard<std::mutex> lock(mu_);
   Piece& piece = FindLocked(memory)->second;
-  if (std::exchange(piece.waits, false)) waiting_ -= piece.size;
   slots_->Use(piece.slot);
   return Place{piece.slot, static_cast<uint64_t>(memory - data_)};
 }
@@ -110,7 +111,6 @@ void Arena::CollectLocked() {
     if (piece == pieces_.end() || piece->second.slot != slot) return;
     heap_.Give(piece->first, piece->second.size);
     taken_ -= piece->second.size;
-    if (piece->second.waits) waiting_ -= piece->second.size;
     pieces_.erase(piece);
     free_slots_.push_back(slot);
   });
@@ -121,13 +121,14 @@ void Arena::CollectLocked() {
 bool Arena::ReserveLocked(uint64_t end) {
   if (end <= reserved_) return true;
   if (short_of_memory_) return false;
-  const uint64_t wanted = std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk);
-  if (!region_->Reserve(segment_.ArenaAt() + reserved_, wanted - reserved_)) {
-    short_of_memory_ = true;
-    return false;
+  for (const uint64_t wanted : {std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk), end}) {
+    if (region_->Reserve(segment_.ArenaAt() + reserved_, wanted - reserved_)) {
+      reserved_ = wanted;
+      return true;
+    }
   }
-  reserved_ = wanted;
-  return true;
+  short_of_memory_ = true;
+  return false;
 }
 
 std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {

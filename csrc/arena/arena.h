@@ -27,8 +27,8 @@ class Arena {
   int fd() const { return region_->fd(); }
   SharedLane* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
 
-  // What memory is wanted for. Elements that the pipeline makes and nobody has been dealt yet get no more than half of
-  // the arena, so that buffers and caches in the pipeline never take the room that the copies of others need.
+  // What memory is wanted for. What the pipeline makes, and the reader holds, gets no more than half of the arena, so that
+  // buffers and caches in the pipeline never take the room that the copies of others need.
   enum class For { kPipeline, kCopy };
 
   // Memory, aligned to 256 bytes, used once: by the caller, until Free. Null when there is no room. Never waits.
@@ -61,7 +61,7 @@ class Arena {
   struct Piece {
     uint64_t size;
     uint32_t slot;
-    bool waits;  // made by the pipeline and not dealt yet
+    bool held;  // made by the pipeline and still used by the reader itself
   };
   using Pieces = std::map<uint64_t, Piece>;
 
@@ -81,7 +81,7 @@ class Arena {
   Pieces pieces_;                      // taken, by offset
   std::vector<uint64_t> offset_of_;    // by slot
   std::vector<uint32_t> free_slots_;   // of those used so far
-  uint64_t waiting_ = 0, taken_ = 0, reserved_ = 0, refused_ = 0;
+  uint64_t held_ = 0, taken_ = 0, reserved_ = 0, refused_ = 0;
   bool short_of_memory_ = false;       // the system would not give us more than reserved_
 };
 

@@ -16,9 +16,42 @@ namespace {
 
 std::atomic<bool> forked{false};
 
+// The regions that this process has made: what a forked child must not change in its parent. There are few.
+struct Made {
+  std::atomic<char*> data{nullptr};
+  uint64_t size = 0;
+  int fd = -1;
+};
+Made made[16];
+
+// In a child every page becomes a copy as soon as it is written: destructors of strings, say, write.
+void InChild() {
+  forked = true;
+  for (Made& region : made) {
+    char* const data = region.data;
+    if (data != nullptr) mmap(data, region.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region.fd, 0);
+  }
+}
+
 void WatchForks() {
-  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  static const int installed = pthread_atfork(nullptr, nullptr, InChild);
   (void)installed;
+}
+
+void Remember(char* data, uint64_t size, int fd) {
+  for (Made& region : made) {
+    if (region.data != nullptr) continue;
+    region.size = size;
+    region.fd = fd;
+    region.data = data;
+    return;
+  }
+}
+
+void Forget(const char* data) {
+  for (Made& region : made) {
+    if (region.data == data) region.data = nullptr;
+  }
 }
 
 std::string Failed(const char* call) { return std::string(call) + " failed: " + std::strerror(errno); }
@@ -47,6 +80,7 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
     close(fd);
     return nullptr;
   }
+  Remember(static_cast<char*>(data), bytes, fd);
   return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, fd));
 }
 
@@ -71,6 +105,7 @@ std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_onl
 }
 
 Region::~Region() {
+  if (fd_ >= 0) Forget(data_);
   munmap(data_, size_);
   if (fd_ >= 0) close(fd_);
 }

@@ -363,7 +363,10 @@ void Engine::Tick() {
   completed_.wait();
   agreements_->Tick();
   exchange_->Tick();
-  for (int member : peers_.Died()) {
+  Sweep();
+  const std::vector<int> died = peers_.Died();
+  if (!died.empty()) post_->Fetch();  // what they said last
+  for (int member : died) {
     {
       std::lock_guard<std::mutex> lock(mu_);
       if (byes_.count(member) || (said_bye_ && stopped_)) continue;

@@ -36,6 +36,9 @@ namespace hvdata {
 // Given by the ops; the owner of what it makes is a BundlePtr.
 void SetMakeLanding(MakeLanding make_landing);
 MakeLanding GetMakeLanding();
+// Also given by the ops: frees what nobody uses any more. Called about every 100 ms.
+void SetSweep(void (*sweep)());
+void Sweep();
 
 struct EngineSettings {
   double stall_seconds = 0, timeout_seconds = 0;

@@ -24,7 +24,8 @@ Process& ThisProcess() {
 }
 
 std::atomic<bool> forked{false};
-MakeLanding make_landing = nullptr;  // set while the library is loaded
+MakeLanding make_landing = nullptr;  // both set while the library is loaded
+void (*sweep)() = nullptr;
 
 void WatchForks() {
   static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
@@ -62,6 +63,11 @@ Outcome ShutDownOutcome() {
 
 void SetMakeLanding(MakeLanding make) { make_landing = make; }
 MakeLanding GetMakeLanding() { return make_landing; }
+
+void SetSweep(void (*given)()) { sweep = given; }
+void Sweep() {
+  if (sweep != nullptr) sweep();
+}
 
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
   WatchForks();

@@ -35,8 +35,12 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
 
 class Meeting {
  public:
-  Meeting(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells)
-      : world_(world), size_(world.members.size()), arena_bytes_(arena_bytes), bells_(std::move(bells)) {}
+  Meeting(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
+      : world_(world),
+        size_(world.members.size()),
+        arena_bytes_(arena_bytes),
+        bells_(std::move(bells)),
+        why_(std::move(why)) {}
 
   void Run(const Collectives& collectives) {
     std::unique_ptr<Listener> listener = Listen();
@@ -86,8 +90,8 @@ class Meeting {
       const auto member = static_cast<int>(m);
       if (Beside(member) && ReadsFor(world_.self, member)) ++lanes;
     }
-    if (lanes == 0 || !bells_) return nullptr;
-    arena = Arena::Create(arena_bytes_, lanes, &why_);
+    if (lanes == 0) return nullptr;
+    if (bells_) arena = Arena::Create(arena_bytes_, lanes, &why_);
     if (!arena) {
       Log("[" + world_.Name(world_.self) + "] no shared memory for the ranks of this host (" + why_ +
           "): their batches travel as messages");
@@ -169,7 +173,8 @@ Links::Links(const World& world, Payload payload, uint64_t arena_bytes, const Co
   bells_ = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   // What can't be shared stays out of it, but takes part in what is collective.
-  Meeting meeting(world, arena_bytes, region);
+  if (region && !region->Reserve(0, sizeof(Bells))) region = nullptr;
+  Meeting meeting(world, arena_bytes, region, why);
   meeting.Run(collectives);
   if (!meeting.links.empty()) arena_ = std::move(meeting.arena);
   for (auto& [member, link] : meeting.links) {

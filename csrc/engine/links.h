@@ -57,7 +57,9 @@ class Link {
   // other did before.
   void Calm(uint32_t channel, bool calm) { lane_->calm[channel % Bells::kEach].exchange(calm ? 1 : 0); }
   // The trainer, after Put.
-  bool PeerIsCalm(uint32_t channel) const { return lane_->calm[channel % Bells::kEach].fetch_or(0) != 0; }
+  bool PeerIsCalm(uint32_t channel) const {
+    return channel < Bells::kEach && lane_->calm[channel].fetch_or(0) != 0;
+  }
   // Wakes the peer's thread that waits for something of this channel.
   void Ring(uint32_t channel) {
     Bell* const bells = reads_here() ? peer_->sinks : peer_->sources;

@@ -90,8 +90,10 @@ Doorbell Post::source_door(uint32_t channel) {
   door.bell = links_->source_bell(channel);
   if (lines_.empty()) return door;
   door.fetch = [this] { return Fetch(); };
+  if (channel >= SharedLane::kChannels) return door;  // it would meddle with the word of another
   door.attend = [this, channel](int member) {
     for (const auto& line : lines_) {
+      if (!line->link->reads_here()) continue;
       line->link->Calm(channel, member != Doorbell::kEverybody && member != line->link->member());
     }
   };
@@ -103,15 +105,18 @@ Doorbell Post::source_door(uint32_t channel) {
 void Post::Send(int member, Parcel parcel) {
   Line* const line = LineTo(member);
   Header& header = parcel.header;
-  if (line == nullptr) {
-    PlacePayloads(&parcel, nullptr);
+  ArenaMemory memory(arena());
+  SharedMemory* const shared = line != nullptr && line->link->reads_here() ? &memory : nullptr;
+  // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
+  // at MPI. It needs no order, but for BYE.
+  if (line == nullptr || (header.channel == 0 && header.kind != wire::Kind::kBye)) {
+    PlacePayloads(&parcel, shared);
     CountPlaces(header);
     Trace(member, header);
     ways_.send_by_mpi(member, std::move(parcel));
     return;
   }
-  ArenaMemory memory(arena());
-  PlacePayloads(&parcel, line->link->reads_here() ? &memory : nullptr);
+  PlacePayloads(&parcel, shared);
   CountPlaces(header);
   bool all_here = true;
   for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;

@@ -33,6 +33,7 @@ class Signal {
   void Attend(int member) {
     if (door_.attend && std::exchange(attended_, member) != member) door_.attend(member);
   }
+  int attended() const { return attended_; }
 
   // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
   template <typename Ready>
@@ -45,7 +46,7 @@ class Signal {
         lock->unlock();
         const bool news = door_.fetch();
         lock->lock();
-        if (news) continue;
+        if (news && std::chrono::steady_clock::now() < deadline) continue;
       }
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left <= std::chrono::nanoseconds::zero()) return false;

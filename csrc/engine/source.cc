@@ -69,6 +69,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   dealing_ = true;
   started_ = false;
   dropped_ = 0;
+  left_out_ = false;
   cancel_ = std::move(cancel);
   LaneOutput output;
   output.data = [this](int trainer, uint64_t step, uint64_t position, const Share& share) {
@@ -170,7 +171,7 @@ void Source::FinishLocked(Outcome outcome) {
   if (!lanes_ || lanes_->finished()) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(steps) + outcome.message;
-  if (dropped_ > 0 && outcome.ok() && steps == 0 && !told_empty_) {
+  if (left_out_ && outcome.ok() && steps == 0 && !told_empty_) {
     told_empty_ = true;
     Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
         "remainder=\"partial\" or \"pad\", or larger batches");
@@ -189,6 +190,7 @@ void Source::SayDroppedLocked() {
 
 void Source::Dropped(int64_t count) {
   std::lock_guard<std::mutex> lock(mu_);
+  left_out_ = true;
   dropped_ += count;
 }
 
@@ -295,7 +297,8 @@ void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit
   if (epoch == t.opened) t.limit = limit;
   if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
   lanes_->Taken(trainer, taken, limit);
-  if (lanes_->Room()) changed_.NotifyAll();  // mostly only the last trainer's word makes room
+  // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
+  if (lanes_->Room() || world_->trainers[static_cast<size_t>(trainer)] == changed_.attended()) changed_.NotifyAll();
 }
 
 void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
@@ -384,50 +387,6 @@ void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t numbe
   }
   send_(trainer, std::move(h), nullptr);
   changed_.NotifyAll();
-}
-
-void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
-  std::lock_guard<std::mutex> lock(mu_);
-  Header h;
-  h.kind = Kind::kBecause;
-  h.channel = config_.number;
-  h.epoch = epoch;
-  h.step = step;
-  h.text = ExplainLocked(trainer, epoch, step);
-  send_(trainer, std::move(h), nullptr);
-}
-
-std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
-  (void)step;
-  const std::string me = world_->ReaderName(world_->me().reader);
-  if (epoch != epoch_ || !lanes_) {
-    std::vector<std::string> busy, absent;
-    for (size_t i = 0; i < trainers_.size(); ++i) {
-      const Trainer& t = trainers_[i];
-      if (t.gone) continue;
-      if (t.closed < epoch_) busy.push_back(world_->TrainerName(static_cast<int>(i)));
-      if (t.opened < epoch) absent.push_back(world_->TrainerName(static_cast<int>(i)));
-    }
-    if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(epoch_);
-    if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);
-    return me + " is about to begin the epoch";
-  }
-  if (pulling_) {
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - since_).count();
-    return "the pipeline of " + me + " has not produced step " + std::to_string(lanes_->dealt()) + " for " +
-           std::to_string(seconds) + " s (a Python generator that sleeps can't be interrupted)";
-  }
-  std::vector<std::string> slow;
-  for (int t : lanes_->WaitsFor(trainer)) {
-    const bool opened = trainers_[static_cast<size_t>(t)].opened >= epoch;
-    slow.push_back(world_->TrainerName(t) + (opened ? "" : " (has not begun this epoch)"));
-  }
-  if (!slow.empty()) {
-    return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps and waits until " + JoinNames(slow) +
-           " has taken more of them";
-  }
-  return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps";
 }
 
 }  // namespace hvdata

@@ -76,7 +76,7 @@ class Source {
   void Deal(Step step);
   // The input has ended with `outcome`. Errors get the place where they happened in front.
   void Finish(Outcome outcome);
-  // Rows (or elements) that were left out because of remainder="drop".
+  // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows, which makes no step.
   void Dropped(int64_t count);
   // Steps dealt so far in this epoch.
   uint64_t Steps() const;
@@ -169,6 +169,7 @@ class Source {
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;
   int64_t dropped_ = 0;
+  bool left_out_ = false;  // a batch of this epoch made no step, or not with all its rows
   bool told_empty_ = false;
   bool pulling_ = false;   // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point since_;  // of the pull

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/bundle.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <utility>
 
+#include "arena/region.h"
 #include "engine/counters.h"
 #include "engine/engine.h"
 #include "ops/recycling_allocator.h"
@@ -27,11 +31,12 @@ wire::Component Describe(const Tensor& tensor) {
   return c;
 }
 
-// Memory that is not TensorFlow's. It never owns it: that keeps TensorFlow from writing results into memory that others
-// still read.
-class ForeignBuffer : public tensorflow::TensorBuffer {
+// Memory that is not TensorFlow's, and that TensorFlow must not write results into, because others may still read it. It
+// asks OwnsMemory() for that, but a slice doesn't pass the question on: a slice is kept from being written by a root that
+// is never used by itself alone.
+class ForeignRoot : public tensorflow::TensorBuffer {
  public:
-  explicit ForeignBuffer(Block block)
+  explicit ForeignRoot(Block block)
       : TensorBuffer(const_cast<char*>(block.data)), size_(block.size), owner_(std::move(block.owner)) {}
   size_t size() const override { return size_; }
   tensorflow::TensorBuffer* root_buffer() override { return this; }
@@ -46,7 +51,68 @@ class ForeignBuffer : public tensorflow::TensorBuffer {
   const std::shared_ptr<const void> owner_;
 };
 
+// Roots whose tensors are gone while slices of them are still used. Only we hold the last use, so nobody tells us when
+// the slices go: we look.
+class Lingering {
+ public:
+  void Add(ForeignRoot* root) {
+    std::lock_guard<std::mutex> lock(mu_);
+    roots_.push_back(root);
+    any_ = true;
+  }
+  void Sweep() {
+    if (!any_) return;
+    std::vector<ForeignRoot*> done;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      const auto used = [](ForeignRoot* root) { return !root->RefCountIsOne(); };
+      const auto first = std::partition(roots_.begin(), roots_.end(), used);
+      done.assign(first, roots_.end());
+      roots_.erase(first, roots_.end());
+      any_ = !roots_.empty();
+    }
+    for (ForeignRoot* root : done) root->Unref();
+  }
+
+ private:
+  std::mutex mu_;
+  std::vector<ForeignRoot*> roots_;
+  std::atomic<bool> any_{false};
+};
+
+Lingering& LingeringRoots() {
+  static auto* const lingering = new Lingering;  // tensors may outlive every static
+  return *lingering;
+}
+
+void SweepRoots() { LingeringRoots().Sweep(); }
+
+// The whole of such memory: what a tensor of ours points to.
+class ForeignBuffer : public tensorflow::TensorBuffer {
+ public:
+  explicit ForeignBuffer(Block block)
+      : TensorBuffer(const_cast<char*>(block.data)), root_(new ForeignRoot(std::move(block))) {}
+  ~ForeignBuffer() override {
+    if (InForkedChild()) return;  // which frees nothing, and where the lock may be held for ever
+    if (root_->RefCountIsOne()) {
+      root_->Unref();
+    } else {
+      LingeringRoots().Add(root_);
+    }
+  }
+  size_t size() const override { return root_->size(); }
+  tensorflow::TensorBuffer* root_buffer() override { return root_; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    root_->FillAllocationDescription(description);
+  }
+
+ private:
+  ForeignRoot* const root_;
+};
+
 Tensor TensorOver(Block block, DataType dtype, const TensorShape& shape) {
+  SweepRoots();
   tensorflow::core::RefCountPtr<tensorflow::TensorBuffer> buffer(new ForeignBuffer(std::move(block)));
   return Tensor(dtype, shape, std::move(buffer));
 }
@@ -112,7 +178,7 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
   return landing;
 }
 
-const bool registered = (SetMakeLanding(LandTensors), true);
+const bool registered = (SetMakeLanding(LandTensors), SetSweep(SweepRoots), true);
 
 }  // namespace
 

@@ -66,7 +66,7 @@ class Dealer {
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
     if (!cut.ok()) return cut;
-    if (dropped > 0) source_->Dropped(dropped);
+    if (dropped > 0 || shares.empty()) source_->Dropped(dropped);
     if (!shares.empty()) Release({std::move(element)}, std::move(shares));
     return absl::OkStatus();
   }

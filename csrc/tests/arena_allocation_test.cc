@@ -119,15 +119,20 @@ TEST_F(ArenaTest, ThePipelineNeverHasMoreThanHalf) {
   EXPECT_EQ(Taken(), 6 * kMiB);
 }
 
-TEST_F(ArenaTest, DealtElementsMakeRoomForThePipeline) {
-  for (int i = 0; i < 8; ++i) {
-    char* const memory = Pipeline(kMiB);
-    ASSERT_TRUE(memory) << i;
-    ASSERT_TRUE(arena_->Share(memory));
-    ASSERT_TRUE(arena_->Share(memory)) << "dealt once, though to two trainers";
+TEST_F(ArenaTest, WhatOnlyTrainersHoldLeavesThePipelineItsHalf) {
+  std::vector<char*> dealt;
+  for (int i = 0; i < 4; ++i) {
+    dealt.push_back(Pipeline(kMiB));
+    ASSERT_TRUE(dealt.back()) << i;
+    ASSERT_TRUE(arena_->Share(dealt.back()));
+    ASSERT_TRUE(arena_->Share(dealt.back())) << "to a second trainer";
   }
-  EXPECT_FALSE(Pipeline(1));
-  EXPECT_EQ(Taken(), 8 * kMiB);
+  EXPECT_FALSE(Pipeline(kMiB)) << "a cache in the pipeline still holds all of it";
+  EXPECT_TRUE(Copy(kMiB)) << "the other half is for copies";
+  for (char* const memory : dealt) arena_->Free(memory);
+  EXPECT_EQ(Taken(), 5 * kMiB) << "the trainers go on using it";
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Pipeline(kMiB)) << i;
+  EXPECT_FALSE(Pipeline(1)) << "full";
 }
 
 TEST_F(ArenaTest, ComesBackOnlyAfterTheReaderAndEveryTrainer) {

@@ -143,6 +143,17 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
             "element(s) of this epoch\n");
 }
 
+TEST_F(SourceTest, AnEpochOfBatchesWithoutRowsSaysWhyItHasNoStep) {
+  source_->OnOpen(0, 1, 2);
+  Begin(1);
+  source_->Dropped(0);
+  testing::internal::CaptureStderr();
+  source_->Finish({});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
+            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n");
+}
+
 // However the epoch ends: with an error, or because everybody leaves it.
 TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
   for (const bool fails : {true, false}) {

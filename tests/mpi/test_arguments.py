@@ -200,7 +200,7 @@ def test_errors_say_where_they_happened(hvdata, comm):
     """Found on each rank by itself, on the reader alone, or in what the ranks said to each other."""
     source = tf.data.Dataset.range(8)
     here = re.escape(f"rank {comm.rank} on {socket.gethostname()}")
-    reader = re.escape(f"rank 0 on {socket.gethostname()}")
+    reader = re.escape(f"rank 0 on {comm.bcast(socket.gethostname())}")
     for call, where in (
         (lambda: hvdata.distribute_dataset(source, batch="Global"), here),
         (lambda: hvdata.distribute_dataset(source, batch="per_rank", prefetch=0), here),

@@ -183,16 +183,55 @@ def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
     def spoil(x):
         return tf.reduce_sum(tf.nn.relu(-(x + 1.0)) - 5.0)
 
+    half = ROWS // 2
+
     for _ in range(3):
         def run():
             seen = []
             for x in ds.map(lambda x: x * -1.0).map(lambda x: -x):
                 spoil(x)
                 seen.append(x.numpy())
+            # A slice is a view of memory that its tensor owns, as far as TensorFlow knows.
+            drain(ds.map(lambda x: x[:half] + 1.0))
+            drain(ds.map(lambda x: [part * 2.0 for part in tf.split(x, 2)]))
+            drain(ds.map(lambda x: [part - 3.0 for part in tf.unstack(x, ROWS)]))
             return np.concatenate(seen)
 
         rows = np.concatenate(results(comm, run))
         assert (rows == rows[:, :1]).all() and sorted(rows[:, 0]) == list(range(ROWS * comm.size * 4))
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.alone(HOROVOD_DATA_ARENA_MB="4")
+@pytest.mark.ranks(3)
+def test_a_cache_in_one_pipeline_leaves_room_for_another(hvdata, comm):
+    cached = hvdata.distribute_dataset(
+        lambda: numbered(ROWS * 40 * comm.size).batch(ROWS).cache(), batch="per_rank", name="cached")
+    results(comm, lambda: drain(cached))
+    other = hvdata.distribute_dataset(lambda: numbered(ROWS * 20 * comm.size).batch(ROWS), batch="per_rank", name="other")
+    for ds in other, cached:
+        assert moved(hvdata, comm, lambda: drain(ds))["payload_bytes_message"] == 0
+
+
+@pytest.mark.ways("auto", "arena")
+@pytest.mark.ranks(2, 3)
+def test_a_forked_child_leaves_strings_alone(hvdata, comm):
+    """Their memory is shared, what they point to is not: a child that drops them writes both."""
+    long = "a text that does not fit into the string object itself, "
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(2048 * comm.size).map(
+        lambda i: long + tf.strings.as_string(i)).batch(1024), batch="per_rank")
+
+    def run():
+        kept = list(ds)
+        child = os.fork()
+        if child == 0:
+            kept.clear()
+            os._exit(0)
+        os.waitpid(child, 0)
+        return [x.numpy()[-1].decode() for x in kept]
+
+    for rank, got in enumerate(results(comm, run)):
+        assert got == [f"{long}{1024 * (step * comm.size + rank) + 1023}" for step in range(2)]
 
 
 @pytest.mark.ways("auto", "arena")
@@ -219,7 +258,7 @@ def test_a_forked_child_gives_nothing_back(hvdata, comm):
 
 
 @pytest.mark.limit(120)
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 3, 4)
 def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
     random = np.random.default_rng(5)
     sizes = [int(size) for size in np.exp(random.uniform(0, np.log(3e6), 400))]

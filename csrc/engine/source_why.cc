@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a step does not come: what the reader answers to a trainer that has waited for long.
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/source.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Header h;
+  h.kind = Kind::kBecause;
+  h.channel = config_.number;
+  h.epoch = epoch;
+  h.step = step;
+  h.text = ExplainLocked(trainer, epoch, step);
+  send_(trainer, std::move(h), nullptr);
+}
+
+std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
+  (void)step;
+  const std::string me = world_->ReaderName(world_->me().reader);
+  if (epoch != epoch_ || !lanes_) {
+    std::vector<std::string> busy, absent;
+    for (size_t i = 0; i < trainers_.size(); ++i) {
+      const Trainer& t = trainers_[i];
+      if (t.gone) continue;
+      if (t.closed < epoch_) busy.push_back(world_->TrainerName(static_cast<int>(i)));
+      if (t.opened < epoch) absent.push_back(world_->TrainerName(static_cast<int>(i)));
+    }
+    if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(epoch_);
+    if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);
+    return me + " is about to begin the epoch";
+  }
+  if (pulling_) {
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - since_).count();
+    return "the pipeline of " + me + " has not produced step " + std::to_string(lanes_->dealt()) + " for " +
+           std::to_string(seconds) + " s (a Python generator that sleeps can't be interrupted)";
+  }
+  std::vector<std::string> slow;
+  for (int t : lanes_->WaitsFor(trainer)) {
+    const bool opened = trainers_[static_cast<size_t>(t)].opened >= epoch;
+    slow.push_back(world_->TrainerName(t) + (opened ? "" : " (has not begun this epoch)"));
+  }
+  if (!slow.empty()) {
+    return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps and waits until " + JoinNames(slow) +
+           " has taken more of them";
+  }
+  return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps";
+}
+
+}  // namespace hvdata
