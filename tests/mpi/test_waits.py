@@ -5,17 +5,14 @@ In jobs of their own, with a short time until the report (30 s by default) and a
 """
 
 import re
-import socket
 import time
 
 import pytest
 import tensorflow as tf
-from together import Raised, elements, outcomes, results
+from together import Raised, elements, host_of, outcomes, results
 
 SHORT = {"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "4"}
 PATIENT = {"HOROVOD_DATA_STALL_SECONDS": "0.5", "HOROVOD_DATA_TIMEOUT": "0"}
-
-HOST = re.escape(socket.gethostname())
 
 
 def numbers(hvdata, n, **arguments):
@@ -49,7 +46,7 @@ def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
         assert isinstance(got[rank], Raised) and issubclass(got[rank].kind, (TimeoutError, RuntimeError)), got[rank]
         for text in got[rank].text, errors[rank]:
             assert re.search(rf"distribute_dataset.*lonely|lonely.*distribute_dataset", text, re.S), text
-            assert re.search(rf"rank {missing} \(?.*{HOST}", text), text
+            assert re.search(rf"rank {missing} \(?.*{re.escape(host_of(missing))}", text), text
         assert "HOROVOD_DATA_TIMEOUT" in got[rank].text, got[rank].text
 
 
