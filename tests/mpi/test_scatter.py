@@ -3,6 +3,7 @@
 
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -277,13 +278,18 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
         assert [plain(part) for part in parts] == [plain(x[r : r + 1]) for r in range(comm.size)]
 
 
-def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several):
-    """The root that others agree with may be done by then; whoever waits for another one is told."""
+def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several, capfd):
+    """Whoever still waits is told by an error; where the call has ended by then, a line on stderr says it."""
     root = 1 if comm.rank == 1 else 0
-    for rank, one in enumerate(outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots").numpy())):
-        if rank == 1 or isinstance(one, Raised):
-            assert one.kind is tf.errors.InvalidArgumentError and "root=0 on rank 0" in one.text, one
-            assert "root=1 on rank 1" in one.text
+    got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots").numpy())
+    time.sleep(1)
+    lines = comm.allgather(capfd.readouterr().err)
+    for one, line in zip(got, lines):
+        if isinstance(one, Raised):
+            assert one.kind is tf.errors.InvalidArgumentError, one
+            assert "root=0 on rank 0" in one.text and "root=1 on rank 1" in one.text
+    for rank in 0, 1:
+        assert isinstance(got[rank], Raised) or f"the ranks disagree: root={1 - rank} on rank {1 - rank}" in lines[rank]
 
 
 def test_a_rank_that_traces_more_often(hvdata, comm):
