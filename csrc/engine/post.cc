@@ -106,18 +106,15 @@ void Post::Send(int member, Parcel parcel) {
   Line* const line = LineTo(member);
   Header& header = parcel.header;
   ArenaMemory memory(arena());
-  SharedMemory* const shared = line != nullptr && line->link->reads_here() ? &memory : nullptr;
+  PlacePayloads(&parcel, line != nullptr && line->link->reads_here() ? &memory : nullptr);
+  CountPlaces(header);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
   // at MPI. It needs no order, but for BYE.
   if (line == nullptr || (header.channel == 0 && header.kind != wire::Kind::kBye)) {
-    PlacePayloads(&parcel, shared);
-    CountPlaces(header);
     Trace(member, header);
     ways_.send_by_mpi(member, std::move(parcel));
     return;
   }
-  PlacePayloads(&parcel, shared);
-  CountPlaces(header);
   bool all_here = true;
   for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = header.channel;
