@@ -13,6 +13,7 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from . import loader
 from .errors import explain
+from .layout import Layout
 from .settings import PAYLOADS, Settings
 
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
@@ -80,6 +81,10 @@ class ChannelConfig:
     add_weight: bool
     weight_component: int
     is_source: bool
+    dtypes: Sequence[int]  # tf.DType.as_datatype_enum
+    shapes: Sequence[Optional[Sequence[Optional[int]]]]
+    elements: int  # as tf.data counts: -1 without end, -2 unknown
+    on_error_continue: bool
 
 
 class _ChannelConfig(ctypes.Structure):
@@ -93,9 +98,14 @@ class _ChannelConfig(ctypes.Structure):
         ("components", c_int),
         ("component_names", POINTER(c_char_p)),
         ("empty_rules", POINTER(c_int)),
+        ("dtypes", POINTER(c_int)),
+        ("ranks", POINTER(c_int)),
+        ("dims", POINTER(c_int64)),
         ("add_weight", c_int),
         ("weight_component", c_int),
         ("is_source", c_int),
+        ("elements", c_int64),
+        ("on_error_continue", c_int),
     ]
 
 
@@ -117,7 +127,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
     "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
-    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_char_p), POINTER(_Settings)]),
+    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), POINTER(_Settings)]),
     "state": (c_int, []),
     "bye": (c_int, []),
     "wait_all_bye": (c_int, [c_int]),
@@ -234,13 +244,13 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
 # ---- The engine.
 
 
-def start(comm: Optional[int], reader_index: Sequence[int], trainer_index: Sequence[int], hosts: Sequence[str],
+def start(comm: Optional[int], layout: Layout, hosts: Sequence[str],
           settings: Settings) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`."""
     n = len(hosts)
     given = _Settings(settings.stall_seconds, settings.timeout_seconds, PAYLOADS.index(settings.payload),
                       settings.arena_bytes)
-    _check("start", comm, (c_int * n)(*reader_index), (c_int * n)(*trainer_index),
+    _check("start", comm, (c_int * n)(*layout.reader_index), (c_int * n)(*layout.trainer_index), (c_int * n)(*layout.group),
            (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
 
 
@@ -325,9 +335,12 @@ def channel_create(config: ChannelConfig) -> None:
     n = len(config.component_names)
     names = (c_char_p * n)(*[name.encode() for name in config.component_names])
     rules = (c_int * n)(*config.empty_rules)
+    ranks = (c_int * n)(*[-1 if shape is None else len(shape) for shape in config.shapes])
+    known = [-1 if size is None else size for shape in config.shapes for size in shape or ()]
     _check("channel_create", byref(_ChannelConfig(
         config.number, config.name.encode(), config.batch, config.schedule, config.remainder, config.prefetch, n,
-        names, rules, int(config.add_weight), config.weight_component, int(config.is_source))))
+        names, rules, (c_int * n)(*config.dtypes), ranks, (c_int64 * len(known))(*known), int(config.add_weight),
+        config.weight_component, int(config.is_source), config.elements, int(config.on_error_continue))))
 
 
 def channel_use(channel: int) -> None:

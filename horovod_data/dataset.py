@@ -7,6 +7,7 @@ import base64
 import builtins
 import dataclasses
 import json
+import sys
 import weakref
 from typing import Any, Callable, Optional, Union
 
@@ -16,12 +17,14 @@ from tensorflow.python.saved_model import nested_structure_coder  # specs as pro
 
 from . import core, elements, loader, roles
 from .errors import explain, place, whole, without_place
-from .reading import Reading, checked_dataset_or_fn
+from .reading import Reading, checked_dataset_or_fn, steps_of
 from .serving import start_dealer
 
 _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
 _REMAINDER = ("drop", "partial", "pad")
+_ON_ERROR = ("raise", "continue")
+_INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 _PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
 
@@ -37,11 +40,13 @@ class Options:
     remainder: str
     prefetch: int
     name: Optional[str]
+    on_reader_error: str = "raise"
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, _BATCH)
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
+        _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
         if (prefetch := whole(self.prefetch)) is None:
             raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number", "It counts steps: 1 or more"))
         if not 1 <= prefetch <= _MOST_PREFETCH:
@@ -83,7 +88,8 @@ _named: dict[str, _Channel] = {}
 
 
 def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedule: str = "static",
-                       remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None) -> tf.data.Dataset:
+                       remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None,
+                       on_reader_error: str = "raise") -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
@@ -104,6 +110,8 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
         padding) is added: (x, y) becomes (x, y, weight), anything else (element, weight).
       prefetch: steps that may be on their way to a rank beyond the one it works on, 1 or more. The reader holds at most
         prefetch + 1 global batches, a trainer at most prefetch of its own.
+      on_reader_error: what an error in a reader's pipeline does. "raise": it ends the epoch, and is raised on every rank.
+        "continue": a line says what is lost, and the epoch goes on with what the other readers have.
       name: of the channel, in messages. While a TF1 graph is being built, a name that exists already in another graph
         stands for the same channel.
 
@@ -121,7 +129,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
         RuntimeError where the class is neither Python's nor TensorFlow's).
     """
     job = roles.current("distribute_dataset()")
-    options = Options(batch, schedule, remainder, prefetch, name)
+    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error)
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
@@ -150,12 +158,13 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
 
 def distribute_datasets_from_function(dataset_fn: Callable[..., tf.data.Dataset], *, batch: str,
                                       schedule: str = "static", remainder: str = "drop", prefetch: int = 2,
-                                      name: Optional[str] = None) -> tf.data.Dataset:
+                                      name: Optional[str] = None, on_reader_error: str = "raise") -> tf.data.Dataset:
     """distribute_dataset() under the name that tf.distribute has for it; see there.
 
     Collective. `dataset_fn` takes a tf.distribute.InputContext (or nothing) and is called on readers only.
     """
-    return distribute_dataset(dataset_fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name)
+    return distribute_dataset(dataset_fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
+                              on_reader_error=on_reader_error)
 
 
 def _shown(options: Options) -> str:
@@ -172,12 +181,13 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is not None:
-            reading = Reading.make(dataset_or_fn, options.batch, options.schedule, options.remainder,
-                                   job.reader, len(job.layout.readers), len(job.layout.trainers))
+            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, job.reader, len(job.layout.readers),
+                                   len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
             proto = nested_structure_coder.encode_structure(reading.spec)
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
-            mine["steps"] = reading.steps
+            mine["count"] = reading.count
+            mine["fingerprint"] = reading.fingerprint
     except Exception as error:
         failure = error
         mine["error"] = [type(error).__name__, str(error)]
@@ -188,10 +198,12 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     _check_agreement(job, what, said)
     _check_errors(job, what, said, failure)
 
-    spoken = next(words for _, words in said if "spec" in words)
-    proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(spoken["spec"]))
-    spec = reading.spec if reading is not None else elements.in_order(nested_structure_coder.decode_proto(proto), spoken["keys"])
-    channel = _Channel(number, options.name or f"channel{number}", options, spec, int(spoken["steps"]))
+    by_rank = {rank: words for ranks, words in said for rank in ranks}
+    readers = [by_rank[rank] for rank in job.layout.readers]
+    spec = _spec(what, readers, reading)
+    steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
+    channel = _Channel(number, options.name or f"channel{number}", options, spec, steps)
+    _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)
     core.channel_create(core.ChannelConfig(
@@ -199,10 +211,62 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
         prefetch=options.prefetch, component_names=[part.name for part in parts],
         empty_rules=[int(part.rule) for part in parts], add_weight=options.remainder == "pad",
-        weight_component=elements.weight_component(channel.spec), is_source=reading is not None))
+        weight_component=elements.weight_component(channel.spec), is_source=reading is not None,
+        dtypes=[part.dtype.as_datatype_enum for part in parts],
+        shapes=[None if part.shape.rank is None else part.shape.as_list() for part in parts],
+        elements=_UNKNOWN if reading is None else reading.count, on_error_continue=options.on_reader_error == "continue"))
     if reading is not None:
         start_dealer(number, channel.label, reading)
     return channel
+
+
+def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
+    """The spec of the elements of all readers, from what each said of its own."""
+    specs = []
+    for words in readers:
+        proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
+        specs.append(elements.in_order(nested_structure_coder.decode_proto(proto), words["keys"]))
+    try:
+        spec = elements.common_spec(specs)
+    except ValueError as error:
+        raise ValueError(explain(f"the readers' datasets in {what} have different elements: {error}",
+                                 "Let the dataset function return the same kind of dataset on every reader")) from None
+    # A reader has the classes of its namedtuples.
+    return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
+
+
+def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> int:
+    """The cardinality that every trainer sees."""
+
+    def steps(count: int, reader: int) -> int:
+        return steps_of(count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader)))
+
+    if len(set(job.layout.group)) == 1:
+        unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
+        return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0])
+    if options.schedule == "dynamic":  # the hosts have nothing to do with each other
+        return _UNKNOWN
+    each = [steps(count, reader) for count, reader in zip(counts, job.layout.readers)]
+    finite = [one for one in each if one != _INFINITE]
+    if _UNKNOWN in each or not finite:
+        return _UNKNOWN if _UNKNOWN in each else _INFINITE
+    if options.remainder == "drop":
+        return min(finite)
+    return max(finite) if len(finite) == len(each) else _INFINITE
+
+
+def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[str]]) -> None:
+    """A line on the first of readers that seem to read the same, and so deliver everything several times."""
+    mine = None if job.reader is None else fingerprints[job.reader]
+    same = [reader for reader, one in enumerate(fingerprints) if mine is not None and one == mine]
+    if len(same) < 2 or same[0] != job.reader:
+        return
+    names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
+    print("horovod_data: " + explain(
+        f"[{job.where}, channel {label}] {names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
+        "the same data too, every element is delivered several times",
+        "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
+        "input_pipeline_id"), file=sys.stderr, flush=True)
 
 
 def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
@@ -288,7 +352,8 @@ class _Typed(dataset_ops.UnaryDataset):
 
 def _receive(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
     options = channel.options
-    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder, len(job.layout.trainers))
+    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
+                               len(job.layout.audience(job.comm_rank)))
     dataset: tf.data.Dataset
     if elements.has_composites(spec):
         flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))

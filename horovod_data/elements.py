@@ -120,6 +120,27 @@ def weight_component(spec: Any) -> int:
     return 1 if _is_ragged(first) else 0
 
 
+def common_spec(specs: Sequence[Any]) -> Any:
+    """The spec that fits the elements of several readers: what they don't agree on in their shapes is unknown.
+
+    Raises:
+      ValueError: they have other components, or components of another type; says which.
+    """
+    named = [leaves(spec) for spec in specs]
+    for reader, others in enumerate(named):
+        if [name for name, _ in others] != [name for name, _ in named[0]]:
+            raise ValueError(f"reader 0 has {', '.join(name for name, _ in named[0])}, "
+                             f"reader {reader} has {', '.join(name for name, _ in others)}")
+    common = []
+    for same in zip(*named):
+        leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
+        if leaf is None:
+            reader = next(i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None)
+            raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
+        common.append(leaf)
+    return tf.nest.pack_sequence_as(specs[0], common)
+
+
 def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
     """The component tensors of an element, as Dataset.map hands it over."""
     tensors: list[tf.Tensor] = []

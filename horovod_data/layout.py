@@ -11,10 +11,14 @@ from .errors import explain
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The part of every rank of the communicator: its number among the readers and among the trainers, -1 for none."""
+    """The part of every rank of the communicator: its number among the readers and among the trainers, -1 for none.
+
+    Batches travel within a group only: one for the whole job, or one per host.
+    """
 
     reader_index: tuple[int, ...]
     trainer_index: tuple[int, ...]
+    group: tuple[int, ...]
 
     @property
     def readers(self) -> tuple[int, ...]:
@@ -26,8 +30,13 @@ class Layout:
         """Ranks of the communicator that train, by trainer index."""
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
+    def audience(self, rank: int) -> tuple[int, ...]:
+        """Ranks of the communicator that train in the group of `rank`: those between which an element is divided."""
+        return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
-def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None) -> Layout:
+
+def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None,
+                embedded: bool = False) -> Layout:
     """Decides who reads and who trains.
 
     Dedicated readers are the last ranks, of the job or of each host, so that the trainers among the first ranks keep
@@ -36,19 +45,21 @@ def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Option
     Args:
       hosts: the host name of every rank of the communicator.
       readers: 0: rank 0 reads and trains; R > 0: the last R ranks read and do nothing else.
-      readers_per_node: if not None, counted for each host, and `readers` is not looked at. 0: the first rank of each
-        host reads and trains; R > 0: the last R ranks of each host read and do nothing else.
+      readers_per_node: if not None, counted for each host, and `readers` is not looked at: the last rank of each host
+        reads, for the trainers of its host, and does nothing else.
+      embedded: with readers_per_node, the first rank of each host reads and trains instead.
 
     Raises:
       ValueError: no process would be left to train.
     """
     size = len(hosts)
+    names = list(dict.fromkeys(hosts))
     if readers_per_node is None:
         groups = [list(range(size))]
         each = readers
     else:
-        groups = [[rank for rank in range(size) if hosts[rank] == host] for host in dict.fromkeys(hosts)]
-        each = readers_per_node
+        groups = [[rank for rank in range(size) if hosts[rank] == host] for host in names]
+        each = 0 if embedded else readers_per_node
     for group in groups:
         if each >= len(group):
             raise ValueError(_too_few(len(group), each, None if readers_per_node is None else hosts[group[0]]))
@@ -58,7 +69,8 @@ def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Option
     else:
         reading = {rank for group in groups for rank in group[-each:]}
         training = set(range(size)) - reading
-    return Layout(_numbered(size, reading), _numbered(size, training))
+    group = (0,) * size if readers_per_node is None else tuple(names.index(host) for host in hosts)
+    return Layout(_numbered(size, reading), _numbered(size, training), group)
 
 
 def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:
@@ -70,7 +82,8 @@ def _too_few(processes: int, readers: int, host: Optional[str]) -> str:
     ours = f"{processes} process{'' if processes == 1 else 'es'}"
     if host is not None:
         return explain(f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
-                       f"Start at least {readers + 1} processes on every host")
+                       f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as "
+                       "well: embedded=True")
     return explain(f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
                    f"which leaves none to train: this job has {ours}",
                    f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "

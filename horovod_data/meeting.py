@@ -27,6 +27,7 @@ class Introduction:
     version: str
     readers: int
     readers_per_node: Optional[int]
+    embedded: bool
     payload: str
     horovod: bool  # Horovod can be imported
     horovod_rank: Optional[int]  # None: Horovod has not been initialised
@@ -36,7 +37,7 @@ class Introduction:
     def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
         """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
-        return cls(host, __version__, settings.readers, settings.readers_per_node, settings.payload, horovod,
+        return cls(host, __version__, settings.readers, settings.readers_per_node, settings.embedded, settings.payload, horovod,
                    rank, size)
 
 
@@ -55,7 +56,7 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
                        place(rank, mine.host), size, settings)
     everybody = [Introduction(**json.loads(one)) for one in encoded]
     for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
-                        ("readers_per_node", "readers_per_node"), ("payload", "HOROVOD_DATA_PAYLOAD")):
+                        ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD")):
         values = [getattr(one, field) for one in everybody]
         if len(set(values)) > 1:
             raise RuntimeError(explain(

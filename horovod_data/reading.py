@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 from typing import Any, Callable, Optional
 
@@ -21,13 +22,17 @@ class Reading:
     """A dataset that this process reads for a channel."""
 
     spec: Any  # of its elements
-    steps: int  # cardinality for trainers
+    count: int  # of its elements, as tf.data counts
+    fingerprint: Optional[str]  # equal ones stand for pipelines that yield the same; None: not known
     deal: Callable[[int, int], None]  # (channel, epoch): runs one epoch, blocks until all trainers have ended it
 
     @classmethod
-    def make(cls, dataset_or_fn: Any, batch: str, schedule: str, remainder: str, reader: int, readers: int,
-             trainers: int) -> "Reading":
-        """Calls the function if it is one, and checks what can be checked before the first element."""
+    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, reader: int, readers: int, trainers: int,
+             audience: int) -> "Reading":
+        """Calls the function if it is one, and checks what can be checked before the first element.
+
+        `audience`: of the job's `trainers`, those between which this reader's global batches are divided.
+        """
         graph: Optional[tf.Graph] = None
         if callable(dataset_or_fn) and not isinstance(dataset_or_fn, tf.data.Dataset):
             dataset = _call(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
@@ -38,10 +43,10 @@ class Reading:
         spec = dataset.element_spec
         elements.check_types(spec)
         if batch == "global":
-            elements.check_global(spec, remainder, trainers)
+            elements.check_global(spec, remainder, audience)
         with _mode(graph), tf.device("/CPU:0"):
             if elements.has_composites(spec):
-                cut = elements.precut(trainers, remainder) if batch == "global" else elements.take_apart
+                cut = elements.precut(audience, remainder) if batch == "global" else elements.take_apart
                 flat = dataset.map(cut)
             else:
                 flat = dataset
@@ -53,7 +58,8 @@ class Reading:
             else:
                 deal, session = _graph_deal(graph, variant)
                 length = int(session.run(count))
-        return cls(spec, _steps(length, spec, batch, schedule, remainder, trainers), deal)
+        fingerprint = _fingerprint(dataset) if readers > 1 and graph is None else None
+        return cls(spec, length, fingerprint, deal)
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
@@ -120,8 +126,32 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor) -> tuple[Callable[[int, int
     return deal, session
 
 
-def _steps(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:
-    """The number of steps in an epoch, as tf.data counts: INFINITE and UNKNOWN included."""
+_MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
+
+
+def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
+    """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
+    py_function), or large tensors do, which would be slow, there is none."""
+    held, stages = 0, [dataset]
+    while stages:
+        stage = stages.pop()
+        stages += stage._inputs()
+        held += sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in getattr(stage, "_tensors", ())
+                    if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined())
+    if held > _MOST_TO_FINGERPRINT:
+        return None
+    try:
+        graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+    except tf.errors.OpError:  # what can't be serialised
+        return None
+    nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]
+    if any("PyFunc" in node.op for node in nodes):
+        return None
+    return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+def steps_of(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:
+    """The number of steps in an epoch of `count` elements, both as tf.data counts: INFINITE and UNKNOWN included."""
     if count < 0 or schedule == "dynamic":
         return _INFINITE if count == _INFINITE else _UNKNOWN
     if batch == "per_rank":

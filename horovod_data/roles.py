@@ -50,7 +50,8 @@ _job: Optional[Job] = None
 _endings: list[Callable[[], None]] = []
 
 
-def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None) -> None:
+def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None,
+         embedded: Optional[bool] = None) -> None:
     """Makes this process part of a job in which few processes read and all others are given their own batches.
 
     Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
@@ -61,10 +62,14 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     nothing.
 
     Args:
-      readers: 0: rank 0 reads and trains. 1: the last rank reads and does nothing else. None: what
-        HOROVOD_DATA_READERS says, else 0.
-      readers_per_node: not in this version: must be None, and HOROVOD_DATA_READERS_PER_NODE unset.
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks read, each its own part of the data, and do nothing
+        else; they take turns, and all trainers get batches of each. None: what HOROVOD_DATA_READERS says, else 0.
+      readers_per_node: 1: every host has a reader of its own, its last rank, which deals to the trainers of that host
+        alone, so that no batch crosses the network. None (or 0): what HOROVOD_DATA_READERS_PER_NODE says if `readers` is
+        None too, else none.
       comm: an mpi4py communicator whose processes form the job; None: all processes of MPI_COMM_WORLD.
+      embedded: with readers_per_node, True: not the last but the first rank of each host reads, and trains as well. None:
+        what HOROVOD_DATA_EMBEDDED (0 or 1) says, else False.
 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
@@ -77,7 +82,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if _job is None and core.mpi_query().usable:
         exits.install(shutdown)  # from here on others may wait for this process, even if it fails in the next line
-    settings = read_settings(os.environ, readers, readers_per_node)
+    settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
     if _job is not None:
         _require_same(current("init()"), settings, comm)
@@ -104,14 +109,15 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     everybody = meeting.meet(
         meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
         rank, size, lambda mine: core.comm_exchange(address, mine), settings)
-    layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node)
+    layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
+                         settings.embedded)
     meeting.check_horovod(everybody, layout, place(rank, host))
     if horovod is not None and layout.trainer_index[rank] >= 0:
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(shutdown)  # again: our atexit handler must run before Horovod's
     hosts = tuple(other.host for other in everybody)
-    core.start(address, layout.reader_index, layout.trainer_index, hosts, settings)
+    core.start(address, layout, hosts, settings)
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
     set_here(_job.where)
 

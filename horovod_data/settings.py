@@ -26,16 +26,17 @@ class Settings:
     readers_per_node: Optional[int]
     stall_seconds: float
     timeout_seconds: float
+    embedded: bool = False  # the readers of the nodes train as well
     payload: str = "auto"  # one of PAYLOADS
     arena_bytes: int = 1 << 30
 
 
 def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
-                  readers_per_node: Optional[int] = None) -> Settings:
+                  readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Settings:
     """The settings of this process: arguments first, then the environment, then the defaults.
 
     Raises:
-      TypeError: an argument is not an integer.
+      TypeError: an argument is not an integer, or not a bool.
       ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
     """
     given_by = {"readers": "readers", "readers_per_node": "readers_per_node"}
@@ -43,27 +44,34 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         readers = _count(readers, "readers")
     if readers_per_node is not None:
         readers_per_node = _count(readers_per_node, "readers_per_node")
+    if embedded is not None and not isinstance(embedded, bool):
+        raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
     if readers is None and readers_per_node is None:
         given_by = {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
         readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
+    if embedded is None:
+        embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED") if readers_per_node is not None else False
+    readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
         raise ValueError(explain(
             f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
             "other", "Give one of them"))
-    if readers_per_node is not None:
+    if readers_per_node is not None and readers_per_node > 1:
         raise ValueError(explain(
-            f"{given_by['readers_per_node']}={readers_per_node}: this version has no reader on every node",
-            "Use readers=0 (rank 0 reads and trains) or readers=1 (one process that only reads)"))
-    if readers is not None and readers > 1:
+            f"{given_by['readers_per_node']}={readers_per_node}: a host can have one reader of its own",
+            f"Use {given_by['readers_per_node']}=1, or {given_by['readers']}=R for R readers that deal to the trainers of "
+            "all hosts"))
+    if embedded and readers_per_node is None:
         raise ValueError(explain(
-            f"{given_by['readers']}={readers}: this version supports at most one reader",
-            "Use readers=0 (rank 0 reads and trains) or readers=1 (one process that only reads)"))
+            "embedded=True says that each host's first trainer reads for its host, but no readers per node were asked for",
+            "Use readers_per_node=1 with it; readers=0 lets rank 0 read and train for the whole job"))
     return Settings(
         readers=readers or 0,
         readers_per_node=readers_per_node,
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
+        embedded=embedded,
         payload=_payload_in(environ),
         arena_bytes=_arena_bytes_in(environ))
 
@@ -89,8 +97,15 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise ValueError(explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0 or 1, or unset it"))
+        raise ValueError(explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"))
     return count
+
+
+def _flag_in(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "").strip()
+    if text not in ("", "0", "1"):
+        raise ValueError(explain(f"{name}={text!r} is neither 0 nor 1", f"Set {name} to 0 or 1, or unset it"))
+    return text == "1"
 
 
 def _payload_in(environ: Mapping[str, str]) -> str:

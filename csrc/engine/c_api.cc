@@ -155,8 +155,8 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   return Report(outcome);
 }
 
-int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const char* const* hosts,
-                 const hvdata_settings* settings) {
+int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
+                 const char* const* hosts, const hvdata_settings* settings) {
   const MPI_Comm c = FromPointer(comm);
   int size = 0;
   MPI_Comm_size(c, &size);
@@ -164,6 +164,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   for (size_t i = 0; i < roles.size(); ++i) {
     roles[i].reader = reader_index[i];
     roles[i].trainer = trainer_index[i];
+    roles[i].group = group[i];
     roles[i].host = hosts[i];
   }
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
@@ -241,10 +242,17 @@ int hvdata_channel_create(const hvdata_channel_config* config) {
   c.prefetch = config->prefetch;
   c.add_weight = config->add_weight != 0;
   c.weight_component = config->weight_component;
+  const int64_t* dims = config->dims;
   for (int i = 0; i < config->components; ++i) {
     c.component_names.emplace_back(config->component_names[i]);
     c.empty_rules.push_back(config->empty_rules[i]);
+    c.dtypes.push_back(config->dtypes[i]);
+    // Of an unknown rank a shape with a single unknown size is the simplest.
+    c.shapes.emplace_back(config->ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + config->ranks[i]));
+    dims += std::max(config->ranks[i], 0);
   }
+  c.elements = config->elements;
+  c.on_error_continue = config->on_error_continue != 0;
   engine->CreateChannel(std::move(c), config->is_source != 0);
   return kOk;
 }

@@ -48,8 +48,8 @@ typedef struct hvdata_settings {
 } hvdata_settings;
 
 // Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if
-// it does not train) and host name.
-HVDATA_EXPORT int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index,
+// it does not train), group (readers deal to the trainers of their own group) and host name.
+HVDATA_EXPORT int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
                                const char* const* hosts, const hvdata_settings* settings);
 // 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 HVDATA_EXPORT int hvdata_state(void);
@@ -85,9 +85,14 @@ typedef struct {
   int components;          // tensors per share, without the weight
   const char* const* component_names;  // for error texts: "['image']", ...
   const int* empty_rules;  // per component, ops/cut.h: what an empty share holds
+  const int* dtypes;       // per component: TensorFlow's DataType
+  const int* ranks;        // per component: of its static shape; -1: unknown
+  const int64_t* dims;     // of all static shapes, one after the other; -1: unknown
   int add_weight;          // 1: append a float32 weight per row
   int weight_component;    // the component whose rows are counted for it
   int is_source;           // this process reads for the channel
+  int64_t elements;        // that its dataset has then, as tf.data counts; otherwise -2
+  int on_error_continue;   // 1: the others go on without a reader that fails
 } hvdata_channel_config;
 
 HVDATA_EXPORT int hvdata_channel_create(const hvdata_channel_config* config);

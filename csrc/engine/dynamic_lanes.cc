@@ -132,7 +132,7 @@ class DynamicLanes : public Lanes {
       const uint64_t lane_step = lane.sent();
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      output_.data(static_cast<int>(best), lane_step, lane.held.back().position(), *lane.held.back().shares.front());
+      output_.data(static_cast<int>(best), lane_step, 0, lane.held.back().position(), *lane.held.back().shares.front());
     }
   }
 
@@ -162,7 +162,7 @@ class DynamicLanes : public Lanes {
       Lane& lane = lanes_[i];
       if (!lane.open || lane.closed || lane.ended) continue;
       lane.ended = true;
-      output_.end(static_cast<int>(i), lane.sent(), outcome_);
+      output_.end(static_cast<int>(i), lane.sent(), 0, outcome_);
     }
   }
 

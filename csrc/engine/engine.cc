@@ -31,6 +31,9 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       exchange_(std::make_unique<Exchange>(
           &world_, settings.stall_seconds, settings.timeout_seconds,
           [this](int member, Header h, const Share& share) { SendShare(member, std::move(h), share); })),
+      in_step_(std::make_unique<InStep>(&world_, [this](int reader, Header h) {
+        SendHeader(world_.readers[static_cast<size_t>(reader)], std::move(h));
+      })),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
@@ -96,6 +99,8 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     case Kind::kWhoLeft:
     case Kind::kLeft:
       return exchange_->OnParcel(member, std::move(header), std::move(bundle));
+    case Kind::kReady:
+      return in_step_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
     case Kind::kBye:
       return OnBye(member, header.text);
     default:
@@ -117,8 +122,9 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
     sink = found->second.sink;
     source = found->second.source;
   }
-  const int trainer = world_.members[static_cast<size_t>(member)].trainer;
-  const int reader = world_.members[static_cast<size_t>(member)].reader;
+  const int trainer = world_.AudienceLane(member);
+  const int reader = world_.SourceLane(member);
+  if (source && header.kind == Kind::kGo) return source->OnGo(header);
   if (source && trainer >= 0) {
     const uint64_t limit = static_cast<uint64_t>(header.a);
     switch (header.kind) {
@@ -129,7 +135,9 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
       case Kind::kRecalled:
         return source->OnRecalled(trainer, header.epoch, header.step, limit);
       case Kind::kClose:
-        return source->OnClose(trainer, header.epoch, header.step);
+        return source->OnClose(trainer, header.epoch, header.step, header.a);
+      case Kind::kClaim:
+        return source->OnClaim(trainer, header.epoch, header.step, header.a, header.b != 0);
       case Kind::kRelease:
         return source->OnGone(trainer);
       case Kind::kWhy:
@@ -137,8 +145,7 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
       case Kind::kSave:
         return source->OnSave(trainer, header.epoch, header.step, header.a);
       case Kind::kRestore:
-        return source->OnRestore(
-            trainer, header.epoch, {std::move(header.text), header.step, static_cast<uint64_t>(header.b)}, header.a);
+        return source->OnRestore(trainer, header.epoch, Source::Handed::From(header), header.a);
       default:
         break;
     }
@@ -169,12 +176,11 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
   channel.uses = 1;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, [this](int reader, Header h) {
-      SendHeader(world_.readers[static_cast<size_t>(reader)], std::move(h));
+      SendHeader(world_.sources[static_cast<size_t>(reader)], std::move(h));
     }, post_->sink_door(number));
   }
   if (is_source) {
-    channel.source = std::make_shared<Source>(config, &world_, [this](int trainer, Header h, const Share* share) {
-      const int member = world_.trainers[static_cast<size_t>(trainer)];
+    channel.source = std::make_shared<Source>(config, &world_, [this](int member, Header h, const Share* share) {
       if (share) {
         SendShare(member, std::move(h), *share);
       } else {
@@ -198,7 +204,7 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
   }
   for (Early& e : early) DispatchToChannel(e.member, std::move(e.header), nullptr);
   for (int member : byes) {
-    const int trainer = world_.members[static_cast<size_t>(member)].trainer;
+    const int trainer = world_.AudienceLane(member);
     if (source && trainer >= 0) source->OnGone(trainer);
   }
 }
@@ -221,7 +227,7 @@ void Engine::UnuseChannel(uint32_t number) {
     if (!found->second.source) channels_.erase(found);
     if (said_bye_ || stopped_) return;
   }
-  for (int member : world_.readers) {
+  for (int member : world_.sources) {
     Header h;
     h.kind = Kind::kRelease;
     h.channel = number;
@@ -299,9 +305,9 @@ void Engine::OnBye(int member, const std::string& exchanges) {
     }
     changed_.notify_all();
   }
-  const int trainer = world_.members[static_cast<size_t>(member)].trainer;
-  if (trainer >= 0) {
-    for (const auto& source : sources) source->OnGone(trainer);
+  const int trainer = world_.AudienceLane(member);
+  for (const auto& source : sources) {
+    if (trainer >= 0) source->OnGone(trainer);
   }
   agreements_->OnGone(member);
   exchange_->OnGone(member, exchanges);

@@ -22,6 +22,7 @@
 
 #include "engine/agreements.h"
 #include "engine/exchange.h"
+#include "engine/in_step.h"
 #include "engine/outcome.h"
 #include "engine/peers.h"
 #include "engine/post.h"
@@ -122,6 +123,7 @@ class Engine : public Inbox {
   Peers peers_;
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<InStep> in_step_;
   std::unique_ptr<Post> post_;
 
   std::mutex mu_;

@@ -27,8 +27,9 @@ struct Step {
 
 // What the lanes send, given by the Source.
 struct LaneOutput {
-  std::function<void(int trainer, uint64_t lane_step, uint64_t position, const Share&)> data;
-  std::function<void(int trainer, uint64_t lane_step, const Outcome&)> end;
+  // `turn`: the step, counted over all lanes of this reader.
+  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, uint64_t position, const Share&)> data;
+  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, const Outcome&)> end;
   std::function<void(int trainer)> recall;
   std::function<void(int trainer, uint64_t element)> taken;  // dynamic: this trainer, and no other, has this element
 };
@@ -42,6 +43,12 @@ class Lanes {
   virtual void Deal(Step step) = 0;
   // The source has no more: `outcome` goes to every lane after its last share.
   virtual void Finish(Outcome outcome) = 0;
+  // Gated lanes: steps may go out up to this one, because every group has them.
+  virtual void Allow(uint64_t) {}
+  // Gated lanes: the source has no more. Steps that are allowed nevertheless have these shares; none: there are no such.
+  virtual void Fill(Step) {}
+  // Gated lanes, in place of Finish: the epoch ends with `steps` steps for all groups, whatever this one has.
+  virtual void EndAt(uint64_t, Outcome) {}
 
   // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only.
   virtual void Skip(int trainer, uint64_t position) = 0;
@@ -53,7 +60,7 @@ class Lanes {
   virtual void Close(int trainer, uint64_t taken) = 0;
   virtual bool AllClosed() const = 0;
 
-  // Steps that some trainer has not taken yet, oldest first; the first one's number is dealt() - size.
+  // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;
   // The lanes that all have to take more before there is Room; none where any lane may make it.
   virtual std::vector<int> Full() const { return {}; }
@@ -70,8 +77,8 @@ class Lanes {
 };
 
 // static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
-// `initial_limit` stands for the limit of a lane that has not opened yet.
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, LaneOutput output);
+// `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow.
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output);
 
 // dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
 // taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled

@@ -12,10 +12,6 @@ namespace hvdata {
 using wire::Header;
 using wire::Kind;
 
-namespace {
-constexpr int64_t kNoAnswer = -1;  // the number of a request whose answer nobody waits for
-}
-
 Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
            Doorbell door)
     : config_(std::move(config)),
@@ -62,67 +58,61 @@ void Sink::OpenLocked(Asker* asker, Outgoing* out) {
   if (handed_ != asker) {
     WithdrawLocked(out);
     // Another iterator was restored after this one. Nobody waits for the answer: a refusal ends the epoch with its error.
-    if (asker->restored.kind != SinkState::kUnused && world_->reader_count() == 1) {
-      out->emplace_back(0, RestoreHeader(asker->restored, kNoAnswer));
+    for (size_t r = 0; asker->restored.kind != SinkState::kUnused && r < asker->restored.lanes.size(); ++r) {
+      out->emplace_back(static_cast<int>(r), RestoreHeader(asker->restored, r, kNoAnswer));
     }
   }
   handed_ = nullptr;
   asker->epoch = ++epoch_;
   open_ = true;
-  lanes_ = std::vector<Lane>(static_cast<size_t>(world_->reader_count()));
-  rotation_ = plan::Rotation(world_->reader_count());
+  lanes_ = std::vector<Lane>(static_cast<size_t>(world_->source_count()));
+  rotation_ = plan::Rotation(world_->source_count());
+  tail_ = nullptr;
+  tail_taken_ = static_cast<int64_t>(asker->restored.tail_taken);
+  last_ = promised_ = -1;
   taken_ = 0;
-  position_ = asker->restored.position;
-  on_demand_ = false;
   because_.clear();
-  for (int r = 0; r < world_->reader_count(); ++r) {
+  for (size_t r = 0; r < asker->restored.lanes.size(); ++r) {
+    lanes_[r].position = asker->restored.lanes[r].position;
+    rotation_.Forward(static_cast<int>(r), static_cast<int64_t>(asker->restored.lanes[r].turn));
+  }
+  for (int r = 0; r < world_->source_count(); ++r) {
     Header h = MakeHeader(Kind::kOpen);
-    lanes_[static_cast<size_t>(r)].told_limit = LimitLocked(r);
-    h.a = static_cast<int64_t>(lanes_[static_cast<size_t>(r)].told_limit);
+    At(r).told_limit = LimitLocked(r);
+    h.a = static_cast<int64_t>(At(r).told_limit);
     out->emplace_back(r, std::move(h));
   }
 }
 
-Header Sink::RestoreHeader(const SinkState& state, int64_t number) const {
-  Header h = MakeHeader(Kind::kRestore);
-  h.epoch = epoch_ + 1;
-  h.a = number;
-  h.b = static_cast<int64_t>(state.epoch);
-  h.step = state.kind == SinkState::kExhausted ? kAllBehind : state.position;
-  h.text = state.reader;
-  return h;
-}
-
-void Sink::WithdrawLocked(Outgoing* out) {
-  if (handed_ == nullptr) return;
-  handed_ = nullptr;
-  out->emplace_back(0, RestoreHeader(SinkState(), 0));
-}
 
 void Sink::CloseLocked(Outgoing* out) {
   open_ = false;
-  for (int r = 0; r < world_->reader_count(); ++r) {
-    Lane& lane = lanes_[static_cast<size_t>(r)];
-    lane.queue.clear();
+  for (int r = 0; r < world_->source_count(); ++r) {
+    At(r).queue.clear();
     Header h = MakeHeader(Kind::kClose);
-    h.step = lane.taken;
+    h.step = At(r).taken;
+    h.a = tail_ ? tail_->Dropped(r) : 0;
     out->emplace_back(r, std::move(h));
   }
   changed_.NotifyAll();
 }
 
-// The step up to which a reader may send: what it deals of the next `prefetch` steps.
+// The step up to which a reader may send. static: what it deals of the next `prefetch` steps. dynamic: its part of the
+// window, and at least one, because nobody knows which reader will have something.
 uint64_t Sink::LimitLocked(int reader) const {
-  const Lane& lane = lanes_[static_cast<size_t>(reader)];
-  if (rotation_.Done()) return lane.taken;
-  if (on_demand_) return lane.taken + (waiting_ && lane.queue.empty() ? 1 : 0);
-  return lane.taken + static_cast<uint64_t>(rotation_.Ahead(reader, config_.prefetch));
+  const Lane& lane = At(reader);
+  if (!rotation_.Runs(reader)) return lane.taken;
+  if (lane.on_demand) return lane.taken + (waiting_ && lane.queue.empty() ? 1 : 0);
+  if (!dynamic()) return lane.taken + static_cast<uint64_t>(rotation_.Ahead(reader, config_.prefetch));
+  const int readers = world_->source_count();
+  const int part = config_.prefetch / readers + (reader < config_.prefetch % readers ? 1 : 0);
+  return lane.taken + static_cast<uint64_t>(std::max(part, 1));
 }
 
 // Tells the reader of the step just taken, and every other reader whose limit has moved.
 void Sink::CreditLocked(int taken_from, Outgoing* out) {
-  for (int r = 0; r < world_->reader_count(); ++r) {
-    Lane& lane = lanes_[static_cast<size_t>(r)];
+  for (int r = 0; r < world_->source_count(); ++r) {
+    Lane& lane = At(r);
     const uint64_t limit = LimitLocked(r);
     if (r != taken_from && limit == lane.told_limit) continue;
     lane.told_limit = limit;
@@ -131,6 +121,71 @@ void Sink::CreditLocked(int taken_from, Outgoing* out) {
     h.a = static_cast<int64_t>(limit);
     out->emplace_back(r, std::move(h));
   }
+}
+
+// ---- Whose turn it is.
+
+// The reader whose word is next: its share, its end or its error. dynamic: one that has something, in turn, or else one
+// that has ended; if none, the first that runs.
+int Sink::NextLaneLocked() const {
+  if (tail_) return tail_->At(tail_taken_, world_->AudienceLane(world_->self)).reader;
+  if (!dynamic() || world_->source_count() == 1) return rotation_.Reader();
+  if (promised_ >= 0) return promised_;
+  const int readers = world_->source_count();
+  for (int i = 1; i <= readers; ++i) {
+    const int reader = (last_ + i) % readers;
+    if (!At(reader).queue.empty()) return reader;
+  }
+  for (int reader = 0; reader < readers; ++reader) {
+    if (rotation_.Runs(reader) && At(reader).ended) return reader;
+  }
+  return rotation_.Reader();
+}
+
+bool Sink::SpeaksLocked(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
+
+// A reader's first word tells where its lane begins, when the epoch goes on from a checkpoint of another rank.
+void Sink::ForwardLocked(int reader, const Header& header, Outgoing* out) {
+  if (dynamic() || tail_ || At(reader).taken > 0 || !At(reader).queue.empty()) return;
+  if (header.b <= rotation_.Round(reader)) return;
+  rotation_.Forward(reader, header.b);
+  CreditLocked(-1, out);
+}
+
+// The reader at hand has no more. True when that was the epoch's end.
+bool Sink::RetireLocked(int reader, Outgoing* out) {
+  rotation_.Retire(reader);
+  if (!rotation_.Done()) {
+    CreditLocked(-1, out);
+    return false;
+  }
+  std::vector<int64_t> left;
+  for (const Lane& lane : lanes_) left.push_back(lane.left);
+  tail_ = std::make_unique<plan::Tail>(std::move(left), world_->audience_count(), config_.remainder);
+  tail_claimed_ = tail_taken_;
+  ClaimLocked(out);
+  return tail_taken_ >= tail_->steps();
+}
+
+// Asks for our shares of the last steps, as many as the window has.
+void Sink::ClaimLocked(Outgoing* out) {
+  for (; tail_claimed_ < tail_->steps() && tail_claimed_ < tail_taken_ + config_.prefetch; ++tail_claimed_) {
+    const plan::Tail::Share share = tail_->At(tail_claimed_, world_->AudienceLane(world_->self));
+    Header h = MakeHeader(Kind::kClaim);
+    h.step = static_cast<uint64_t>(tail_claimed_);
+    h.a = share.element;
+    h.b = share.filler ? 1 : 0;
+    out->emplace_back(share.reader, std::move(h));
+  }
+}
+
+// Why the next of the last steps can't be made for all trainers, and so for none.
+Outcome Sink::NoFillerLocked() const {
+  if (!tail_->Short(tail_taken_)) return {};
+  const int reader = tail_->At(tail_taken_, 0).reader;
+  if (At(reader).no_filler.empty()) return {};
+  return {kInvalidArgument, "[" + world_->SourceName(reader) + ", channel " + config_.name + ", epoch " +
+                                std::to_string(epoch_) + ", step " + std::to_string(taken_) + "] " + At(reader).no_filler};
 }
 
 // ---- The iterator.
@@ -162,30 +217,24 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
                   std::to_string(epoch_) + "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
-    const int reader = rotation_.Reader();
-    Lane& lane = lanes_[static_cast<size_t>(reader)];
-    if (!lane.queue.empty()) {
-      *arrival = std::move(lane.queue.front());
-      lane.queue.pop_front();
-      ++lane.taken;
-      ++taken_;
-      ++asker->taken;
-      position_ = arrival->position;
-      rotation_.Advance();
-      CreditLocked(reader, &out);
+    bool over = tail_ && tail_taken_ >= tail_->steps();
+    Outcome outcome = tail_ && !over ? NoFillerLocked() : Outcome();
+    const int reader = over ? 0 : NextLaneLocked();
+    Lane& lane = At(reader);
+    if (!over && outcome.ok() && !lane.queue.empty()) {
+      TakeLocked(reader, asker, arrival, &out);
       SendAll(&lock, &out);
       return {};
     }
-    if (lane.ended) {
-      Outcome outcome = lane.outcome;
-      if (outcome.ok()) {
-        rotation_.Retire();
-        if (!rotation_.Done()) {
-          CreditLocked(-1, &out);
-          SendAll(&lock, &out);
-          continue;
-        }
+    if (!tail_ && lane.ended) {
+      outcome = lane.outcome;
+      over = outcome.ok() && RetireLocked(reader, &out);
+      if (outcome.ok() && !over) {
+        SendAll(&lock, &out);
+        continue;
       }
+    }
+    if (over || !outcome.ok()) {
       asker->over = true;
       *end = outcome.ok();
       CloseLocked(&out);
@@ -193,64 +242,35 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
       return outcome;
     }
     waiting_ = asker;
-    if (on_demand_) {
-      CreditLocked(-1, &out);
+    if (dynamic()) {
+      CreditLocked(-1, &out);  // to those that send on demand
       SendAll(&lock, &out);
     }
+    const bool any = dynamic() && world_->source_count() > 1;
     Outcome waited = WaitLocked(
-        &lock, asker,
-        [&] { return asker->epoch != epoch_ || !open_ || !lanes_[static_cast<size_t>(reader)].queue.empty() ||
-                     lanes_[static_cast<size_t>(reader)].ended; },
-        "for step " + std::to_string(taken_) + " from " + world_->ReaderName(reader), true);
+        &lock, asker, [&] { return asker->epoch != epoch_ || !open_ || SpeaksLocked(NextLaneLocked()); },
+        "for step " + std::to_string(taken_) + " from " + (any ? "any reader" : world_->SourceName(reader)), true);
     if (waiting_ == asker) waiting_ = nullptr;
     if (!waited.ok()) return waited;
   }
 }
 
-// Waits until ready(), with `what` for messages. Looks up ten times a second, so that no wake-up can be missed for long.
-Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
-                         const std::string& what, bool ask_why) {
-  const auto begin = Clock::now();
-  because_.clear();
-  const uint64_t interrupts = WatchInterrupts();
-  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  double report = stall_seconds_;
-  bool asked = false;
-  const auto explain = [&] { return because_.empty() ? "the reader has not said why" : because_; };
-  while (!ready()) {
-    const std::string where = asker->epoch ? Where(asker->epoch, asker->taken) : Where(epoch_, 0);
-    if (asker->cancelled) return {kCancelled, where + "the iterator was cancelled while it waited " + what};
-    if (interrupts != Interrupts()) return {kCancelled, where + "interrupted (SIGINT) while it waited " + what};
-    if (!failed_.ok()) return {failed_.code, where + failed_.message};
-    const double waited = seconds();
-    // Ask the reader a moment before the report is due, so that the report can give the reason.
-    const double due = timeout_seconds_ > 0 ? std::min(report, timeout_seconds_) : report;
-    if (ask_why && !asked && waited >= due - std::min(1.0, due / 2)) {
-      asked = true;
-      because_.clear();
-      const int reader = rotation_.Done() ? 0 : rotation_.Reader();
-      Header h = MakeHeader(Kind::kWhy);
-      h.step = taken_;
-      Outgoing out;
-      out.emplace_back(reader, std::move(h));
-      SendAll(lock, &out);
-      continue;
-    }
-    if (timeout_seconds_ > 0 && waited >= timeout_seconds_) {
-      return {kDeadlineExceeded,
-              where + "waited " + std::to_string(static_cast<int64_t>(waited)) + " s " + what + ": " + explain() +
-                  ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
-    }
-    if (waited >= report) {
-      Log(where + "has waited " + std::to_string(static_cast<int64_t>(waited)) + " s " + what + ": " + explain());
-      report += std::max(60.0, stall_seconds_);
-      asked = false;
-    }
-    changed_.WaitFor(lock, std::chrono::milliseconds(100), [&] {
-      return ready() || asker->cancelled || interrupts != Interrupts() || !failed_.ok();
-    });
+void Sink::TakeLocked(int reader, Asker* asker, Arrival* arrival, Outgoing* out) {
+  Lane& lane = At(reader);
+  *arrival = std::move(lane.queue.front());
+  lane.queue.pop_front();
+  ++taken_;
+  ++asker->taken;
+  last_ = reader;
+  promised_ = -1;
+  if (tail_) {
+    ++tail_taken_;
+    return ClaimLocked(out);
   }
-  return {};
+  ++lane.taken;
+  lane.position = arrival->position;
+  rotation_.Advance(reader);
+  CreditLocked(reader, out);
 }
 
 void Sink::Cancel(Asker* asker) {
@@ -267,103 +287,34 @@ void Sink::Drop(Asker* asker) {
   SendAll(&lock, &out);
 }
 
-Outcome Sink::Ask(Asker* asker, Header header, std::string* answer) {
-  std::unique_lock<std::mutex> lock(mu_);
-  const int64_t number = ++asked_;
-  header.a = number;
-  const bool save = header.kind == Kind::kSave;
-  Outgoing out;
-  out.emplace_back(0, std::move(header));
-  SendAll(&lock, &out);
-  const Outcome waited = WaitLocked(
-      &lock, asker, [&] { return answers_.count(number) > 0; },
-      std::string("for the reader to ") + (save ? "save" : "restore") + " the state of its input", false);
-  if (!waited.ok()) return waited;
-  const Outcome got = std::move(answers_[number]);
-  answers_.erase(number);
-  if (!got.ok()) return got;
-  *answer = got.message;
-  return {};
-}
-
-Outcome Sink::Save(Asker* asker, SinkState* state) {
-  Header h;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    *state = SinkState();
-    if (asker->epoch == 0) {
-      *state = asker->restored;
-      state->epoch = epoch_ + 1;
-      return {};
-    }
-    state->epoch = asker->epoch;
-    if (asker->over) {
-      state->kind = SinkState::kExhausted;
-      if (world_->reader_count() > 1 || !failed_.ok()) return {};
-    } else if (asker->epoch != epoch_ || !open_) {
-      return {kFailedPrecondition,
-              Where(asker->epoch, asker->taken) + "this iterator can't be saved: it was superseded by a newer one"};
-    }
-    if (world_->reader_count() > 1) {
-      return {kUnimplemented, Where(epoch_, taken_) + "an epoch of several readers can't be saved"};
-    }
-    h = MakeHeader(Kind::kSave);
-    h.epoch = asker->epoch;
-    if (!asker->over) {
-      h.step = lanes_[0].taken;
-      state->kind = SinkState::kRunning;
-      state->position = position_;
-    }
-  }
-  const Outcome asked = Ask(asker, std::move(h), &state->reader);
-  if (asked.ok() && state->kind == SinkState::kRunning && state->reader.empty()) {
-    return {kFailedPrecondition, Where(state->epoch, asker->taken) + "the epoch was over before its state was saved"};
-  }
-  return asked;
-}
-
-Outcome Sink::Restore(Asker* asker, const SinkState& state) {
-  Header h;
-  {
-    std::unique_lock<std::mutex> lock(mu_);
-    if (state.kind == SinkState::kRunning && world_->reader_count() > 1) {
-      return {kUnimplemented, Where(epoch_ + 1, 0) + "an epoch of several readers can't be restored"};
-    }
-    if (asker->epoch != 0) {
-      Outgoing out;
-      if (asker->epoch == epoch_ && open_) CloseLocked(&out);
-      SendAll(&lock, &out);
-      asker->epoch = 0;
-    }
-    asker->over = false;
-    asker->restored = state;
-    if (world_->reader_count() > 1) return {};
-    handed_ = asker;
-    h = RestoreHeader(state, 0);
-  }
-  std::string nothing;
-  return Ask(asker, std::move(h), &nothing);
-}
-
 // ---- The network.
 
 void Sink::OnData(int reader, const Header& header, BundlePtr bundle) {
-  std::lock_guard<std::mutex> lock(mu_);
+  Outgoing out;
+  std::unique_lock<std::mutex> lock(mu_);
   if (!open_ || header.epoch != epoch_) return;  // of an epoch that was closed meanwhile
   Arrival arrival;
   arrival.components = header.components;
   arrival.bundle = std::move(bundle);
   arrival.position = static_cast<uint64_t>(header.a);
-  lanes_[static_cast<size_t>(reader)].queue.push_back(std::move(arrival));
+  ForwardLocked(reader, header, &out);
+  At(reader).queue.push_back(std::move(arrival));
   changed_.NotifyAll();
+  if (!out.empty()) SendAll(&lock, &out);
 }
 
 void Sink::OnEnd(int reader, const Header& header) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!open_ || header.epoch != epoch_) return;
-  Lane& lane = lanes_[static_cast<size_t>(reader)];
+  Lane& lane = At(reader);
   lane.ended = true;
-  lane.outcome = Outcome(static_cast<int>(header.a), header.text);
+  if (header.a != kOk) {
+    lane.outcome = Outcome(static_cast<int>(header.a), header.text);
+  } else {
+    lane.no_filler = header.text;
+    lane.left = header.b & 0xffffffff;
+    tail_taken_ = std::max(tail_taken_, header.b >> 32);
+  }
   changed_.NotifyAll();
 }
 
@@ -373,9 +324,10 @@ void Sink::OnRecall(int reader, const Header& header) {
   Outgoing out;
   std::unique_lock<std::mutex> lock(mu_);
   if (!open_ || header.epoch != epoch_) return;
-  Lane& lane = lanes_[static_cast<size_t>(reader)];
-  on_demand_ = true;
-  const size_t keep = waiting_ && !lane.queue.empty() ? 1 : 0;
+  Lane& lane = At(reader);
+  const size_t keep = waiting_ && !lane.queue.empty() && NextLaneLocked() == reader ? 1 : 0;
+  if (keep > 0) promised_ = reader;
+  lane.on_demand = true;
   lane.queue.resize(keep);
   Header h = MakeHeader(Kind::kRecalled);
   h.step = lane.taken + keep;

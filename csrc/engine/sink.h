@@ -12,8 +12,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/outcome.h"
@@ -28,10 +30,16 @@ namespace hvdata {
 // What a checkpoint of a trainer's iterator says.
 struct SinkState {
   enum Kind { kUnused, kRunning, kExhausted };
+  struct Lane {
+    uint64_t position = 0;  // elements of the epoch that this trainer has behind it, of this reader's
+    uint64_t turn = 0;      // the reader's step that comes next
+    std::string words;      // the reader's own
+  };
   Kind kind = kUnused;
-  uint64_t position = 0;  // elements of the epoch that this trainer has behind it
-  uint64_t epoch = 0;     // the epoch's number in the run that saved it
-  std::string reader;     // the reader's words
+  uint64_t epoch = 0;       // the epoch's number in the run that saved it
+  uint64_t trainers = 0;    // in that run
+  uint64_t tail_taken = 0;  // of the last steps, that several readers make together
+  std::vector<Lane> lanes;  // by reader
 };
 
 // One iterator, as the sink knows it. Owned by the iterator; calls for one iterator come one at a time, but for Cancel.
@@ -47,9 +55,10 @@ struct Asker {
 struct Arrival {
   std::vector<wire::Component> components;
   BundlePtr bundle;
-  uint64_t position = 0;  // elements of the epoch up to and with this step
+  uint64_t position = 0;  // elements of the epoch up to and with this step, of its reader's
 };
 
+// Readers are counted as in World::sources.
 class Sink {
  public:
   // Sends a header to a reader. Never called under the sink's mutex.
@@ -93,21 +102,35 @@ class Sink {
     std::deque<Arrival> queue;
     uint64_t taken = 0;
     uint64_t told_limit = 0;
+    uint64_t position = 0;   // elements of the epoch up to and with the last step taken
+    bool on_demand = false;  // after a recall: is to send only what is waited for
     bool ended = false;
     Outcome outcome;
+    int64_t left = 0;        // elements that the reader had left at its end
+    std::string no_filler;   // why these can't stand for others
   };
   using Outgoing = std::deque<std::pair<int, wire::Header>>;  // with the reader
 
   wire::Header MakeHeader(wire::Kind kind) const;
   void OpenLocked(Asker* asker, Outgoing* out);
   void CloseLocked(Outgoing* out);
-  wire::Header RestoreHeader(const SinkState& state, int64_t number) const;
+  wire::Header RestoreHeader(const SinkState& state, size_t reader, int64_t number) const;
   void WithdrawLocked(Outgoing* out);
+  bool dynamic() const { return config_.schedule == plan::Schedule::kDynamic; }
+  Lane& At(int reader) { return lanes_[static_cast<size_t>(reader)]; }
+  const Lane& At(int reader) const { return lanes_[static_cast<size_t>(reader)]; }
+  int NextLaneLocked() const;
+  bool SpeaksLocked(int reader) const;
+  void ForwardLocked(int reader, const wire::Header& header, Outgoing* out);
+  void TakeLocked(int reader, Asker* asker, Arrival* arrival, Outgoing* out);
+  bool RetireLocked(int reader, Outgoing* out);
+  void ClaimLocked(Outgoing* out);
+  Outcome NoFillerLocked() const;
   void CreditLocked(int taken_from, Outgoing* out);
   uint64_t LimitLocked(int reader) const;
   Outcome WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker, const std::function<bool()>& ready,
                      const std::string& what, bool ask_why);
-  Outcome Ask(Asker* asker, wire::Header header, std::string* answer);
+  Outcome Ask(Asker* asker, std::vector<wire::Header> headers, const char* what, std::vector<std::string>* answers);
   void SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out);
 
   const ChannelConfig config_;
@@ -120,18 +143,22 @@ class Sink {
   uint64_t epoch_ = 0;       // the epoch opened last
   bool open_ = false;        // and not closed yet
   std::vector<Lane> lanes_;  // by reader
-  plan::Rotation rotation_{1};
-  uint64_t taken_ = 0;       // steps taken in this epoch
-  uint64_t position_ = 0;    // elements of the epoch up to and with the last step taken
+  plan::Rotation rotation_{1};  // dynamic: only who has not ended
+  std::unique_ptr<plan::Tail> tail_;  // when all readers have ended: the last steps
+  int64_t tail_taken_ = 0;      // of these, restored ones included
+  int64_t tail_claimed_ = 0;
+  int last_ = -1;               // the reader of the last step taken
+  int promised_ = -1;           // dynamic: the reader that has been told that a share in our queue is taken
+  uint64_t taken_ = 0;          // steps taken in this epoch
   const Asker* waiting_ = nullptr;  // whose Next() waits
   const Asker* handed_ = nullptr;   // whose state the reader has for the next epoch
-  bool on_demand_ = false;   // after a recall: be sent only what is waited for
   Outgoing outbox_;          // decided upon and not sent yet
   bool sending_ = false;     // a thread is about to send all of it
   Outcome failed_;
   std::string because_;
   int64_t asked_ = 0;                      // number of the last save or restore request
   std::map<int64_t, Outcome> answers_;     // by request; the text is the message
+  static constexpr int64_t kNoAnswer = -1;  // the number of a request whose answer nobody waits for
 };
 
 }  // namespace hvdata

@@ -5,7 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "engine/in_step.h"
 #include "engine/log.h"
+#include "wire/codec.h"
 
 namespace hvdata {
 
@@ -17,22 +19,38 @@ Source::Source(ChannelConfig config, const World* world, Send send, Doorbell doo
       world_(world),
       send_(std::move(send)),
       changed_(std::move(door)),
-      trainers_(static_cast<size_t>(world->trainer_count())) {}
+      trainers_(static_cast<size_t>(world->audience_count())) {}
 
+// Of several readers that take turns none knows which step of the epoch its next one is.
 std::string Source::Where(uint64_t step) const {
-  return "[" + world_->ReaderName(world_->me().reader) + ", channel " + config_.name + ", epoch " +
-         std::to_string(epoch_) + ", step " + std::to_string(step) + "] ";
+  return "[" + Me() + ", channel " + config_.name + ", epoch " + std::to_string(epoch_) + ", step " + std::to_string(step) +
+         (world_->source_count() > 1 ? " of its own] " : "] ");
+}
+
+Header Source::MakeHeader(Kind kind) const {
+  Header h;
+  h.kind = kind;
+  h.channel = config_.number;
+  h.epoch = epoch_;
+  return h;
 }
 
 Source::Guard::~Guard() {
-  std::vector<int> trainers;
-  trainers.swap(source_->recalls_);
-  Header h;
-  h.kind = Kind::kRecall;
-  h.channel = source_->config_.number;
-  h.epoch = source_->epoch_;
+  std::vector<std::pair<int, Header>> later;
+  later.swap(source_->later_);
   lock_.unlock();
-  for (int trainer : trainers) source_->send_(trainer, h, nullptr);
+  for (auto& [member, header] : later) source_->send_(member, std::move(header), nullptr);
+}
+
+void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome) {
+  if (!world_->grouped || config_.schedule == plan::Schedule::kDynamic) return;
+  Header h = MakeHeader(Kind::kReady);
+  h.epoch = epoch;
+  h.step = steps;
+  h.a = says;
+  h.b = outcome.code;
+  h.text = outcome.message;
+  later_.emplace_back(world_->readers[0], std::move(h));
 }
 
 // ---- The dealer.
@@ -63,46 +81,62 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice) {
   return StartableLocked() ? static_cast<int64_t>(epoch_ + 1) : 0;
 }
 
+std::string Source::Handed::Text() const {
+  std::string text;
+  wire::AppendLittleEndian(turn, &text);
+  wire::AppendLittleEndian(tail_taken, &text);
+  return text + state;
+}
+
+Source::Handed Source::Handed::From(const Header& restore) {
+  constexpr size_t kNumbers = 2 * sizeof(uint64_t);
+  Handed handed;
+  handed.position = restore.step;
+  handed.epoch = static_cast<uint64_t>(restore.b);
+  if (restore.text.size() < kNumbers) return handed;
+  handed.turn = wire::LoadLittleEndian<uint64_t>(restore.text.data());
+  handed.tail_taken = wire::LoadLittleEndian<uint64_t>(restore.text.data() + sizeof(uint64_t));
+  handed.state = restore.text.substr(kNumbers);
+  return handed;
+}
+
 std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   std::lock_guard<std::mutex> lock(mu_);
   epoch_ = epoch;
   dealing_ = true;
   started_ = false;
+  input_over_ = false;
   dropped_ = 0;
   left_out_ = false;
   cancel_ = std::move(cancel);
   LaneOutput output;
-  output.data = [this](int trainer, uint64_t step, uint64_t position, const Share& share) {
-    Header h;
-    h.kind = Kind::kData;
-    h.channel = config_.number;
-    h.epoch = epoch_;
+  output.data = [this](int trainer, uint64_t step, uint64_t turn, uint64_t position, const Share& share) {
+    Header h = MakeHeader(Kind::kData);
     h.step = step;
     h.a = static_cast<int64_t>(position);
+    h.b = static_cast<int64_t>(turn_ + turn);
     h.components = share.components;
-    send_(trainer, std::move(h), &share);
+    send_(Member(trainer), std::move(h), &share);
   };
-  output.end = [this](int trainer, uint64_t step, const Outcome& outcome) {
-    Header h;
-    h.kind = Kind::kEnd;
-    h.channel = config_.number;
-    h.epoch = epoch_;
+  output.end = [this](int trainer, uint64_t step, uint64_t, const Outcome& outcome) {
+    Header h = MakeHeader(Kind::kEnd);
     h.step = step;
     h.a = outcome.code;
-    h.text = outcome.message;
-    send_(trainer, std::move(h), nullptr);
+    h.b = static_cast<int64_t>(left_.size() | tail_taken_ << 32);
+    h.text = outcome.ok() ? no_filler_ : outcome.message;
+    send_(Member(trainer), std::move(h), nullptr);
   };
-  output.recall = [this](int trainer) { recalls_.push_back(trainer); };
+  output.recall = [this](int trainer) { later_.emplace_back(Member(trainer), MakeHeader(Kind::kRecall)); };
   output.taken = [this](int trainer, uint64_t element) {
     if (recording_) taken_since_[trainer].push_back(element);
   };
   recording_ = false;
   taken_since_.clear();
-  const plan::Rotation rotation(world_->reader_count());
-  const auto window = static_cast<uint64_t>(rotation.Ahead(world_->me().reader, config_.prefetch));
+  const plan::Rotation rotation(world_->source_count());
+  const auto window = static_cast<uint64_t>(rotation.Ahead(world_->SourceLane(world_->self), config_.prefetch));
   lanes_ = config_.schedule == plan::Schedule::kStatic
-               ? MakeStaticLanes(world_->trainer_count(), window, std::move(output))
-               : MakeDynamicLanes(world_->trainer_count(), std::move(output));
+               ? MakeStaticLanes(world_->audience_count(), window, world_->grouped, std::move(output))
+               : MakeDynamicLanes(world_->audience_count(), std::move(output));
   std::map<int, Handed> handed;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& t = trainers_[i];
@@ -113,16 +147,21 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   return handed;
 }
 
-void Source::Start(const std::vector<uint64_t>& positions) {
+void Source::Start(const std::vector<uint64_t>& positions, uint64_t turn, uint64_t tail_taken) {
   const Guard guard(this);
   started_ = true;
+  turn_ = turn;
+  tail_taken_ = tail_taken;
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   std::vector<std::string> gone;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     if (trainers_[i].opened == epoch_) OpenLaneLocked(static_cast<int>(i));
     if (trainers_[i].gone || trainers_[i].closed >= epoch_) lanes_->Close(static_cast<int>(i), 0);
-    if (trainers_[i].gone) gone.push_back(world_->TrainerName(static_cast<int>(i)));
+    if (trainers_[i].gone) gone.push_back(world_->AudienceName(static_cast<int>(i)));
   }
+  const auto go = goes_.find(epoch_);  // another reader was quicker
+  if (go != goes_.end()) GoLocked(go->second);
+  goes_.erase(goes_.begin(), goes_.upper_bound(epoch_));
   if (!gone.empty() && config_.schedule == plan::Schedule::kStatic) {
     Log(Where(0) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
   }
@@ -132,18 +171,26 @@ void Source::OpenLaneLocked(int trainer) { lanes_->Open(trainer, trainers_[stati
 
 bool Source::OverLocked() const { return shut_ || !lanes_ || lanes_->AllClosed(); }
 
+// Of several readers each has its next step in hand before there is room for it: their pipelines run at the same time
+// however few steps the window has.
 Source::Wish Source::Await() {
   std::unique_lock<std::mutex> lock(mu_);
   pulling_ = false;
-  changed_.Wait(&lock, [this] {
-    if (OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room()) return true;
-    // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
-    const std::vector<int> full = lanes_->Full();
-    changed_.Attend(full.empty() ? Doorbell::kEverybody : world_->trainers[static_cast<size_t>(full.back())]);
-    return false;
-  });
-  if (OverLocked() || lanes_->finished()) return Wish::kStop;
-  if (!saves_.empty()) return Wish::kSave;
+  const bool ahead = world_->source_count() > 1;
+  for (;;) {
+    changed_.Wait(&lock, [this, ahead] {
+      if (OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room() || (ahead && !in_hand_)) return true;
+      // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
+      const std::vector<int> full = lanes_->Full();
+      changed_.Attend(full.empty() ? Doorbell::kEverybody : Member(full.back()));
+      return false;
+    });
+    if (OverLocked() || lanes_->finished()) return Wish::kStop;
+    if (!saves_.empty()) return Wish::kSave;
+    if (!in_hand_) break;
+    lanes_->Deal(std::move(*in_hand_));
+    in_hand_ = nullptr;
+  }
   pulling_ = true;
   since_ = std::chrono::steady_clock::now();
   return Wish::kElement;
@@ -158,7 +205,13 @@ Source::Wish Source::Linger() {
 void Source::Deal(Step step) {
   const Guard guard(this);
   pulling_ = false;
-  if (!OverLocked() && !lanes_->finished()) lanes_->Deal(std::move(step));
+  if (OverLocked() || lanes_->finished()) return;
+  if (!lanes_->Room() && world_->source_count() > 1) {
+    in_hand_ = std::make_unique<Step>(std::move(step));
+    return;
+  }
+  lanes_->Deal(std::move(step));
+  SayReadyLocked(epoch_, InStep::kHas, lanes_->dealt());
 }
 
 void Source::Finish(Outcome outcome) {
@@ -168,17 +221,49 @@ void Source::Finish(Outcome outcome) {
 
 void Source::FinishLocked(Outcome outcome) {
   pulling_ = false;
-  if (!lanes_ || lanes_->finished()) return;
+  if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
-  if (!outcome.ok()) outcome.message = Where(steps) + outcome.message;
+  if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
+  if (!outcome.ok() && config_.on_error_continue) SayLostLocked(&outcome);
   if (left_out_ && outcome.ok() && steps == 0 && !told_empty_) {
     told_empty_ = true;
     Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
         "remainder=\"partial\" or \"pad\", or larger batches");
   }
   SayDroppedLocked();
-  lanes_->Finish(std::move(outcome));
+  if (world_->grouped && config_.schedule == plan::Schedule::kStatic) {
+    SayReadyLocked(epoch_, !outcome.ok() ? InStep::kFailed : fills() ? InStep::kFills : InStep::kEnded, steps, outcome);
+  } else {
+    lanes_->Finish(std::move(outcome));
+  }
   changed_.NotifyAll();
+}
+
+// on_reader_error="continue": the error becomes an end, and a line that says what it costs.
+void Source::SayLostLocked(Outcome* error) {
+  const uint64_t had = lanes_->dealt() * (config_.batch == plan::Batch::kPerRank ? trainers_.size() : 1);
+  const int64_t left = config_.elements - static_cast<int64_t>(had);
+  Log(error->message + ". on_reader_error=\"continue\": the epoch goes on without this reader; " +
+      (left > 0 ? std::to_string(left) + " of its " + std::to_string(config_.elements) + " elements are"
+                : std::string("at least 1 of its elements is")) + " lost");
+  *error = Outcome();
+}
+
+bool Source::shares_tail() const {
+  return world_->source_count() > 1 && config_.batch == plan::Batch::kPerRank &&
+         config_.schedule == plan::Schedule::kStatic;
+}
+
+void Source::Leave(std::vector<Left> left, uint64_t first, std::string no_filler) {
+  std::lock_guard<std::mutex> lock(mu_);
+  left_ = std::move(left);
+  first_left_ = first;
+  no_filler_ = std::move(no_filler);
+}
+
+void Source::Fill(Step step) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (lanes_) lanes_->Fill(std::move(step));
 }
 
 void Source::SayDroppedLocked() {
@@ -200,10 +285,16 @@ uint64_t Source::Steps() const {
 }
 
 void Source::End() {
-  std::unique_ptr<Lanes> lanes;  // freed outside of the lock: it may hold the last tensors
-  std::lock_guard<std::mutex> lock(mu_);
+  std::unique_ptr<Lanes> lanes;  // freed outside of the lock: they may hold the last tensors
+  std::unique_ptr<Step> in_hand;
+  std::vector<Left> left;
+  const Guard guard(this);
   SayDroppedLocked();  // of an epoch that everybody left before its end
+  SayReadyLocked(epoch_, InStep::kLeft, lanes_->dealt());
   lanes = std::move(lanes_);
+  in_hand = std::move(in_hand_);
+  left.swap(left_);
+  no_filler_.clear();
   cancel_ = nullptr;
   dealing_ = false;
   for (const SaveRequest& request : saves_) {
@@ -227,6 +318,10 @@ std::vector<std::pair<uint64_t, BundlePtr>> Source::UntakenElements() const {
   for (const Step* step : lanes_->Untaken()) {
     for (size_t i = 0; i < step->elements.size(); ++i) elements.emplace_back(step->first + i, step->elements[i]);
   }
+  for (size_t i = 0; in_hand_ && i < in_hand_->elements.size(); ++i) {
+    elements.emplace_back(in_hand_->first + i, in_hand_->elements[i]);
+  }
+  for (size_t i = 0; i < left_.size(); ++i) elements.emplace_back(first_left_ + i, left_[i].element);
   std::sort(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return elements;
 }
@@ -263,14 +358,12 @@ void Source::SendLastWordsLocked(const SaveRequest& request, Outcome why) {
 }
 
 void Source::SendStateLocked(const SaveRequest& request, Outcome answer) {
-  Header h;
-  h.kind = Kind::kState;
-  h.channel = config_.number;
+  Header h = MakeHeader(Kind::kState);
   h.epoch = request.epoch;
   h.a = request.number;
   h.b = answer.code;
   h.text = std::move(answer.message);
-  send_(request.trainer, std::move(h), nullptr);
+  send_(Member(request.trainer), std::move(h), nullptr);
 }
 
 // ---- The network.
@@ -298,7 +391,7 @@ void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit
   if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
   lanes_->Taken(trainer, taken, limit);
   // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
-  if (lanes_->Room() || world_->trainers[static_cast<size_t>(trainer)] == changed_.attended()) changed_.NotifyAll();
+  if (lanes_->Room() || Member(trainer) == changed_.attended()) changed_.NotifyAll();
 }
 
 void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
@@ -308,11 +401,56 @@ void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t li
   changed_.NotifyAll();
 }
 
-void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken) {
+// Everything that is left is there before any END is sent, and no CLAIM comes before that.
+void Source::OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (epoch != epoch_ || element < 0 || static_cast<uint64_t>(element) >= left_.size()) return;
+  const Left& left = left_[static_cast<size_t>(element)];
+  const std::shared_ptr<const Share>& share = filler ? left.filler : left.share;
+  if (!share) return;
+  Header h = MakeHeader(Kind::kData);
+  h.step = step;
+  h.a = static_cast<int64_t>(first_left_);
+  h.components = share->components;
+  send_(Member(trainer), std::move(h), share.get());
+}
+
+void Source::OnGo(const Header& header) {
+  const Guard guard(this);
+  if (header.a == 2) {
+    for (const auto& [trainer, step] : std::exchange(whys_, {})) SayWhyLocked(trainer, step, header.text);
+    return;
+  }
+  if (header.epoch < epoch_ || (header.epoch == epoch_ && !dealing_)) return;
+  if (header.epoch == epoch_ && started_) {
+    GoLocked(header);
+  } else {
+    Header& kept = goes_[header.epoch];
+    if (kept.a == 0 && (header.a == 1 || header.step >= kept.step)) kept = header;
+  }
+}
+
+void Source::GoLocked(const Header& go) {
+  if (!lanes_ || lanes_->finished()) return;
+  if (go.a == 0) {
+    lanes_->Allow(go.step);
+    return;
+  }
+  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > go.step || !input_over_)) {
+    Log(Where(go.step) + "remainder=\"drop\": another reader's data has ended, and with it the epoch; " +
+        std::to_string(lanes_->dealt() - go.step) + " step(s) that this reader had ready are left out, and all that its "
+        "pipeline would still have yielded");
+  }
+  lanes_->EndAt(go.step, {static_cast<int>(go.b), go.text});
+  changed_.NotifyAll();
+}
+
+void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken, int64_t dropped) {
   std::function<void()> cancel;
   {
     const Guard guard(this);
     Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    if (epoch == epoch_) dropped_ = std::max(dropped_, dropped);  // all that reach the end say the same
     t.closed = std::max(t.closed, epoch);
     if (lanes_ && started_ && epoch == epoch_) lanes_->Close(trainer, taken);
     cancel = TakeCancelIfOver();
@@ -328,6 +466,9 @@ void Source::OnGone(int trainer) {
     Trainer& t = trainers_[static_cast<size_t>(trainer)];
     if (t.gone) return;
     t.gone = true;
+    if (std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& one) { return one.gone; })) {
+      SayReadyLocked(epoch_, InStep::kLeftForGood, 0);
+    }
     if (lanes_ && started_ && t.closed < epoch_) lanes_->Close(trainer, 0);
     cancel = TakeCancelIfOver();
     changed_.NotifyAll();
@@ -367,16 +508,14 @@ void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t numbe
     changed_.NotifyAll();
     return;
   }
-  Header h;
-  h.kind = Kind::kState;
-  h.channel = config_.number;
+  Header h = MakeHeader(Kind::kState);
   h.epoch = epoch;
   h.a = number;
   // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
   // where an iterator that was saved unused is to begin.
   const bool from_front = handed.position == 0 && handed.state.empty();
   if (epoch <= epoch_ && dealing_ && !from_front) {
-    Outcome late(kFailedPrecondition, world_->TrainerName(trainer) + " restored a checkpoint into epoch " +
+    Outcome late(kFailedPrecondition, world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                                           std::to_string(epoch) + ", which another rank has begun already: restore on "
                                           "every rank, or on rank 0 before any collective, before the first element is asked for");
     h.b = late.code;
@@ -385,7 +524,7 @@ void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t numbe
   } else if (epoch > epoch_) {
     t.handed[epoch] = std::move(handed);
   }
-  send_(trainer, std::move(h), nullptr);
+  send_(Member(trainer), std::move(h), nullptr);
   changed_.NotifyAll();
 }
 

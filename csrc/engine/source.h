@@ -32,10 +32,14 @@ struct ChannelConfig {
   plan::Schedule schedule = plan::Schedule::kStatic;
   plan::Remainder remainder = plan::Remainder::kDrop;
   int prefetch = 2;
+  bool on_error_continue = false;  // what a reader that fails has not delivered is lost, and the others go on
   bool add_weight = false;  // append a float32 weight per row of component weight_component
   int weight_component = 0;
   std::vector<std::string> component_names;
   std::vector<int> empty_rules;  // ops/cut.h
+  std::vector<int> dtypes;       // of the components: tensorflow::DataType
+  std::vector<std::vector<int64_t>> shapes;  // as far as they are known: -1 is an unknown size
+  int64_t elements = -2;         // on a reader: that its dataset has; -1: without end, -2: unknown
 };
 
 // The position of a trainer that has all of its shares of an epoch behind it.
@@ -43,10 +47,11 @@ constexpr uint64_t kAllBehind = ~0ull;
 
 class Source {
  public:
-  // Sends a header, with a share where it is data, to a trainer. Called under the source's mutex, which keeps the lanes
-  // in order; but for RECALL, because a trainer in our own process answers that one at once.
-  using Send = std::function<void(int trainer, wire::Header, const Share*)>;
+  // Sends a header, with a share where it is data, to a member. Called under the source's mutex, which keeps the lanes
+  // in order; but for RECALL and READY, because whom we tell may be in our own process and answer at once.
+  using Send = std::function<void(int member, wire::Header, const Share*)>;
 
+  // Trainers are counted as in World::audience.
   Source(ChannelConfig config, const World* world, Send send, Doorbell door = {});
 
   const ChannelConfig& config() const { return config_; }
@@ -67,15 +72,35 @@ class Source {
     std::string state;       // the reader's words of then (ops/state.h)
     uint64_t position = 0;   // elements of the epoch that this trainer had behind it, or kAllBehind
     uint64_t epoch = 0;      // the epoch's number when it was saved
+    uint64_t turn = 0;       // the step of this reader that comes next for this trainer
+    uint64_t tail_taken = 0;
+
+    // As the text of a RESTORE, whose other fields have the rest.
+    std::string Text() const;
+    static Handed From(const wire::Header& restore);
   };
   std::map<int, Handed> Begin(uint64_t epoch, std::function<void()> cancel);
   // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
-  void Start(const std::vector<uint64_t>& positions);
+  // What the lanes deal first is the reader's step number `turn` of the whole epoch, and `tail_taken` of the last steps
+  // have been had as well.
+  void Start(const std::vector<uint64_t>& positions, uint64_t turn = 0, uint64_t tail_taken = 0);
   // Waits until there is room for one more element (kElement), a state is wanted (kSave) or the epoch is over (kStop).
   Wish Await();
   void Deal(Step step);
   // The input has ended with `outcome`. Errors get the place where they happened in front.
   void Finish(Outcome outcome);
+  // Several readers share the trainers: what this one has left at its end, too few elements for a step, goes into the last
+  // steps (plan::Tail). Before Finish.
+  bool shares_tail() const;
+  struct Left {
+    BundlePtr element;                    // for a checkpoint
+    std::shared_ptr<const Share> share;   // for whichever trainer
+    std::shared_ptr<const Share> filler;  // the empty or padding share on its model; null with "drop"
+  };
+  void Leave(std::vector<Left> left, uint64_t first, std::string no_filler);
+  // Before Finish, for a reader that keeps in step with others: the shares of the steps that it does not have itself.
+  bool fills() const { return world_->grouped && config_.remainder != plan::Remainder::kDrop; }
+  void Fill(Step step);
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows, which makes no step.
   void Dropped(int64_t count);
   // Steps dealt so far in this epoch.
@@ -105,7 +130,11 @@ class Source {
   void OnOpen(int trainer, uint64_t epoch, uint64_t limit);
   void OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit);
   void OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit);
-  void OnClose(int trainer, uint64_t epoch, uint64_t taken);
+  void OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler);
+  // `dropped`: of what this reader had left at the end.
+  void OnClose(int trainer, uint64_t epoch, uint64_t taken, int64_t dropped = 0);
+  // Another reader's word on how far all may go (engine/in_step.h).
+  void OnGo(const wire::Header& header);
   void OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number);
   // `number` 0 takes back what was handed in for this epoch.
   void OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number);
@@ -116,7 +145,7 @@ class Source {
   void Shut();
 
  private:
-  // Holds the mutex; sends the recalls that came up when it lets go.
+  // Holds the mutex; sends what must not be sent under it when it lets go.
   class Guard {
    public:
     explicit Guard(Source* source) : source_(source), lock_(source->mu_) {}
@@ -138,11 +167,16 @@ class Source {
     bool gone = false;
   };
 
+  wire::Header MakeHeader(wire::Kind kind) const;
   bool StartableLocked() const;
   bool OverLocked() const;
   void OpenLaneLocked(int trainer);
   void FinishLocked(Outcome outcome);
   void SayDroppedLocked();
+  void SayLostLocked(Outcome* error);
+  void SayWhyLocked(int trainer, uint64_t step, const std::string& text);
+  void SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome = {});
+  void GoLocked(const wire::Header& go);
   // The message of an `answer` that is OK is the state.
   void SendStateLocked(const SaveRequest& request, Outcome answer);
   // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
@@ -150,6 +184,8 @@ class Source {
   std::function<void()> TakeCancelIfOver();
   std::string ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const;
   std::string Where(uint64_t step) const;
+  std::string Me() const { return world_->ReaderName(world_->me().reader); }
+  int Member(int trainer) const { return world_->audience[static_cast<size_t>(trainer)]; }
 
   const ChannelConfig config_;
   const World* const world_;
@@ -165,7 +201,15 @@ class Source {
   std::unique_ptr<Lanes> lanes_;
   std::function<void()> cancel_;
   std::deque<SaveRequest> saves_;
-  std::vector<int> recalls_;
+  std::vector<std::pair<int, wire::Header>> later_;  // with the member
+  bool input_over_ = false;                 // Finish has been called
+  std::unique_ptr<Step> in_hand_;           // pulled before there was room for it
+  std::vector<Left> left_;
+  uint64_t first_left_ = 0;                 // number of the first of these in the epoch
+  std::string no_filler_;
+  uint64_t turn_ = 0, tail_taken_ = 0;      // where the lanes began in the epoch
+  std::map<uint64_t, wire::Header> goes_;   // by epoch: the last GO of each that has not ended
+  std::vector<std::pair<int, uint64_t>> whys_;  // trainers, and the steps, that wait to hear who keeps us waiting
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;
   int64_t dropped_ = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/in_step.h"
 #include "engine/source.h"
 
 namespace hvdata {
@@ -13,26 +14,38 @@ using wire::Header;
 using wire::Kind;
 
 void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
-  std::lock_guard<std::mutex> lock(mu_);
-  Header h;
-  h.kind = Kind::kBecause;
-  h.channel = config_.number;
+  const Guard guard(this);
+  if (epoch == epoch_ && lanes_ && !pulling_ && world_->grouped && lanes_->WaitsFor(trainer).empty()) {
+    whys_.emplace_back(trainer, step);
+    SayReadyLocked(epoch_, InStep::kAsks, lanes_->dealt());
+    return;
+  }
+  Header h = MakeHeader(Kind::kBecause);
   h.epoch = epoch;
   h.step = step;
   h.text = ExplainLocked(trainer, epoch, step);
-  send_(trainer, std::move(h), nullptr);
+  send_(Member(trainer), std::move(h), nullptr);
+}
+
+// Reader 0 has said who keeps the others waiting.
+void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
+  Header h = MakeHeader(Kind::kBecause);
+  h.step = step;
+  h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
+           ", which has not";
+  send_(Member(trainer), std::move(h), nullptr);
 }
 
 std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
   (void)step;
-  const std::string me = world_->ReaderName(world_->me().reader);
+  const std::string me = Me();
   if (epoch != epoch_ || !lanes_) {
     std::vector<std::string> busy, absent;
     for (size_t i = 0; i < trainers_.size(); ++i) {
       const Trainer& t = trainers_[i];
       if (t.gone) continue;
-      if (t.closed < epoch_) busy.push_back(world_->TrainerName(static_cast<int>(i)));
-      if (t.opened < epoch) absent.push_back(world_->TrainerName(static_cast<int>(i)));
+      if (t.closed < epoch_) busy.push_back(world_->AudienceName(static_cast<int>(i)));
+      if (t.opened < epoch) absent.push_back(world_->AudienceName(static_cast<int>(i)));
     }
     if (!busy.empty()) return JoinNames(busy) + " has not finished epoch " + std::to_string(epoch_);
     if (!absent.empty()) return JoinNames(absent) + " has not begun epoch " + std::to_string(epoch);
@@ -47,7 +60,7 @@ std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) co
   std::vector<std::string> slow;
   for (int t : lanes_->WaitsFor(trainer)) {
     const bool opened = trainers_[static_cast<size_t>(t)].opened >= epoch;
-    slow.push_back(world_->TrainerName(t) + (opened ? "" : " (has not begun this epoch)"));
+    slow.push_back(world_->AudienceName(t) + (opened ? "" : " (has not begun this epoch)"));
   }
   if (!slow.empty()) {
     return me + " has dealt " + std::to_string(lanes_->dealt()) + " steps and waits until " + JoinNames(slow) +

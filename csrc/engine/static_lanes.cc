@@ -10,8 +10,8 @@ namespace {
 
 class StaticLanes : public Lanes {
  public:
-  StaticLanes(int trainers, uint64_t initial_limit, LaneOutput output)
-      : lanes_(static_cast<size_t>(trainers)), output_(std::move(output)) {
+  StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output)
+      : lanes_(static_cast<size_t>(trainers)), allowed_(gated ? 0 : kAll), output_(std::move(output)) {
     for (Lane& lane : lanes_) lane.limit = initial_limit;
   }
 
@@ -36,7 +36,23 @@ class StaticLanes : public Lanes {
   }
 
   void Finish(Outcome outcome) override {
+    EndAt(dealt_, std::move(outcome));
+  }
+
+  void Allow(uint64_t steps) override {
+    allowed_ = std::max(allowed_, steps);
+    FlushAll();
+  }
+
+  void Fill(Step step) override {
+    filler_ = std::move(step);
+    FlushAll();
+  }
+
+  void EndAt(uint64_t steps, Outcome outcome) override {
     finished_ = true;
+    end_ = steps;
+    allowed_ = steps;
     outcome_ = std::move(outcome);
     FlushAll();
   }
@@ -104,13 +120,16 @@ class StaticLanes : public Lanes {
   void Flush(int trainer) {
     Lane& lane = At(trainer);
     if (!lane.open || lane.closed) return;
-    for (; lane.sent < dealt_ && lane.sent < lane.limit; ++lane.sent) {
-      const Step& step = window_[static_cast<size_t>(lane.sent - (dealt_ - window_.size()))];
-      output_.data(trainer, lane.sent - lane.skipped, step.position(), *step.shares[static_cast<size_t>(trainer)]);
+    const uint64_t ready = std::min(allowed_, filler_.shares.empty() ? dealt_ : kAll);
+    for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
+      const Step& step =
+          lane.sent < dealt_ ? window_[static_cast<size_t>(lane.sent - (dealt_ - window_.size()))] : filler_;
+      output_.data(trainer, lane.sent - lane.skipped, lane.sent, step.position(),
+                   *step.shares[static_cast<size_t>(trainer)]);
     }
-    if (finished_ && lane.sent == dealt_ && !lane.ended) {
+    if (finished_ && lane.sent >= end_ && !lane.ended) {
       lane.ended = true;
-      output_.end(trainer, lane.sent - lane.skipped, outcome_);
+      output_.end(trainer, lane.sent - lane.skipped, lane.sent, outcome_);
     }
   }
 
@@ -123,15 +142,20 @@ class StaticLanes : public Lanes {
     while (dealt_ - window_.size() < needed) window_.pop_front();
   }
 
+  static constexpr uint64_t kAll = ~0ull;
+
   std::vector<Lane> lanes_;
   std::deque<Step> window_;
+  Step filler_;
+  uint64_t allowed_;
+  uint64_t end_ = kAll;
   LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, LaneOutput output) {
-  return std::make_unique<StaticLanes>(trainers, initial_limit, std::move(output));
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output) {
+  return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output));
 }
 
 }  // namespace hvdata

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/world.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hvdata {
@@ -18,8 +19,27 @@ World World::Of(int self, std::vector<Member> members) {
     if (m.trains()) world.trainers[static_cast<size_t>(m.trainer)] = static_cast<int>(i);
   }
   world.members = std::move(members);
+  const int group = world.me().group;
+  for (int member : world.readers) {
+    const int its = world.members[static_cast<size_t>(member)].group;
+    if (its == group) world.sources.push_back(member);
+    world.grouped = world.grouped || its != world.members[static_cast<size_t>(world.readers[0])].group;
+  }
+  for (int member : world.trainers) {
+    if (world.members[static_cast<size_t>(member)].group == group) world.audience.push_back(member);
+  }
   return world;
 }
+
+namespace {
+int LaneOf(const std::vector<int>& ends, int member) {
+  const auto found = std::find(ends.begin(), ends.end(), member);
+  return found == ends.end() ? -1 : static_cast<int>(found - ends.begin());
+}
+}  // namespace
+
+int World::SourceLane(int member) const { return LaneOf(sources, member); }
+int World::AudienceLane(int member) const { return LaneOf(audience, member); }
 
 std::string World::Name(int member) const {
   const Member& m = members[static_cast<size_t>(member)];
@@ -29,6 +49,10 @@ std::string World::Name(int member) const {
 
 std::string World::ReaderName(int reader) const {
   return "reader " + std::to_string(reader) + " on " + members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
+}
+
+std::string World::SourceName(int lane) const {
+  return ReaderName(members[static_cast<size_t>(sources[static_cast<size_t>(lane)])].reader);
 }
 
 std::string JoinNames(const std::vector<std::string>& names) {

@@ -61,7 +61,7 @@ std::string Checkpoint::Mode() const {
 absl::Status Checkpoint::Capture(State* state) {
   *state = State();
   state->epoch_id = epoch_id_;
-  state->trainers = static_cast<uint64_t>(source_->world().trainer_count());
+  state->trainers = static_cast<uint64_t>(source_->world().audience_count());
   state->mode = Mode();
   state->pulled = input_->pulled();
   state->number = input_->number();
@@ -114,7 +114,7 @@ void Checkpoint::KeepLastWords() {
   state.elements.clear();
   state.iterator.clear();
   state.pulled = kAllBehind;  // so that it is not what an epoch starts from
-  for (int t = 0; t < source_->world().trainer_count(); ++t) {
+  for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = source_->TakenSince(t);
     source_->KeepLastWords(t, Encode(state));
   }
@@ -185,8 +185,8 @@ absl::Status Checkpoint::Merge(const std::map<int, Source::Handed>& handed, Stat
     const bool other = *found && !hand.state.empty() &&
                        (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
     if (other || hand.epoch != handed.at(origin).epoch) {
-      return absl::InvalidArgumentError("the states restored by " + source_->world().TrainerName(origin) + " and " +
-                                        source_->world().TrainerName(trainer) +
+      return absl::InvalidArgumentError("the states restored by " + source_->world().AudienceName(origin) + " and " +
+                                        source_->world().AudienceName(trainer) +
                                         " don't belong together: they were saved in different epochs or checkpoints. "
                                         "Restore the same checkpoint on every rank");
     }
@@ -215,9 +215,9 @@ absl::Status Checkpoint::Replay(const State& state) {
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
 }
 
-absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions,
-                                bool* over) {
-  const auto n = static_cast<uint64_t>(source_->world().trainer_count());
+absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, Place* place, bool* over) {
+  std::vector<uint64_t>* const positions = &place->positions;
+  const auto n = static_cast<uint64_t>(source_->world().audience_count());
   const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
   State first;
   std::set<uint64_t> taken;
@@ -233,6 +233,10 @@ absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, std
     running = running || (hand.position != kAllBehind && !hand.state.empty());
   }
   uint64_t from = *std::min_element(positions->begin(), positions->end());
+  for (const auto& [trainer, hand] : handed) {
+    if (hand.position == from) place->turn = hand.turn;
+  }
+  place->tail_taken = handed.begin()->second.tail_taken;
   if (dynamic) {  // one sees the end when everything is taken, by whomever
     behind = behind || (!running && uneven);
     from = 0;

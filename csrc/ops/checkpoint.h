@@ -27,9 +27,14 @@ class Checkpoint {
   // The epoch is over: leaves what trainers need that have seen its end and save later.
   void KeepLastWords();
 
-  // Starts the input from the states that trainers handed in. positions[t]: what trainer t has behind it. Where nothing
-  // is left of the epoch, *over is set and the input is not started.
-  absl::Status Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions, bool* over);
+  // Where the lanes stand, for Source::Start.
+  struct Place {
+    std::vector<uint64_t> positions;
+    uint64_t turn = 0, tail_taken = 0;
+  };
+  // Starts the input from the states that trainers handed in. Where nothing is left of the epoch, *over is set and the
+  // input is not started.
+  absl::Status Resume(const std::map<int, Source::Handed>& handed, Place* place, bool* over);
 
  private:
   struct State {

@@ -132,50 +132,73 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
     const bool real = t < count;
     absl::Status status;
     if (real) {
-      share = elements[static_cast<size_t>(t)];
+      status = CutOne(elements[static_cast<size_t>(t)], &share);
     } else {
-      status = EmptyShare(elements[0], t, &share);
+      status = CutEmpty(ModelOf(elements[0]), t, &share);
     }
-    if (status.ok()) status = AddWeight(!real, &share);
     if (!status.ok()) return status;
     shares->push_back(std::move(share));
   }
   return absl::OkStatus();
 }
 
-// The share of a trainer for which the last step has no element, on the model of rank 0's element.
-absl::Status Cutter::EmptyShare(const Tensors& model, int trainer, Tensors* share) const {
+Cutter::Model Cutter::ModelOf(const Tensors& share) const {
+  Model model;
+  for (size_t i = 0; i < config_.empty_rules.size(); ++i) {
+    const auto rule = static_cast<EmptyRule>(config_.empty_rules[i]);
+    const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
+    model.push_back({share[i].dtype(), share[i].shape(), values ? share[i] : Tensor()});
+  }
+  return model;
+}
+
+Cutter::Model Cutter::ModelOfSpec() const {
+  Model model;
+  for (size_t i = 0; i < config_.empty_rules.size(); ++i) {
+    const bool splits = static_cast<EmptyRule>(config_.empty_rules[i]) == EmptyRule::kRowSplits;
+    std::vector<int64_t> dims = config_.shapes[i];
+    if (!dims.empty() && dims[0] > 0 && config_.batch != plan::Batch::kPerRank) {
+      dims[0] = plan::RowsOf(dims[0] - (splits ? 1 : 0), trainers_, 0, config_.remainder).count + (splits ? 1 : 0);
+    }
+    for (int64_t& dim : dims) dim = dim < 0 ? (splits ? 1 : 0) : dim;
+    Part part{static_cast<tensorflow::DataType>(config_.dtypes[i]), TensorShape(dims), Tensor()};
+    part.values = Zeros(part.dtype, part.shape);
+    model.push_back(std::move(part));
+  }
+  return model;
+}
+
+absl::Status Cutter::CutEmpty(const Model& model, int trainer, Tensors* share) const {
   const bool pad = config_.remainder == Remainder::kPad;
   for (size_t i = 0; i < model.size(); ++i) {
-    const Tensor& m = model[i];
+    const Part& m = model[i];
+    TensorShape no_rows = m.shape;
+    if (no_rows.dims() > 0) no_rows.set_dim(0, 0);
     switch (static_cast<EmptyRule>(config_.empty_rules[i])) {
       case EmptyRule::kRows:
-        if (pad) {
-          share->push_back(Zeros(m.dtype(), m.shape()));
-        } else if (m.dims() == 0) {
+        if (!pad && m.shape.dims() == 0) {
           return absl::InvalidArgumentError(
-              "the last step has no element for rank " + std::to_string(trainer) +
-              ", and remainder=\"partial\" can't give it an empty one: " + Name(i) +
+              "the last step has no element for " + (trainer < 0 ? "some ranks" : "rank " + std::to_string(trainer)) +
+              ", and remainder=\"partial\" can't give " + (trainer < 0 ? "them" : "it") + " an empty one: " + Name(i) +
               " is a scalar, without an axis 0. Use remainder=\"drop\" or \"pad\", or batch the dataset");
-        } else {
-          share->push_back(Zeros(m.dtype(), WithRows(m, 0)));
         }
+        share->push_back(Zeros(m.dtype, pad ? m.shape : no_rows));
         break;
       case EmptyRule::kRowSplits:
-        share->push_back(pad ? m : Zeros(m.dtype(), TensorShape({1})));
+        share->push_back(pad ? m.values : Zeros(m.dtype, TensorShape({1})));
         break;
       case EmptyRule::kDenseShape: {
-        Tensor shape = tensorflow::tensor::DeepCopy(m);
+        Tensor shape = tensorflow::tensor::DeepCopy(m.values);
         if (!pad && shape.NumElements() > 0) shape.flat<int64_t>()(0) = 0;
         share->push_back(std::move(shape));
         break;
       }
       case EmptyRule::kEntries:
-        share->push_back(Zeros(m.dtype(), WithRows(m, 0)));
+        share->push_back(Zeros(m.dtype, no_rows));
         break;
     }
   }
-  return absl::OkStatus();
+  return AddWeight(true, share);
 }
 
 absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {

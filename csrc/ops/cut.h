@@ -37,11 +37,23 @@ class Cutter {
   // One per-rank batch as a share.
   absl::Status CutOne(const Tensors& element, Tensors* share) const;
 
+  // What is needed of a share to make one without elements in its place, but for the weight.
+  struct Part {
+    tensorflow::DataType dtype;
+    tensorflow::TensorShape shape;
+    tensorflow::Tensor values;  // kRowSplits and kDenseShape only
+  };
+  using Model = std::vector<Part>;
+  Model ModelOf(const Tensors& share) const;
+  // As far as it is known before any element.
+  Model ModelOfSpec() const;
+  // The share of a trainer (-1: of some) that gets no element of a step.
+  absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;
+
  private:
   std::string Name(size_t component) const;
   static absl::Status OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names);
   void RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const;
-  absl::Status EmptyShare(const Tensors& model, int trainer, Tensors* share) const;
   absl::Status AddWeight(bool padding, Tensors* share) const;
 
   const ChannelConfig& config_;

@@ -29,7 +29,7 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), source->world().trainer_count()) {}
+        cutter_(source->config(), source->world().audience_count()) {}
 
   void Run() {
     for (;;) {
@@ -42,7 +42,8 @@ class Dealer {
       bool end = false;
       const absl::Status status = DealOne(&end);
       if (!status.ok() || end) {
-        source_->Finish(ToOutcome(status));
+        const absl::Status filled = status.ok() && source_->fills() ? MakeFillers() : status;
+        source_->Finish(ToOutcome(filled));
         break;
       }
     }
@@ -61,7 +62,7 @@ class Dealer {
     Tensors element;
     const absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
-    SettleTensors(&element, Audience::kAnybody, source_->world().trainer_count(), post_);
+    SettleTensors(&element, Audience::kAnybody, source_->world().audience_count(), post_);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
@@ -84,17 +85,18 @@ class Dealer {
 
   absl::Status DealGroup(bool* end) {
     std::vector<Tensors> group;
-    const auto trainers = static_cast<size_t>(source_->world().trainer_count());
+    const auto trainers = static_cast<size_t>(source_->world().audience_count());
     while (group.size() < trainers) {
       Tensors element;
       const absl::Status status = input_->Next(&element, end);
       if (!status.ok()) return status;
       if (*end) break;
-      const int member = source_->world().trainers[group.size()];
+      const int member = source_->world().audience[group.size()];
       if (member != source_->world().self) SettleTensors(&element, member, 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
+    if (*end && source_->shares_tail()) return Leave(std::move(group));
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGroup(group, &shares, &dropped);
@@ -104,15 +106,60 @@ class Dealer {
     return absl::OkStatus();
   }
 
+  // The last elements, too few for a step of our own. Made fit for any trainer: which one gets them depends on what the
+  // other readers have left.
+  absl::Status Leave(std::vector<Tensors> group) {
+    const Audience anybody{source_->world().me().trains(), true};
+    const uint64_t first = input_->position() - group.size();
+    std::vector<Source::Left> left;
+    std::string no_filler;
+    for (Tensors& element : group) {
+      Source::Left one;
+      Tensors share;
+      absl::Status status = cutter_.CutOne(element, &share);
+      if (!status.ok()) return status;
+      one.share = MakeShare(std::move(share), anybody, post_);
+      if (source_->config().remainder != plan::Remainder::kDrop) {
+        Tensors filler;
+        status = cutter_.CutEmpty(cutter_.ModelOf(element), -1, &filler);
+        if (status.ok()) one.filler = MakeShare(std::move(filler), anybody, post_);
+        else no_filler = std::string(status.message());
+      }
+      auto bundle = std::make_shared<Bundle>();
+      bundle->tensors = std::move(element);
+      one.element = std::move(bundle);
+      left.push_back(std::move(one));
+    }
+    source_->Leave(std::move(left), first, std::move(no_filler));
+    return absl::OkStatus();
+  }
+
+  // For the steps that readers of other hosts have and we have not.
+  absl::Status MakeFillers() {
+    const World& world = source_->world();
+    Step step;
+    step.first = input_->position();
+    for (int t = 0; t < world.audience_count(); ++t) {
+      Tensors share;
+      const absl::Status status = cutter_.CutEmpty(model_.empty() ? cutter_.ModelOfSpec() : model_, t, &share);
+      if (!status.ok()) return status;
+      const int member = world.audience[static_cast<size_t>(t)];
+      step.shares.push_back(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_));
+    }
+    source_->Fill(std::move(step));
+    return absl::OkStatus();
+  }
+
   void Release(std::vector<Tensors> elements, std::vector<Tensors> shares) {
     const World& world = source_->world();
     const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
     Step step;
     step.first = input_->position() - elements.size();
+    if (source_->fills()) model_ = cutter_.ModelOf(shares[0]);
     for (size_t t = 0; t < shares.size(); ++t) {
       // A dynamic share has no trainer yet: it is made fit for any.
       Audience audience{world.me().trains(), true};
-      if (!dynamic) audience = {world.trainers[t] == world.self, world.trainers[t] != world.self, world.trainers[t]};
+      if (!dynamic) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
       step.shares.push_back(MakeShare(std::move(shares[t]), audience, post_));
     }
     for (Tensors& element : elements) {
@@ -128,16 +175,17 @@ class Dealer {
   Post* const post_;
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
+  Cutter::Model model_;  // of the last step's first share
 };
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
   Input input(ctx, post->arena() ? ArenaAllocator(post->shared_arena()) : nullptr, &source->inputs_made);
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
-  std::vector<uint64_t> positions;
+  Checkpoint::Place place;
   bool over = false;
-  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &positions, &over);
-  source->Start(positions);
+  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over);
+  source->Start(place.positions, place.turn, place.tail_taken);
   if (!status.ok() || over) source->Finish(ToOutcome(status));
   Dealer(source, &input, &checkpoint, post).Run();
   checkpoint.KeepLastWords();

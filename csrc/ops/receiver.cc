@@ -168,29 +168,50 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         const Outcome outcome = sink()->Save(&asker_, &state);
         if (!outcome.ok()) return ToStatus(outcome);
-        absl::Status status = writer->WriteScalar(prefix(), "kind", static_cast<int64_t>(state.kind));
-        if (status.ok()) status = writer->WriteScalar(prefix(), "position", static_cast<int64_t>(state.position));
-        if (status.ok()) status = writer->WriteScalar(prefix(), "epoch", static_cast<int64_t>(state.epoch));
-        if (status.ok()) status = writer->WriteScalar(prefix(), "reader", tensorflow::tstring(state.reader));
+        absl::Status status;
+        const auto put = [&](const std::string& key, uint64_t value) {
+          if (status.ok()) status = writer->WriteScalar(prefix(), key, static_cast<int64_t>(value));
+        };
+        put("kind", state.kind);
+        put("epoch", state.epoch);
+        put("trainers", state.trainers);
+        put("tail_taken", state.tail_taken);
+        put("readers", state.lanes.size());
+        for (size_t r = 0; r < state.lanes.size(); ++r) {
+          const std::string of = std::to_string(r);
+          put("position" + of, state.lanes[r].position);
+          put("turn" + of, state.lanes[r].turn);
+          if (status.ok()) status = writer->WriteScalar(prefix(), "words" + of, tensorflow::tstring(state.lanes[r].words));
+        }
         return status;
       }
 
       absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
-        int64_t kind = 0, position = 0, epoch = 0;
-        tensorflow::tstring words;
-        absl::Status status = reader->ReadScalar(prefix(), "kind", &kind);
-        if (status.ok()) status = reader->ReadScalar(prefix(), "position", &position);
-        if (status.ok()) status = reader->ReadScalar(prefix(), "epoch", &epoch);
-        if (status.ok()) status = reader->ReadScalar(prefix(), "reader", &words);
-        if (!status.ok()) return status;
+        absl::Status status;
+        const auto get = [&](const std::string& key) {
+          int64_t value = 0;
+          if (status.ok()) status = reader->ReadScalar(prefix(), key, &value);
+          return static_cast<uint64_t>(value);
+        };
         SinkState state;
-        state.kind = static_cast<SinkState::Kind>(kind);
-        state.position = static_cast<uint64_t>(position);
-        state.epoch = static_cast<uint64_t>(epoch);
-        state.reader = std::string(words);
-        return ToStatus(sink()->Restore(&asker_, state));
+        state.kind = static_cast<SinkState::Kind>(get("kind"));
+        state.epoch = get("epoch");
+        state.trainers = get("trainers");
+        state.tail_taken = get("tail_taken");
+        const uint64_t readers = get("readers");
+        for (uint64_t r = 0; r < readers && status.ok(); ++r) {
+          const std::string of = std::to_string(r);
+          SinkState::Lane lane;
+          lane.position = get("position" + of);
+          lane.turn = get("turn" + of);
+          tensorflow::tstring words;
+          if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
+          lane.words = std::string(words);
+          state.lanes.push_back(std::move(lane));
+        }
+        return status.ok() ? ToStatus(sink()->Restore(&asker_, state)) : status;
       }
 
      private:

@@ -44,23 +44,57 @@ bool TailMakesStep(int64_t elements, int trainers, Remainder remainder);
 // Steps that `elements` elements make: the cardinality that trainers see, for kPerRank under kStatic.
 int64_t StepsOf(int64_t elements, int trainers, Remainder remainder);
 
-// The order in which readers deal steps: step k comes from reader k mod R, counting only the readers that still run.
+// The order in which readers deal steps: in round k every reader that has a k-th step deals it, reader 0 first. So while all
+// last, step k comes from reader k mod R, and one that runs out drops from the rotation.
 // Every trainer walks its own copy; all copies agree because a reader's end is at the same step for all.
 class Rotation {
  public:
   explicit Rotation(int readers);
-  bool Done() const { return running_.empty(); }
-  int Reader() const;      // the reader of the step at hand. Requires !Done().
-  void Advance();          // the step at hand has been taken
-  void Retire();           // the reader at hand has no more steps: it leaves, the next one has this step
+  bool Done() const { return running_ == 0; }
+  int Reader() const;            // the reader of the step at hand. Requires !Done().
+  bool Runs(int reader) const { return readers_[static_cast<size_t>(reader)].runs; }
+  void Advance(int reader);      // a step of this reader has been taken
+  void Retire(int reader);       // this reader has no more steps
+  // The reader's next step is that of a later round than we thought: the epoch goes on from a checkpoint.
+  void Forward(int reader, int64_t round);
+  int64_t Round(int reader) const { return readers_[static_cast<size_t>(reader)].round; }
 
   // How many more steps reader `reader` deals among the next `window` steps, the one at hand included,
-  // if no reader retires meanwhile.
+  // if no reader retires meanwhile. (At most so many, where the readers are not in the same round or the next.)
   int64_t Ahead(int reader, int64_t window) const;
 
  private:
-  std::vector<int> running_;
-  size_t at_ = 0;
+  struct Turn {
+    int64_t round = 0;  // of the reader's next step
+    bool runs = true;
+  };
+  std::vector<Turn> readers_;
+  int running_;
+};
+
+// What is left when several readers of per-rank batches have ended: each has fewer than N elements, too few for a step of
+// its own. Put together in the readers' order they make the last steps, so that N does not divide the elements of the job
+// once, and not once for every reader.
+class Tail {
+ public:
+  struct Share {
+    int reader = 0;
+    int64_t element = 0;  // among those that this reader has left
+    bool filler = false;  // no element is left for this trainer: an empty or padding share on the model of this one
+  };
+  Tail(std::vector<int64_t> left, int trainers, Remainder remainder);
+  int64_t steps() const { return steps_; }
+  Share At(int64_t step, int trainer) const;
+  // Whether this step has too few elements for all trainers.
+  bool Short(int64_t step) const { return (step + 1) * trainers_ > total_; }
+  // Elements of this reader that no trainer gets.
+  int64_t Dropped(int reader) const;
+
+ private:
+  Share Find(int64_t element) const;
+
+  std::vector<int64_t> left_;
+  int64_t trainers_, total_ = 0, steps_;
 };
 
 }  // namespace hvdata::plan

@@ -115,11 +115,14 @@ const char* KindName(Kind kind) {
     case Kind::kWhy: return "WHY";
     case Kind::kSave: return "SAVE";
     case Kind::kRestore: return "RESTORE";
+    case Kind::kClaim: return "CLAIM";
     case Kind::kData: return "DATA";
     case Kind::kEnd: return "END";
     case Kind::kRecall: return "RECALL";
     case Kind::kBecause: return "BECAUSE";
     case Kind::kState: return "STATE";
+    case Kind::kReady: return "READY";
+    case Kind::kGo: return "GO";
     case Kind::kScatter: return "SCATTER";
     case Kind::kGather: return "GATHER";
     case Kind::kCalled: return "CALLED";

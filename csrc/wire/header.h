@@ -28,12 +28,20 @@ enum class Kind : uint8_t {
   kSave,         // the state of `epoch`, please: a = request number, step = lane steps taken
   kRestore,      // `epoch`, not yet open, is to start from the state in text: a = request number (0: take back the
                  // state handed in before, no answer), b = the epoch that was saved, step = position
+  kClaim,        // after the ends of all readers: as step `step` of the last ones, what is left as number a; b = 1: a filler
+                 // on its model
   // Reader -> trainer.
-  kData,         // one share: components and payload; a = elements of the epoch up to and with this step
-  kEnd,          // the epoch ended before `step`: a = status code (0: data exhausted), text = message
+  kData,         // one share: components and payload; a = elements of the epoch up to and with this step, b = its turn
+                 // among the reader's steps
+  kEnd,          // the epoch ended before `step`: a = status code (0: data exhausted), text = message, or why what is left
+                 // can't have fillers; b = elements left, and << 32 how many of the last steps were had in an earlier run
   kRecall,       // dynamic: hand back what has not been taken
   kBecause,      // answer to kWhy: text
   kState,        // answer to kSave and kRestore: a = request number, b = status code, text = state or message
+  // Among readers with trainers of their own (engine/in_step.h).
+  kReady,        // this reader has `step` steps; a = InStep::Says; b = status code, text = message
+  kGo,           // every reader has `step` steps; a = 1: there the epoch ends, b = status code, text = message; a = 2: text
+                 // says who keeps the others waiting
   // Among trainers.
   kScatter,      // text = name, step = its sequence number, a = root, b = status code; components and payload
   kGather,       // text = name, step = the scatter's sequence number, a = root; components and payload

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/in_step.h"
+
+#include <algorithm>
+#include <string>
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+namespace {
+constexpr uint64_t kAll = ~0ull;
+}
+
+InStep::InStep(const World* world, Send send) : world_(world), send_(std::move(send)) {}
+
+// How far all may go, and whether the epoch ends there. True when that is news.
+bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) const {
+  if (epoch->ended) return false;
+  uint64_t reach = kAll;  // what every reader has, or can make up
+  uint64_t end = kAll;    // nobody goes further
+  uint64_t longest = 0;
+  bool running = false;
+  for (const Reader& r : epoch->readers) {
+    const bool ends = r.says == kEnded || r.says == kFailed;
+    if (r.says == kHas || ends) reach = std::min(reach, r.steps);
+    if (r.says == kFailed && r.steps <= end) {  // an error goes before an end in the same step
+      if (outcome->ok() || r.steps < end) *outcome = r.outcome;
+      end = r.steps;
+    } else if (r.says == kEnded && r.steps < end) {
+      *outcome = {};
+      end = r.steps;
+    }
+    if (r.says == kFills) longest = std::max(longest, r.steps);
+    running = running || r.says == kHas;
+  }
+  if (!running && end == kAll) end = longest;
+  const uint64_t allowed = std::min(reach, end);
+  const bool news = allowed > epoch->allowed || allowed == end;
+  epoch->allowed = allowed;
+  epoch->ended = allowed == end;
+  return news;
+}
+
+std::string InStep::BehindLocked(const Epoch& epoch) const {
+  std::vector<std::string> names;
+  for (size_t r = 0; r < epoch.readers.size(); ++r) {
+    if (epoch.readers[r].says == kHas && epoch.readers[r].steps == epoch.allowed) {
+      names.push_back(world_->ReaderName(static_cast<int>(r)));
+    }
+  }
+  return JoinNames(names);
+}
+
+void InStep::OnReady(int reader, const Header& header) {
+  std::vector<std::pair<int, Header>> out;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto says = static_cast<Says>(header.a);
+    std::vector<Key> touched;
+    if (says == kLeftForGood) {
+      gone_[header.channel].insert(reader);
+      for (auto it = epochs_.lower_bound({header.channel, 0}); it != epochs_.end() && it->first.first == header.channel; ++it) {
+        touched.push_back(it->first);
+      }
+    } else {
+      touched.push_back({header.channel, header.epoch});
+    }
+    for (const Key& key : touched) {
+      Epoch& epoch = epochs_[key];
+      epoch.readers.resize(world_->readers.size());
+      for (int r : gone_[header.channel]) epoch.readers[static_cast<size_t>(r)].says = kLeft;
+      Reader& r = epoch.readers[static_cast<size_t>(reader)];
+      r.steps = std::max(r.steps, header.step);
+      // What comes later may have been overtaken: an end stands, but for the reader's leaving.
+      if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {
+        r.says = says;
+        r.outcome = {static_cast<int>(header.b), header.text};
+      }
+      Outcome outcome;
+      const bool news = AdvanceLocked(&epoch, &outcome);
+      Header h;
+      h.kind = Kind::kGo;
+      h.channel = key.first;
+      h.epoch = key.second;
+      h.step = epoch.allowed;
+      h.a = epoch.ended ? 1 : 0;
+      h.b = outcome.code;
+      h.text = outcome.message;
+      if (news) {
+        for (size_t to = 0; to < epoch.readers.size(); ++to) {
+          if (epoch.readers[to].says != kLeft) out.emplace_back(static_cast<int>(to), h);
+        }
+      } else if (says == kAsks) {
+        h.a = 2;
+        h.b = 0;
+        h.text = BehindLocked(epoch);
+        out.emplace_back(reader, std::move(h));
+      }
+      const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(), [](const Reader& one) { return one.says == kLeft; });
+      if (over) epochs_.erase(key);
+    }
+  }
+  for (auto& [to, h] : out) send_(to, std::move(h));
+}
+
+}  // namespace hvdata

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps readers in step that have trainers of their own, one reader per host: a step goes out when every reader has it, and
+// all end on the same step. Kept by reader 0, for all channels; every reader tells it how far it is.
+#ifndef HOROVOD_DATA_ENGINE_IN_STEP_H_
+#define HOROVOD_DATA_ENGINE_IN_STEP_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/outcome.h"
+#include "engine/world.h"
+#include "wire/header.h"
+
+namespace hvdata {
+
+class InStep {
+ public:
+  // What a READY says beside the number of steps.
+  enum Says : int64_t {
+    kHas = 0,       // so many so far
+    kEnded,         // no more; the others end with it (remainder="drop")
+    kFills,         // no more, but it can go on with empty or padding shares
+    kFailed,        // the next one is an error
+    kLeft,          // all of its trainers have left this epoch
+    kLeftForGood,   // ... and every later one
+    kAsks,          // so many, and who keeps it waiting?
+  };
+  // Sends to a reader, by index. Never called under the mutex: our own reader answers at once.
+  using Send = std::function<void(int reader, wire::Header)>;
+
+  InStep(const World* world, Send send);
+
+  void OnReady(int reader, const wire::Header& header);
+
+ private:
+  struct Reader {
+    uint64_t steps = 0;
+    Says says = kHas;
+    Outcome outcome;
+  };
+  struct Epoch {
+    std::vector<Reader> readers;
+    uint64_t allowed = 0;
+    bool ended = false;
+  };
+  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+
+  bool AdvanceLocked(Epoch* epoch, Outcome* outcome) const;
+  std::string BehindLocked(const Epoch& epoch) const;
+
+  const World* const world_;
+  const Send send_;
+
+  std::mutex mu_;
+  std::map<Key, Epoch> epochs_;
+  std::map<uint32_t, std::set<int>> gone_;  // by channel: readers that have left for good
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_ENGINE_IN_STEP_H_
