@@ -35,7 +35,8 @@ bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) const {
     if (r.says == kFills) longest = std::max(longest, r.steps);
     running = running || r.says == kHas;
   }
-  if (!running && end == kAll) end = longest;
+  // With those steps that all have been given already, though who had them may have left.
+  if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::min(reach, end);
   const bool news = allowed > epoch->allowed || allowed == end;
   epoch->allowed = allowed;
@@ -72,8 +73,8 @@ void InStep::OnReady(int reader, const Header& header) {
       epoch.readers.resize(world_->readers.size());
       for (int r : gone_[header.channel]) epoch.readers[static_cast<size_t>(r)].says = kLeft;
       Reader& r = epoch.readers[static_cast<size_t>(reader)];
-      r.steps = std::max(r.steps, header.step);
       // What comes later may have been overtaken: an end stands, but for the reader's leaving.
+      if (r.says == kHas) r.steps = std::max(r.steps, header.step);
       if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {
         r.says = says;
         r.outcome = {static_cast<int>(header.b), header.text};
