@@ -136,6 +136,9 @@ void Source::Start(const std::vector<uint64_t>& positions, uint64_t turn, uint64
 
 void Source::OpenLaneLocked(int trainer) { lanes_->Open(trainer, trainers_[static_cast<size_t>(trainer)].limit); }
 
+// The dealer need not pull any more: in step with others the lanes end later than the input.
+bool Source::PulledLocked() const { return OverLocked() || lanes_->finished() || input_over_; }
+
 bool Source::OverLocked() const { return shut_ || !lanes_ || lanes_->AllClosed(); }
 
 // Of several readers each has its next step in hand before there is room for it: their pipelines run at the same time
@@ -146,13 +149,13 @@ Source::Wish Source::Await() {
   const bool ahead = world_->source_count() > 1;
   for (;;) {
     changed_.Wait(&lock, [this, ahead] {
-      if (OverLocked() || lanes_->finished() || !saves_.empty() || lanes_->Room() || (ahead && !in_hand_)) return true;
+      if (PulledLocked() || !saves_.empty() || lanes_->Room() || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->Full();
       changed_.Attend(full.empty() ? Doorbell::kEverybody : Member(full.back()));
       return false;
     });
-    if (OverLocked() || lanes_->finished()) return Wish::kStop;
+    if (PulledLocked()) return Wish::kStop;
     if (!saves_.empty()) return Wish::kSave;
     if (!in_hand_) break;
     lanes_->Deal(std::move(*in_hand_));
@@ -172,7 +175,7 @@ Source::Wish Source::Linger() {
 void Source::Deal(Step step) {
   const Guard guard(this);
   pulling_ = false;
-  if (OverLocked() || lanes_->finished()) return;
+  if (PulledLocked()) return;
   if (!lanes_->Room() && world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
     return;
@@ -198,7 +201,7 @@ void Source::FinishLocked(Outcome outcome) {
         "remainder=\"partial\" or \"pad\", or larger batches");
   }
   SayDroppedLocked();
-  if (world_->grouped && config_.schedule == plan::Schedule::kStatic) {
+  if (in_step()) {
     SayReadyLocked(epoch_, !outcome.ok() ? InStep::kFailed : fills() ? InStep::kFills : InStep::kEnded, steps, outcome);
   } else {
     lanes_->Finish(std::move(outcome));

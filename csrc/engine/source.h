@@ -99,7 +99,7 @@ class Source {
   };
   void Leave(std::vector<Left> left, uint64_t first, std::string no_filler);
   // Before Finish, for a reader that keeps in step with others: the shares of the steps that it does not have itself.
-  bool fills() const { return world_->grouped && config_.remainder != plan::Remainder::kDrop; }
+  bool fills() const { return in_step() && config_.remainder != plan::Remainder::kDrop; }
   void Fill(Step step);
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows, which makes no step.
   void Dropped(int64_t count);
@@ -167,9 +167,12 @@ class Source {
     bool gone = false;
   };
 
+  // This reader keeps in step with others that have trainers of their own.
+  bool in_step() const { return world_->grouped && config_.schedule == plan::Schedule::kStatic; }
   wire::Header MakeHeader(wire::Kind kind) const;
   bool StartableLocked() const;
   bool OverLocked() const;
+  bool PulledLocked() const;
   void OpenLaneLocked(int trainer);
   void FinishLocked(Outcome outcome);
   void SayDroppedLocked();

@@ -14,7 +14,7 @@ using wire::Header;
 using wire::Kind;
 
 void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome) {
-  if (!world_->grouped || config_.schedule == plan::Schedule::kDynamic) return;
+  if (!in_step()) return;
   Header h = MakeHeader(Kind::kReady);
   h.epoch = epoch;
   h.step = steps;
