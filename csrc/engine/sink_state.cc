@@ -82,12 +82,13 @@ Outcome Sink::Save(Asker* asker, SinkState* state) {
     for (int r = 0; r < world_->source_count(); ++r) {
       Header h = MakeHeader(Kind::kSave);
       h.epoch = asker->epoch;
+      SinkState::Lane& lane = state->lanes[static_cast<size_t>(r)];
       if (!asker->over) {
         h.step = At(r).taken;
-        SinkState::Lane& lane = state->lanes[static_cast<size_t>(r)];
         lane.position = At(r).position;
-        lane.turn = static_cast<uint64_t>(rotation_.Round(r));
       }
+      // Also of an epoch that is over: readers that keep in step need to know where it ended.
+      if (asker->epoch == epoch_) lane.turn = static_cast<uint64_t>(rotation_.Round(r));
       headers.push_back(std::move(h));
     }
   }

@@ -73,6 +73,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   dealing_ = true;
   started_ = false;
   input_over_ = false;
+  turn_ = tail_taken_ = 0;
   dropped_ = 0;
   left_out_ = false;
   cancel_ = std::move(cancel);

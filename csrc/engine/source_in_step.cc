@@ -2,6 +2,7 @@
 // A reader with trainers of its own says how far it is (READY), and hears how far all may go (GO): engine/in_step.h.
 #include "engine/in_step.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -17,7 +18,7 @@ void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const 
   if (!in_step()) return;
   Header h = MakeHeader(Kind::kReady);
   h.epoch = epoch;
-  h.step = steps;
+  h.step = turn_ + steps;  // hosts may go on from different steps of a checkpoint
   h.a = says;
   h.b = outcome.code;
   h.text = outcome.message;
@@ -46,16 +47,17 @@ void Source::OnGo(const Header& header) {
 
 void Source::GoLocked(const Header& go) {
   if (!lanes_ || lanes_->finished()) return;
+  const uint64_t steps = std::max(go.step, turn_) - turn_;
   if (go.a == 0) {
-    lanes_->Allow(go.step);
+    lanes_->Allow(steps);
     return;
   }
-  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > go.step || !input_over_)) {
+  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > steps || !input_over_)) {
     Log(Where(go.step) + "remainder=\"drop\": another reader's data has ended, and with it the epoch; " +
-        std::to_string(lanes_->dealt() - go.step) + " step(s) that this reader had ready are left out, and all that its "
+        std::to_string(std::max(lanes_->dealt(), steps) - steps) + " step(s) that this reader had ready are left out, and all that its "
         "pipeline would still have yielded");
   }
-  lanes_->EndAt(go.step, {static_cast<int>(go.b), go.text});
+  lanes_->EndAt(steps, {static_cast<int>(go.b), go.text});
   changed_.NotifyAll();
 }
 
