@@ -90,7 +90,8 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
     Header h = MakeHeader(Kind::kEnd);
     h.step = step;
     h.a = outcome.code;
-    h.b = static_cast<int64_t>(left_.size() | tail_taken_ << 32);
+    const uint64_t had = trainers_[static_cast<size_t>(trainer)].resumes ? 0 : tail_taken_;  // it knows itself
+    h.b = static_cast<int64_t>(left_.size() | had << 32);
     h.text = outcome.ok() ? no_filler_ : outcome.message;
     send_(Member(trainer), std::move(h), nullptr);
   };
@@ -109,7 +110,8 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   for (size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& t = trainers_[i];
     const auto found = t.handed.find(epoch);
-    if (found != t.handed.end()) handed[static_cast<int>(i)] = std::move(found->second);
+    t.resumes = found != t.handed.end();
+    if (t.resumes) handed[static_cast<int>(i)] = std::move(found->second);
     t.handed.erase(t.handed.begin(), t.handed.upper_bound(epoch));
   }
   return handed;

@@ -165,6 +165,7 @@ class Source {
     std::string last_words;             // of words_epoch
     uint64_t words_epoch = 0;
     bool gone = false;
+    bool resumes = false;  // has handed in a state for the epoch that is dealt
   };
 
   // This reader keeps in step with others that have trainers of their own.
