@@ -137,7 +137,12 @@ void Source::Start(const std::vector<uint64_t>& positions, uint64_t turn, uint64
   }
 }
 
-void Source::OpenLaneLocked(int trainer) { lanes_->Open(trainer, trainers_[static_cast<size_t>(trainer)].limit); }
+// A rank that has restored nothing learns from our first step where this reader stands. Until then it may give the room to
+// others that it thinks come first, and they to us: so that step goes out whatever its limit.
+void Source::OpenLaneLocked(int trainer) {
+  const Trainer& t = trainers_[static_cast<size_t>(trainer)];
+  lanes_->Open(trainer, turn_ > 0 && !t.resumes ? std::max<uint64_t>(t.limit, 1) : t.limit);
+}
 
 // The dealer need not pull any more: in step with others the lanes end later than the input.
 bool Source::PulledLocked() const { return OverLocked() || lanes_->finished() || input_over_; }
