@@ -219,7 +219,8 @@ void Source::FinishLocked(Outcome outcome) {
 
 // on_reader_error="continue": the error becomes an end, and a line that says what it costs.
 void Source::SayLostLocked(Outcome* error) {
-  const uint64_t had = lanes_->dealt() * (config_.batch == plan::Batch::kPerRank ? trainers_.size() : 1);
+  const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
+  const uint64_t had = (turn_ + lanes_->dealt()) * (groups ? trainers_.size() : 1);
   const int64_t left = config_.elements - static_cast<int64_t>(had);
   Log(error->message + ". on_reader_error=\"continue\": the epoch goes on without this reader; " +
       (left > 0 ? std::to_string(left) + " of its " + std::to_string(config_.elements) + " elements are"
