@@ -49,6 +49,8 @@ class Lanes {
   virtual void Fill(Step) {}
   // Gated lanes, in place of Finish: the epoch ends with `steps` steps for all groups, whatever this one has.
   virtual void EndAt(uint64_t, Outcome) {}
+  // Gated lanes: this trainer's next step is here, and not allowed yet.
+  virtual bool Held(int) const { return false; }
 
   // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only.
   virtual void Skip(int trainer, uint64_t position) = 0;

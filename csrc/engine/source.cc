@@ -276,6 +276,7 @@ void Source::End() {
                                   Where(lanes->dealt()) + "the epoch was over before its state was saved"});
   }
   saves_.clear();
+  whys_.clear();
   changed_.NotifyAll();
 }
 

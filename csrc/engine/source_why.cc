@@ -15,7 +15,8 @@ using wire::Kind;
 
 void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
   const Guard guard(this);
-  if (epoch == epoch_ && lanes_ && !pulling_ && world_->grouped && lanes_->WaitsFor(trainer).empty()) {
+  const bool ends = in_step() && lanes_ && input_over_ && !lanes_->finished();
+  if (epoch == epoch_ && lanes_ && (lanes_->Held(trainer) || ends)) {
     whys_.emplace_back(trainer, step);
     SayReadyLocked(epoch_, InStep::kAsks, lanes_->dealt());
     return;

@@ -57,6 +57,11 @@ class StaticLanes : public Lanes {
     FlushAll();
   }
 
+  bool Held(int trainer) const override {
+    const Lane& lane = lanes_[static_cast<size_t>(trainer)];
+    return lane.sent >= allowed_ && lane.sent < dealt_;
+  }
+
   void Skip(int trainer, uint64_t position) override { At(trainer).skip_to = position; }
 
   void Open(int trainer, uint64_t limit) override {
