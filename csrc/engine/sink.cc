@@ -299,6 +299,7 @@ void Sink::OnData(int reader, const Header& header, BundlePtr bundle) {
   arrival.position = static_cast<uint64_t>(header.a);
   ForwardLocked(reader, header, &out);
   At(reader).queue.push_back(std::move(arrival));
+  if (At(reader).on_demand) HandBackLocked(reader, &out);
   changed_.NotifyAll();
   if (!out.empty()) SendAll(&lock, &out);
 }
@@ -318,23 +319,30 @@ void Sink::OnEnd(int reader, const Header& header) {
   changed_.NotifyAll();
 }
 
-// Hands back what has not been taken. The share that a Next() waits for at this moment counts as taken: it could
-// otherwise travel between idle ranks for ever.
 void Sink::OnRecall(int reader, const Header& header) {
   Outgoing out;
   std::unique_lock<std::mutex> lock(mu_);
   if (!open_ || header.epoch != epoch_) return;
+  At(reader).on_demand = false;  // so that the answer is sent in any case
+  HandBackLocked(reader, &out);
+  SendAll(&lock, &out);
+}
+
+// Hands back what has not been taken. The share that a Next() waits for at this moment counts as taken: it could
+// otherwise travel between idle ranks for ever. On demand a share is asked of every reader, because nobody knows which has
+// one; what comes beside the one that is taken goes back too, or a slow rank would keep it from the others.
+void Sink::HandBackLocked(int reader, Outgoing* out) {
   Lane& lane = At(reader);
   const size_t keep = waiting_ && !lane.queue.empty() && NextLaneLocked() == reader ? 1 : 0;
   if (keep > 0) promised_ = reader;
-  lane.on_demand = true;
+  if (std::exchange(lane.on_demand, true) && lane.queue.size() == keep) return;
   lane.queue.resize(keep);
+  const bool wanted = waiting_ && (keep > 0 || !SpeaksLocked(NextLaneLocked()));
   Header h = MakeHeader(Kind::kRecalled);
   h.step = lane.taken + keep;
-  lane.told_limit = lane.taken + (waiting_ ? 1 : 0);
+  lane.told_limit = lane.taken + (wanted ? 1 : 0);
   h.a = static_cast<int64_t>(lane.told_limit);
-  out.emplace_back(reader, std::move(h));
-  SendAll(&lock, &out);
+  out->emplace_back(reader, std::move(h));
 }
 
 void Sink::OnBecause(const Header& header) {

@@ -125,6 +125,7 @@ class Sink {
   void TakeLocked(int reader, Asker* asker, Arrival* arrival, Outgoing* out);
   bool RetireLocked(int reader, Outgoing* out);
   void ClaimLocked(Outgoing* out);
+  void HandBackLocked(int reader, Outgoing* out);
   Outcome NoFillerLocked() const;
   void CreditLocked(int taken_from, Outgoing* out);
   uint64_t LimitLocked(int reader) const;
