@@ -175,6 +175,7 @@ class Source {
   void SayDroppedLocked();
   void SayLostLocked(Outcome* error);
   void SayWhyLocked(int trainer, uint64_t step, const std::string& text);
+  void SayStalledLocked(int trainer, const wire::Header& because);
   void SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome = {});
   void GoLocked(const wire::Header& go);
   // The message of an `answer` that is OK is the state.
@@ -210,6 +211,7 @@ class Source {
   uint64_t turn_ = 0, tail_taken_ = 0;      // where the lanes began in the epoch
   std::map<uint64_t, wire::Header> goes_;   // by epoch: the last GO of each that has not ended
   std::vector<std::pair<int, uint64_t>> whys_;  // trainers, and the steps, that wait to hear who keeps us waiting
+  std::chrono::steady_clock::time_point said_stalled_{std::chrono::seconds(-3600)};
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;
   int64_t dropped_ = 0;

@@ -24,7 +24,17 @@ void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
   h.epoch = epoch;
   h.step = step;
   h.text = ExplainLocked(trainer, epoch, step);
+  SayStalledLocked(trainer, h);
   send_(Member(trainer), std::move(h), nullptr);
+}
+
+// Whoever looks at the reader's output sees what a trainer sees on its own. One line a minute, however many trainers ask.
+void Source::SayStalledLocked(int trainer, const Header& because) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - said_stalled_ < std::chrono::seconds(50)) return;
+  said_stalled_ = now;
+  Log("[" + Me() + ", channel " + config_.name + ", epoch " + std::to_string(because.epoch) + ", step " +
+      std::to_string(because.step) + "] " + world_->AudienceName(trainer) + " waits for this step: " + because.text);
 }
 
 // Reader 0 has said who keeps the others waiting.
@@ -33,6 +43,7 @@ void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
   h.step = step;
   h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
            ", which has not";
+  SayStalledLocked(trainer, h);
   send_(Member(trainer), std::move(h), nullptr);
 }
 

@@ -41,7 +41,7 @@ def launcher() -> list[str]:
 def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) -> dict[str, str]:
     """For the ranks: the caller's variables win over our defaults, `extra` over both (None unsets)."""
     env = {**DEFAULTS, **os.environ, "HVDATA_TEST_DIR": str(directory)}
-    for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HVDATA_TEST_JOB"):
+    for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED", "HVDATA_TEST_JOB"):
         env.pop(name, None)
     if readers:
         env["HOROVOD_DATA_READERS"] = str(readers)
