@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from oracle import deliver_per_host, equal, is_dynamic_delivery
 from together import Raised, host_of, outcomes, raises_everywhere, results
 
-pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4, 5), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
 same_on_all_ranks = settings(
-    derandomize=True, database=None, deadline=None, max_examples=20, phases=[Phase.explicit, Phase.generate],
+    derandomize=True, database=None, deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 prefetches = st.sampled_from([1, 2, 3, 8])

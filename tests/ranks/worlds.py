@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -68,10 +69,12 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World
         mark = metafunc.definition.get_closest_marker("ways")
         return tuple(way for way in possible if not mark or way in mark.args) or ("auto",)
 
+    # Sizes take the layouts in turn: every size and every layout, but not each with each.
     if per_node := metafunc.definition.get_closest_marker("per_node"):
-        return [World(size, 2 if part == "dedicated" else 0, "two hosts", part)
-                for part in per_node.args for size in sizes if size >= 2 and CAN_NAME_HOSTS]
-    return [World(size, readers, way) for readers in wanted("readers", (0,)) for size in sizes for way in ways(size)]
+        turns = zip(sizes, itertools.cycle(per_node.args)) if CAN_NAME_HOSTS else ()
+        return [World(size, 2 if part == "dedicated" else 0, "two hosts", part) for size, part in turns]
+    turns = zip(sizes, itertools.cycle(wanted("readers", (0,))))
+    return [World(size, readers, way) for size, readers in turns for way in ways(size)]
 
 
 def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:
