@@ -70,7 +70,8 @@ def slices(steps, rows):
 KEPT = {
     "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
     "behind many stages": lambda steps, rows: Data.from_tensors(filled(rows, 0)).concatenate(
-        Data.from_tensor_slices(slices(steps, rows))).skip(1).repeat().filter(lambda x: True).shuffle(1).take(steps).prefetch(2),
+        Data.from_tensor_slices(slices(steps, rows))).skip(1).repeat().filter(lambda x: True).shuffle(1).take(
+            steps).prefetch(2),
     "cache": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)).cache(),
 }
 # ... or nobody does.
