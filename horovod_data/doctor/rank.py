@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of the self-test's job: starts, delivers in both ways, checks what arrives, measures each lane.
+
+Run by `python -c "from horovod_data.doctor.rank import main; main()" SECONDS [FINDINGS]`, so that it imports the package
+as any program does. FINDINGS come from a doctor whose place in a job this process takes. Rank 0, which reads, says what
+all ranks have seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any, Optional
+
+from . import children, mpi_variables
+
+SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
+_WARM_UP = 3  # elements that are not counted
+_STEPS, _ROWS = 5, 7
+# Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
+VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info"}
+
+
+def main() -> None:
+    """The whole of it. Status 1: something failed, and has been said."""
+    began = time.monotonic()
+    os.environ.update(VERBOSE)
+    seconds, *findings = sys.argv[1:]
+    if findings:
+        children.end_with_parent()
+    try:
+        everything(float(seconds), json.loads(findings[0]) if findings else [], began)
+    except Exception as failure:
+        children.say(failed=f"{type(failure).__name__}: {failure}", host=socket.gethostname(), pid=os.getpid())
+        raise SystemExit(1) from failure
+
+
+def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
+    """Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
+    children.say(step="import")
+    import horovod_data as hvdata
+    from horovod_data import core
+
+    hvdata.init(readers=0)
+    rank, size = hvdata.rank() or 0, hvdata.size() or 1
+    mine: dict[str, Any] = {
+        "rank": rank, "findings": findings, "host": socket.gethostname(), "pid": os.getpid(), "cores": len(os.sched_getaffinity(0)),
+        "cores_present": os.cpu_count() or 1, "start_seconds": time.monotonic() - began,
+        "thread_level": core.mpi_query().thread_level.name, "horovod_threads": _horovod_threads(),
+        "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
+    }
+    if rank == 0:
+        children.say(started=True, size=size)
+    mine["wrong"] = check_delivery(hvdata, core, rank, size)
+    share = seconds / (size + 1)
+    mine["lanes"] = [measure_lane(hvdata, core, rank, to, share) for to in range(1, size)]
+    mine["together"] = {name: measure_together(hvdata, core, name, length, share / 2)
+                        for name, length in (("small", SMALL), ("large", LARGE))}
+    mine["arena_bytes"] = core.stats()["payload_bytes_arena"]
+    everybody: list[dict[str, Any]] = [{}] * size
+    for one in core.agree(json.dumps(mine).encode(), "the doctor's report"):
+        for other in one.ranks:
+            everybody[other] = json.loads(one.payload)
+    if rank == 0:
+        children.say(ranks=everybody)
+    hvdata.shutdown()
+
+
+def check_delivery(hvdata: Any, core: Any, rank: int, size: int) -> str:
+    """What arrived wrong with batch="per_rank" and "global"; empty if nothing did. Collective."""
+    import tensorflow as tf
+
+    def elements() -> Any:
+        numbers = tf.data.Dataset.range(_STEPS * size + 1)  # one more than there are steps for
+        return numbers.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
+
+    got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode())
+           for x, y in hvdata.distribute_dataset(elements, batch="per_rank", name="doctor per_rank")]
+    wanted = [(i, True, str(i)) for i in range(rank, _STEPS * size, size)]
+    wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
+
+    rows = _STEPS * _ROWS * size + 3
+    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(_ROWS * size), batch="global",
+                                        remainder="partial", name="doctor global")
+    shares = core.agree(json.dumps([share.numpy().tolist() for share in dataset]).encode(), "the doctor's rows")
+    by_rank: list[Any] = [[]] * size
+    for one in shares:
+        for other in one.ranks:
+            by_rank[other] = json.loads(one.payload)
+    order = [row for step in zip(*by_rank) for share in step for row in share]
+    if order != list(range(rows)):
+        wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows in order'
+    return wrong.strip()
+
+
+def measure_lane(hvdata: Any, core: Any, rank: int, to: int, seconds: float) -> dict[str, Any]:
+    """Batches to one rank alone. That one returns its bytes per second, the reader what it sent in which way."""
+    dataset = hvdata.distribute_dataset(lambda: _ready_made(LARGE), batch="per_rank", schedule="dynamic",
+                                        name=f"doctor lane {to}")
+    before = core.stats()
+    rate = _bytes_per_second(dataset, seconds) if rank == to else None
+    del dataset
+    core.agree(b"", f"the doctor's lane {to}")
+    ways = {way: core.stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
+    return {"to": to, "rate": rate, **ways}
+
+
+def measure_together(hvdata: Any, core: Any, name: str, length: int, seconds: float) -> dict[str, float]:
+    """Steps per second of all ranks, each with a batch of `length` bytes. Collective."""
+    dataset = hvdata.distribute_dataset(lambda: _ready_made(length), batch="per_rank", name=f"doctor {name}")
+    rate = _bytes_per_second(dataset, seconds)
+    del dataset
+    core.agree(b"", f"the doctor's {name} batches")
+    return {"steps_per_second": rate / length}
+
+
+def _ready_made(length: int) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(tf.zeros([length // 4], tf.float32)).repeat()
+
+
+def _bytes_per_second(dataset: Any, seconds: float) -> float:
+    iterator = iter(dataset)
+    for _ in range(_WARM_UP):
+        next(iterator)
+    began, received = time.monotonic(), 0
+    while (took := time.monotonic() - began) < seconds:
+        received += int(next(iterator).shape[0]) * 4
+    return received / took
+
+
+def _horovod_threads() -> Optional[bool]:
+    """Whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
+    horovod: Any = sys.modules.get("horovod.tensorflow")
+    return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real job: that it starts, that what arrives is right, how fast each lane is, and which way its batches go."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import statistics
+import sys
+from typing import Any, Mapping, Optional, Sequence
+
+from . import children, environment, transports
+from .children import Told
+from .findings import Finding, error, ok, sentences, warning
+
+_LIMIT = 90.0  # seconds for a whole job; a wait inside of it ends before that
+_RANK = f"from {__package__}.rank import main; main()"
+# What a launcher says when it can't start anything, and what helps.
+_REASONS = (
+    (r"not enough slots", "Ask for fewer ranks with --np, or let the launcher put more ranks than cores on a host "
+                          "(`--launcher \"mpirun --oversubscribe\"`)"),
+    (r"run as root|allow-run-as-root", "Run as another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and "
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
+    (r"Permission denied|Host key verification|reliably start one or more daemons|ssh",
+     "The launcher can't reach a host: ssh to every host must work without a password, and MPI must be installed there in "
+     "the same folder"),
+    (r"No such file or directory|command not found|could not find an executable",
+     "A program is missing on one of the hosts: install Python and MPI in the same folders on all of them"),
+)
+
+
+def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ: Mapping[str, str]) -> Told:
+    """Starts a job of `np` ranks that measures for `seconds`, with HOROVOD_DATA_PAYLOAD=`payload`."""
+    command = [*launcher, "-np", str(np), sys.executable, "-c", _RANK, str(seconds)]
+    return children.run(command, _LIMIT + seconds, environment.for_job(environ, payload))
+
+
+def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
+    """Takes this process's place in the job that it was started in. Collective over that job.
+
+    Args:
+      local: this process's own findings, for rank 0.
+    """
+    env = environment.for_job(environ, environ.get("HOROVOD_DATA_PAYLOAD", "auto"))
+    # What the user has set for his job stands here: it is his job that is looked at.
+    env.pop("OMPI_MCA_mpi_yield_when_idle")
+    env |= {name: environ[name] for name in ("OMPI_MCA_mpi_yield_when_idle",) if name in environ}
+    command = [sys.executable, "-c", _RANK, str(seconds), local]
+    return children.run(command, _LIMIT + seconds, env, in_job=True)
+
+
+def default_np() -> int:
+    """2 to 4 ranks, as cores allow."""
+    return min(4, max(2, len(os.sched_getaffinity(0))))
+
+
+def judge(told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str]) -> list[Finding]:
+    """What a job with this payload ("auto": the job that the doctor itself is in) has shown."""
+    section = "this job" if payload == "auto" else f"self-test, {payload}"
+    failed = [record for record in told.records if "failed" in record]
+    ranks = told.get("ranks")
+    if failed:
+        what, to_do = sentences(str(failed[0]["failed"]))
+        return [error(f"{section}.start" if not told.get("started") else f"{section}.run", f"on {failed[0]['host']}: {what}",
+                      to_do or "Look at the findings above")]
+    if ranks is None:
+        return [_not_started(told, section, launcher)]
+    found = [_started(ranks, section), _threads(ranks, section, mpi), _delivered(ranks, section), _lanes(ranks, section),
+             _together(ranks, section), *_way(ranks, section, payload)]
+    if payload != "arena":  # MPI's transports are the same in all jobs
+        found += transports.check(told.stderr, ranks, mpi)
+    if payload == "auto":
+        found += [*_bound(ranks, section), *_yields(ranks, section)]
+    if told.ended:
+        found.append(error(f"{section}.end", f"the job did its work, but ended {told.ended}: {told.last_words()}",
+                           f"Run it by hand to see more: `{_shown(launcher)}`"))
+    return found
+
+
+def _shown(launcher: Sequence[str]) -> str:
+    return f"{shlex.join(launcher)} -np 2 python -m horovod_data.doctor"
+
+
+def _not_started(told: Told, section: str, launcher: Sequence[str]) -> Finding:
+    said = told.last_words()
+    where = {True: "run"}.get(bool(told.get("started")), "start")
+    to_do = next((to_do for pattern, to_do in _REASONS if re.search(pattern, told.stderr)),
+                 f"Try `{shlex.join(launcher)} -np 2 hostname`, then `{_shown(launcher)}`, and look at what they say")
+    return error(f"{section}.{where}", f"the job ended {told.ended or 'without a word'}: {said or 'it said nothing'}", to_do)
+
+
+def _started(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
+    hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
+    shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    return ok(f"{section}.start", f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)} "
+              f"({shown}), {max(rank['start_seconds'] for rank in ranks):.1f} s for imports and init()")
+
+
+def _threads(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str]) -> Finding:
+    levels = sorted({rank["thread_level"] for rank in ranks})
+    value = ", ".join(f"MPI_THREAD_{level}" for level in levels)
+    if any(rank["horovod_threads"] is False for rank in ranks):
+        return warning(f"{section}.threads", f"{value}, but Horovod says that its MPI has no thread support",
+                       f"Rebuild Horovod with {mpi or 'the MPI of horovod_data'}")
+    return ok(f"{section}.threads", value)  # init() refuses what is not enough
+
+
+def _delivered(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
+    wrong = [rank["wrong"] for rank in ranks if rank["wrong"]]
+    if wrong:
+        return error(f"{section}.delivery", wrong[0], "What arrives is not what was sent: don't train with this. Report it, "
+                                                      "with the output of --json")
+    return ok(f"{section}.delivery", 'batch="per_rank" and batch="global": every rank got its own, in order')
+
+
+def _lanes(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
+    shown = [f"to {lane['to']} {ranks[lane['to']]['lanes'][i]['rate'] / 1e9:.2f} GB/s ({_ways(lane)})"
+             for i, lane in enumerate(ranks[0]["lanes"])]
+    if len(shown) > 16:
+        rates = [ranks[lane["to"]]["lanes"][i]["rate"] / 1e9 for i, lane in enumerate(ranks[0]["lanes"])]
+        shown = [f"to {len(rates)} ranks {min(rates):.2f} to {max(rates):.2f} GB/s, median {statistics.median(rates):.2f}"]
+    return ok(f"{section}.lanes", f"from rank 0, one by one, batches of 4 MiB: {', '.join(shown)}" if shown else
+              "none: there is one rank")
+
+
+def _ways(lane: Mapping[str, Any]) -> str:
+    return " and ".join(way for way in ("arena", "message") if lane[way]) or "inline"
+
+
+def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
+    small, large = (min(rank["together"][size]["steps_per_second"] for rank in ranks) for size in ("small", "large"))
+    return ok(f"{section}.together", f"{small:,.0f} steps/s with 4 KiB per rank; {large:,.0f} steps/s with 4 MiB, "
+              f"{large * len(ranks) * (4 << 20) / 1e9:.2f} GB/s for all ranks")
+
+
+def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str) -> list[Finding]:
+    """Whether batches to the reader's own host went through shared memory, where they may."""
+    if payload == "message":
+        return []
+    late = [lane["to"] for lane in ranks[0]["lanes"] if lane["message"] and ranks[lane["to"]]["host"] == ranks[0]["host"]]
+    if not late:
+        return []
+    return [warning(f"{section}.shared memory", f"batches to rank {', '.join(map(str, late))} on the reader's host went as "
+                    "messages", "The line on stderr that names the arena says why: memory that is short, or a container for "
+                                "each rank, which can't share it: give all ranks of a host one network namespace and user")]
+
+
+def _bound(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
+    if ranks[0]["cores"] == 1 and ranks[0]["cores_present"] > 1:
+        return [warning(f"{section}.binding", f"the reader, rank 0, may use one of {ranks[0]['cores_present']} cores",
+                        "Its pipeline feeds the whole job: start the job with `--bind-to none`")]
+    return []
+
+
+def _yields(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
+    crowded = {rank["host"] for rank in ranks
+               if sum(other["host"] == rank["host"] for other in ranks) > rank["cores_present"]}
+    if crowded and any(rank["variables"].get("mpi_yield_when_idle") == 0 for rank in ranks if rank["host"] in crowded):
+        return [warning(f"{section}.waiting", f"more ranks than cores on {', '.join(sorted(crowded))}, and those that wait "
+                        "keep their core", "Start the job with `--mca mpi_yield_when_idle 1`: it halves times there")]
+    return []
