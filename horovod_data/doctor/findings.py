@@ -68,10 +68,11 @@ def as_text(findings: Sequence[Finding], width: int = 120) -> str:
     """The report for people: by section, each problem with its advice below; and the number of problems."""
     lines = [f"horovod_data {__version__}: doctor"]
     section = ""
-    for finding in findings:
-        head, _, name = finding.name.partition(".")
-        if head != section:
-            section = head
+    sections = list(dict.fromkeys(_section(finding) for finding in findings))
+    for finding in sorted(findings, key=lambda finding: sections.index(_section(finding))):
+        name = finding.name[len(_section(finding)) + 1:]
+        if _section(finding) != section:
+            section = _section(finding)
             lines += ["", section]
         first = f"{_MARKS[finding.level]}{name:<{_NAME_WIDTH}} "
         lines += _wrapped(finding.value, first, " " * len(first), width)
@@ -81,6 +82,10 @@ def as_text(findings: Sequence[Finding], width: int = 120) -> str:
     told = [f"{count} {level}{'s' * (count != 1)}" for count, level in zip(counts, ("error", "warning")) if count]
     lines += ["", f"Found: {', '.join(told)}." if told else "All is well."]
     return "\n".join(lines)
+
+
+def _section(finding: Finding) -> str:
+    return finding.name.partition(".")[0]
 
 
 def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:

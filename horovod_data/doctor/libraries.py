@@ -30,7 +30,7 @@ def look(environ: Mapping[str, str], start_mpi: bool = True) -> dict[str, Told]:
 
 def mpi_of(core: Told) -> Optional[str]:
     """mpi_name() of the MPI that the core was built with, or None."""
-    return launch_checks.mpi_name(core.get("core")["mpi"]) if core.get("core") else None
+    return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
 
 
 def check(looks: Mapping[str, Told]) -> list[Finding]:
@@ -66,7 +66,7 @@ def ours(core: Told) -> list[Finding]:
                           "Rebuild it against this TensorFlow and this MPI")]
         return [error(name, "its C++ core can't be tried without TensorFlow", "Mend TensorFlow first")]
     value = (f"{core.get('core_path')}, built for TensorFlow {built['tensorflow']}, C++11 ABI {built['cxx11_abi']}, and "
-             f"{launch_checks.mpi_name(built['mpi'])}")
+             f"{mpi_of(core)}")
     if built["cxx11_abi"] != core.get("tensorflow_abi"):
         return [error(name, value, "The C++ ABIs differ: rebuild horovod_data against this TensorFlow")]
     return [ok(name, value)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of the self-test's job: starts, delivers in both ways, checks what arrives, measures each lane.
 
-Run by `python -c "from horovod_data.doctor.rank import main; main()" SECONDS [FINDINGS]`, so that it imports the package
-as any program does. FINDINGS come from a doctor whose place in a job this process takes. Rank 0, which reads, says what
-all ranks have seen.
+    python -m horovod_data.doctor.rank SECONDS [FINDINGS]
+
+FINDINGS come from a doctor whose place in a job this process takes. Rank 0, which reads, says what all ranks have seen.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
+from .. import core, loader, roles
 from . import children, mpi_variables
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
 # Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
-VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info"}
+VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info",
+           "UCX_LOG_FILE": "stderr"}
 
 
 def main() -> None:
@@ -40,24 +42,22 @@ def main() -> None:
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
     """Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
-    children.say(step="import")
-    import horovod_data as hvdata
-    from horovod_data import core
-
-    hvdata.init(readers=0)
-    rank, size = hvdata.rank() or 0, hvdata.size() or 1
+    loader.load()
+    began_init = time.monotonic()
+    roles.init(readers=0)
+    rank, size = roles.rank() or 0, roles.size() or 1
     mine: dict[str, Any] = {
         "rank": rank, "findings": findings, "host": socket.gethostname(), "pid": os.getpid(), "cores": len(os.sched_getaffinity(0)),
-        "cores_present": os.cpu_count() or 1, "start_seconds": time.monotonic() - began,
+        "cores_present": os.cpu_count() or 1, "import_seconds": began_init - began, "init_seconds": time.monotonic() - began_init,
         "thread_level": core.mpi_query().thread_level.name, "horovod_threads": _horovod_threads(),
         "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
     }
     if rank == 0:
         children.say(started=True, size=size)
-    mine["wrong"] = check_delivery(hvdata, core, rank, size)
+    mine["wrong"] = check_delivery(rank, size)
     share = seconds / (size + 1)
-    mine["lanes"] = [measure_lane(hvdata, core, rank, to, share) for to in range(1, size)]
-    mine["together"] = {name: measure_together(hvdata, core, name, length, share / 2)
+    mine["lanes"] = [measure_lane(rank, to, share) for to in range(1, size)]
+    mine["together"] = {name: measure_together(name, length, share / 2)
                         for name, length in (("small", SMALL), ("large", LARGE))}
     mine["arena_bytes"] = core.stats()["payload_bytes_arena"]
     everybody: list[dict[str, Any]] = [{}] * size
@@ -66,10 +66,11 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
             everybody[other] = json.loads(one.payload)
     if rank == 0:
         children.say(ranks=everybody)
-    hvdata.shutdown()
+    roles.shutdown()
+    children.say(done=True)
 
 
-def check_delivery(hvdata: Any, core: Any, rank: int, size: int) -> str:
+def check_delivery(rank: int, size: int) -> str:
     """What arrived wrong with batch="per_rank" and "global"; empty if nothing did. Collective."""
     import tensorflow as tf
 
@@ -78,13 +79,13 @@ def check_delivery(hvdata: Any, core: Any, rank: int, size: int) -> str:
         return numbers.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
 
     got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode())
-           for x, y in hvdata.distribute_dataset(elements, batch="per_rank", name="doctor per_rank")]
+           for x, y in _distribute(elements, batch="per_rank", name="doctor per_rank")]
     wanted = [(i, True, str(i)) for i in range(rank, _STEPS * size, size)]
     wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
 
     rows = _STEPS * _ROWS * size + 3
-    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(_ROWS * size), batch="global",
-                                        remainder="partial", name="doctor global")
+    dataset = _distribute(lambda: tf.data.Dataset.range(rows).batch(_ROWS * size), batch="global", remainder="partial",
+                          name="doctor global")
     shares = core.agree(json.dumps([share.numpy().tolist() for share in dataset]).encode(), "the doctor's rows")
     by_rank: list[Any] = [[]] * size
     for one in shares:
@@ -96,10 +97,9 @@ def check_delivery(hvdata: Any, core: Any, rank: int, size: int) -> str:
     return wrong.strip()
 
 
-def measure_lane(hvdata: Any, core: Any, rank: int, to: int, seconds: float) -> dict[str, Any]:
+def measure_lane(rank: int, to: int, seconds: float) -> dict[str, Any]:
     """Batches to one rank alone. That one returns its bytes per second, the reader what it sent in which way."""
-    dataset = hvdata.distribute_dataset(lambda: _ready_made(LARGE), batch="per_rank", schedule="dynamic",
-                                        name=f"doctor lane {to}")
+    dataset = _distribute(lambda: _ready_made(LARGE), batch="per_rank", schedule="dynamic", name=f"doctor lane {to}")
     before = core.stats()
     rate = _bytes_per_second(dataset, seconds) if rank == to else None
     del dataset
@@ -108,13 +108,19 @@ def measure_lane(hvdata: Any, core: Any, rank: int, to: int, seconds: float) -> 
     return {"to": to, "rate": rate, **ways}
 
 
-def measure_together(hvdata: Any, core: Any, name: str, length: int, seconds: float) -> dict[str, float]:
+def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
     """Steps per second of all ranks, each with a batch of `length` bytes. Collective."""
-    dataset = hvdata.distribute_dataset(lambda: _ready_made(length), batch="per_rank", name=f"doctor {name}")
+    dataset = _distribute(lambda: _ready_made(length), batch="per_rank", name=f"doctor {name}")
     rate = _bytes_per_second(dataset, seconds)
     del dataset
     core.agree(b"", f"the doctor's {name} batches")
     return {"steps_per_second": rate / length}
+
+
+def _distribute(make: Callable[[], Any], **arguments: Any) -> Any:
+    from ..dataset import distribute_dataset  # here, because it imports TensorFlow, which may fail
+
+    return distribute_dataset(make, **arguments)
 
 
 def _ready_made(length: int) -> Any:
@@ -137,3 +143,7 @@ def _horovod_threads() -> Optional[bool]:
     """Whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
 _LIMIT = 90.0  # seconds for a whole job; a wait inside of it ends before that
-_RANK = f"from {__package__}.rank import main; main()"
+_RANK = f"{__package__}.rank"
 # What a launcher says when it can't start anything, and what helps.
 _REASONS = (
     (r"not enough slots", "Ask for fewer ranks with --np, or let the launcher put more ranks than cores on a host "
@@ -32,7 +32,7 @@ _REASONS = (
 
 def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ: Mapping[str, str]) -> Told:
     """Starts a job of `np` ranks that measures for `seconds`, with HOROVOD_DATA_PAYLOAD=`payload`."""
-    command = [*launcher, "-np", str(np), sys.executable, "-c", _RANK, str(seconds)]
+    command = [*launcher, "-np", str(np), sys.executable, "-m", _RANK, str(seconds)]
     return children.run(command, _LIMIT + seconds, environment.for_job(environ, payload))
 
 
@@ -42,11 +42,8 @@ def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
     Args:
       local: this process's own findings, for rank 0.
     """
-    env = environment.for_job(environ, environ.get("HOROVOD_DATA_PAYLOAD", "auto"))
-    # What the user has set for his job stands here: it is his job that is looked at.
-    env.pop("OMPI_MCA_mpi_yield_when_idle")
-    env |= {name: environ[name] for name in ("OMPI_MCA_mpi_yield_when_idle",) if name in environ}
-    command = [sys.executable, "-c", _RANK, str(seconds), local]
+    env = environment.in_job(environ, environ.get("HOROVOD_DATA_PAYLOAD", "auto"))
+    command = [sys.executable, "-m", _RANK, str(seconds), local]
     return children.run(command, _LIMIT + seconds, env, in_job=True)
 
 
@@ -94,7 +91,8 @@ def _started(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
     shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
     return ok(f"{section}.start", f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {len(hosts)} host{'s' * (len(hosts) > 1)} "
-              f"({shown}), {max(rank['start_seconds'] for rank in ranks):.1f} s for imports and init()")
+              f"({shown}); {max(rank['import_seconds'] for rank in ranks):.1f} s for imports, "
+              f"{max(rank['init_seconds'] for rank in ranks):.1f} s for init()")
 
 
 def _threads(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str]) -> Finding:

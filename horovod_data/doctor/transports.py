@@ -19,7 +19,7 @@ _SHARED_MEMORY = {"vader", "sm", "smcuda", "self"}
 
 _BTL = re.compile(r"\[[^\]\s]*:(\d+)\] mca: bml: Using (\S+) btl for send to \[\[\d+,\d+\],(\d+)\]")
 _PML = re.compile(r"\[[^\]\s]*:(\d+)\] select: component (\S+) selected")
-_UCX = re.compile(r"\[[^\]\s]*:(\d+):\d+\].* ep_cfg\[\d+\]:?(.*)")
+_UCX = re.compile(r"\[[^\]\s]*:(\d+)\s*:\d+\].* ep_cfg\[\d+\]:?(.*)")
 
 
 def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> list[Finding]:
