@@ -35,7 +35,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)")
     parser.add_argument("--launcher", default="mpirun", help="what starts the self-test, with options; it must take -np "
                                                              "(default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of measuring in each job (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
     if given.np < 1 or not 0 < given.seconds <= 600 or not given.launcher.strip():
         parser.error("--np must be 1 or more, --seconds above 0 and at most 600, and --launcher a command")
@@ -67,7 +67,7 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     environ = environment.without_launcher(os.environ) if launch_checks.find_launcher(os.environ) else os.environ
     for payload in ("arena", "message"):
         told = selftest.run(payload, given.np, given.seconds, launcher, environ)
-        found += selftest.judge(told, payload, launcher, mpi)
+        found += selftest.judge(told, payload, launcher, mpi, environ)
     return found
 
 
@@ -78,17 +78,23 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     ranks = told.get("ranks")
     if ranks is None and told.get("done") and not told.ended:
         return None
-    if ranks is None:
-        return [ok("this process.is", f"{_me(os.environ)} on {socket.gethostname()}"), *mine,
-                *environment.launched(os.environ, None), *selftest.judge(told, "auto", ["mpirun"], None)]
+    first = _rank(os.environ) == 0
+    if ranks is None and not first:  # what rank 0 has found is mostly the same
+        found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
+        return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
     looks = libraries.look(os.environ, start_mpi=False)
     mpi = libraries.mpi_of(looks["core"])
-    return [*_by_host(ranks), *libraries.check(looks), *environment.launched(os.environ, mpi),
-            *selftest.judge(told, "auto", ["mpirun"], mpi)]
+    return [*(mine if ranks is None else _by_host(ranks)), *libraries.check(looks), *environment.launched(os.environ, mpi),
+            *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ)]
+
+
+def _rank(environ: Mapping[str, str]) -> int:
+    """By what the launcher says, which need not be what MPI says."""
+    return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
 
 
 def _me(environ: Mapping[str, str]) -> str:
-    return next((f"{name}={environ[name]}" for name in _RANKS if name in environ), "a rank of a job")
+    return f"rank {_rank(environ)} on {socket.gethostname()}, by what its launcher says"
 
 
 def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:

@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,9 +34,10 @@ class Told:
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def last_words(self, lines: int = 3) -> str:
-        """The last lines of stderr: the reason, mostly."""
-        said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#")]
-        return " / ".join(said[-lines:])
+        """The last lines of stderr that are no decoration: the reason, mostly."""
+        said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
+        telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
+        return " / ".join((telling or said)[-lines:])
 
 
 def say(**record: Any) -> None:

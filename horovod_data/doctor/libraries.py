@@ -36,7 +36,7 @@ def mpi_of(core: Told) -> Optional[str]:
 def check(looks: Mapping[str, Told]) -> list[Finding]:
     """Everything that look() has seen."""
     core = looks["core"]
-    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], mpi_of(core)), *mpi4py(looks["mpi4py"]), *mpi(core),
+    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], core), *mpi4py(looks["mpi4py"]), *mpi(core),
             *one_mpi(looks)]
 
 
@@ -93,9 +93,11 @@ def mpi(core: Told) -> list[Finding]:
     return told
 
 
-def horovod(told: Told, mpi_name: Optional[str]) -> list[Finding]:
+def horovod(told: Told, core: Told) -> list[Finding]:
     """Horovod: optional; but if it is there, it must be usable and have MPI."""
     name = "software.Horovod"
+    if told.get("installed") and not core.get("tensorflow"):
+        return [warning(name, f"{told.get('version')}, can't be tried without TensorFlow", "Mend TensorFlow first")]
     if told.get("installed") is False:
         return [ok(name, "not installed: horovod_data works without it")]
     if told.get("installed") is None:
@@ -109,7 +111,7 @@ def horovod(told: Told, mpi_name: Optional[str]) -> list[Finding]:
     built = told.get("built")
     value = f"{version}, built with " + (", ".join(what for what, there in built.items() if there) or "no controller at all")
     if not built["mpi"]:
-        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_name or 'one'}: reinstall it with "
+        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: reinstall it with "
                                    "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall --no-build-isolation "
                                    "horovod`")]
     return [ok(name, value)]

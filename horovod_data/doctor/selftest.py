@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import statistics
 import sys
 from typing import Any, Mapping, Optional, Sequence
 
@@ -52,7 +51,8 @@ def default_np() -> int:
     return min(4, max(2, len(os.sched_getaffinity(0))))
 
 
-def judge(told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str]) -> list[Finding]:
+def judge(told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str],
+          environ: Mapping[str, str]) -> list[Finding]:
     """What a job with this payload ("auto": the job that the doctor itself is in) has shown."""
     section = "this job" if payload == "auto" else f"self-test, {payload}"
     failed = [record for record in told.records if "failed" in record]
@@ -68,7 +68,7 @@ def judge(told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str])
     if payload != "arena":  # MPI's transports are the same in all jobs
         found += transports.check(told.stderr, ranks, mpi)
     if payload == "auto":
-        found += [*_bound(ranks, section), *_yields(ranks, section)]
+        found += [*_bound(ranks, section), *_yields(ranks, section), *_keepalive(ranks, section, mpi, environ)]
     if told.ended:
         found.append(error(f"{section}.end", f"the job did its work, but ended {told.ended}: {told.last_words()}",
                            f"Run it by hand to see more: `{_shown(launcher)}`"))
@@ -115,9 +115,6 @@ def _delivered(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 def _lanes(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
     shown = [f"to {lane['to']} {ranks[lane['to']]['lanes'][i]['rate'] / 1e9:.2f} GB/s ({_ways(lane)})"
              for i, lane in enumerate(ranks[0]["lanes"])]
-    if len(shown) > 16:
-        rates = [ranks[lane["to"]]["lanes"][i]["rate"] / 1e9 for i, lane in enumerate(ranks[0]["lanes"])]
-        shown = [f"to {len(rates)} ranks {min(rates):.2f} to {max(rates):.2f} GB/s, median {statistics.median(rates):.2f}"]
     return ok(f"{section}.lanes", f"from rank 0, one by one, batches of 4 MiB: {', '.join(shown)}" if shown else
               "none: there is one rank")
 
@@ -157,4 +154,13 @@ def _yields(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
     if crowded and any(rank["variables"].get("mpi_yield_when_idle") == 0 for rank in ranks if rank["host"] in crowded):
         return [warning(f"{section}.waiting", f"more ranks than cores on {', '.join(sorted(crowded))}, and those that wait "
                         "keep their core", "Start the job with `--mca mpi_yield_when_idle 1`: it halves times there")]
+    return []
+
+
+def _keepalive(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str], environ: Mapping[str, str]) -> list[Finding]:
+    several = len({rank["host"] for rank in ranks}) > 1
+    if several and (mpi or "").startswith("Open MPI v4") and "OMPI_MCA_oob_tcp_keepalive_time" not in environ:
+        return [warning(f"{section}.lost hosts", "Open MPI notices after minutes that a host is lost, and the others wait",
+                        "Start the job with `--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca "
+                        "oob_tcp_keepalive_probes 3`: then it ends within seconds")]
     return []
