@@ -26,10 +26,11 @@ KNOWN = (
 )
 _OURS = "HOROVOD_DATA_"
 # What a launcher tells its processes about the job. MCA settings are Open MPI's, and people's.
-_TELLING = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-            "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
+_TELLING = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE",
+            "PMIX_RANK", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
             "SLURM_PROCID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "LSB_DJOB_HOSTFILE", "HOROVOD_RANK", "HOROVOD_SIZE")
-_LAUNCHERS_OWN = re.compile(r"OMPI_MCA_(orte|ess|pmix|prte|initial_wdir|mpi_oversubscribe|shmem_RUNTIME).*|MPIR_CVAR_CH3_INTERFACE_HOSTNAME")
+_LAUNCHERS_OWN = re.compile(r"OMPI_MCA_(orte|ess|pmix|prte|initial_wdir|mpi_oversubscribe|shmem_RUNTIME).*|"
+                            r"MPIR_CVAR_CH3_INTERFACE_HOSTNAME")
 
 
 def check(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
@@ -65,9 +66,9 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
     given = {name: environ[name] for name in sorted(environ) if name.startswith(_OURS)}
     for name in given:
         if name not in KNOWN:
-            close = difflib.get_close_matches(name, KNOWN, 1)
-            found.append(warning("environment.unknown", f"{name}={given[name]}",
-                                 f"It has no effect: there is no such variable. {f'Is {close[0]} meant?' if close else 'Unset it'}"))
+            close = difflib.get_close_matches(name[len(_OURS):], [known[len(_OURS):] for known in KNOWN], 1)
+            found.append(warning("environment.unknown", f"{name}={given[name]}", "It has no effect, for there is no such "
+                                 f"variable: {f'is {_OURS}{close[0]} meant?' if close else 'unset it'}"))
     shown = ", ".join(f"{name}={value}" for name, value in given.items() if name in KNOWN) or "none set"
     try:
         read = settings.read_settings(environ)
@@ -90,8 +91,8 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Fin
         if shutil.which("srun", path=environ.get("PATH", "")):
             return [ok("environment.mpirun", "none in PATH; srun is there")]
         return [error("environment.mpirun", "neither mpirun nor srun is in PATH",
-                      "Nothing can start a job: put the bin folder of the MPI that horovod_data was built with into PATH, or "
-                      f"load its module{f' ({mpi})' if mpi else ''}")]
+                      "Nothing can start a job: put the bin folder of the MPI that horovod_data was built with into PATH, "
+                      f"or load its module{f' ({mpi})' if mpi else ''}")]
     try:
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20,
                              env=dict(environ), check=False)
@@ -115,8 +116,8 @@ def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
                                   "Horovod and horovod_data with this one")
     built = re.findall(r"\d+\.\d+(?:\.\d+)*", mpi)
     if vendor == family == "Open MPI" and built and version and built[0].split(".")[:2] != version.split(".")[:2]:
-        return warning(name, value, f"horovod_data was built with {mpi}: with another version's mpirun processes may not find "
-                                    "each other; put that one's first in PATH")
+        return warning(name, value, f"horovod_data was built with {mpi}: with another version's mpirun processes may not "
+                                    "find each other; put that one's first in PATH")
     return ok(name, value)
 
 

@@ -25,8 +25,8 @@ def look_at_core(start_mpi: bool = False) -> None:
     except Exception as failure:
         children.say(tensorflow_error=f"{type(failure).__name__}: {failure}")
         return
-    children.say(tensorflow=str(tf.__version__), tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG), tensorflow_path=os.path.dirname(tf.__file__),
-                 step="load the C++ core")
+    children.say(tensorflow=str(tf.__version__), tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
+                 tensorflow_path=os.path.dirname(tf.__file__), step="load the C++ core")
     try:
         loader.load()
     except ImportError as failure:

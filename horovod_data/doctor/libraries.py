@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from .. import launch_checks
+from ..core import ThreadLevel
 from . import children, environment
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
+_REBUILD_HOROVOD = ("HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
+                    "--no-build-isolation horovod")
 _LIMIT = 120.0  # seconds: importing TensorFlow from a slow file system takes its time
 
 
@@ -50,7 +53,8 @@ def tensorflow(core: Told) -> list[Finding]:
     if not core.get("tensorflow"):
         return [python, error(name, f"importing it ended {core.ended}: {core.last_words()}",
                               "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor")]
-    return [python, ok(name, f"{core.get('tensorflow')}, C++11 ABI {core.get('tensorflow_abi')}, {core.get('tensorflow_path')}")]
+    version, abi, path = (core.get(what) for what in ("tensorflow", "tensorflow_abi", "tensorflow_path"))
+    return [python, ok(name, f"{version}, C++11 ABI {abi}, {path}")]
 
 
 def ours(core: Told) -> list[Finding]:
@@ -83,13 +87,14 @@ def mpi(core: Told) -> list[Finding]:
     level = core.get("thread_level")
     if level:
         try:
-            launch_checks.check_thread_level(("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE").index(level), True, str(mpi_of(core)))
+            launch_checks.check_thread_level(ThreadLevel[level], True, str(mpi_of(core)))
             told.append(ok("MPI.thread level", f"MPI_THREAD_{level}"))
         except RuntimeError as refused:
             told.append(error("MPI.thread level", *sentences(str(refused))))
     elif core.ended:
         told.append(error("MPI.start", f"MPI_Init_thread in a single process ended {core.ended}: {core.last_words()}",
-                          "MPI doesn't start here at all: look at its own message, and try `mpirun -np 1 hostname`"))
+                          "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: orted); try "
+                          "`mpirun -np 1 hostname`"))
     return told
 
 
@@ -106,14 +111,12 @@ def horovod(told: Told, core: Told) -> list[Finding]:
     if told.get("error") or not told.get("built"):
         why = told.get("error") or f"it ended {told.ended}: {told.last_words()}"
         return [error(name, f"{version}, but horovod.tensorflow can't be imported: {why}",
-                      "init() would go on without Horovod: rebuild it for this TensorFlow with `HOROVOD_WITH_TENSORFLOW=1 "
-                      "HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall --no-build-isolation horovod`")]
+                      f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`")]
     built = told.get("built")
     value = f"{version}, built with " + (", ".join(what for what, there in built.items() if there) or "no controller at all")
     if not built["mpi"]:
-        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: reinstall it with "
-                                   "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall --no-build-isolation "
-                                   "horovod`")]
+        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: "
+                                   f"`{_REBUILD_HOROVOD}`")]
     return [ok(name, value)]
 
 

@@ -24,8 +24,8 @@ def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
     """Args: cores that this process may use, cores of the machine, and the container's share of time, in cores."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
-        return warning(name, value, f"The container may use {quota:g} cores' time, but TensorFlow starts threads for {usable} "
-                                    "cores: raise its limit, or start the job with `taskset` on as many cores")
+        return warning(name, value, f"The container may use {quota:g} cores' time, but TensorFlow starts threads for "
+                                    f"{usable} cores: raise its limit, or start the job with `taskset` on as many cores")
     if usable == 1 and present > 1:
         return warning(name, value, "This process is bound to one core, and so is a pipeline on it: start the job with "
                                     "`--bind-to none`")

@@ -48,8 +48,9 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     roles.init(readers=0)
     rank, size = roles.rank() or 0, roles.size() or 1
     mine: dict[str, Any] = {
-        "rank": rank, "findings": findings, "host": socket.gethostname(), "pid": os.getpid(), "cores": len(os.sched_getaffinity(0)),
-        "cores_present": os.cpu_count() or 1, "import_seconds": began_init - began, "init_seconds": time.monotonic() - began_init,
+        "rank": rank, "findings": findings, "host": socket.gethostname(), "pid": os.getpid(),
+        "cores": len(os.sched_getaffinity(0)), "cores_present": os.cpu_count() or 1,
+        "import_seconds": began_init - began, "init_seconds": time.monotonic() - began_init,
         "thread_level": core.mpi_query().thread_level.name, "horovod_threads": _horovod_threads(),
         "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
     }
@@ -60,7 +61,6 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     mine["lanes"] = [measure_lane(rank, to, seconds / 2 / len(targets)) for to in targets]
     mine["together"] = {name: measure_together(name, length, seconds / 4)
                         for name, length in (("small", SMALL), ("large", LARGE))}
-    mine["arena_bytes"] = core.stats()["payload_bytes_arena"]
     everybody: list[dict[str, Any]] = [{}] * size
     for one in core.agree(json.dumps(mine).encode(), "the doctor's report"):
         for other in one.ranks:

@@ -157,7 +157,8 @@ def _yields(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
     return []
 
 
-def _keepalive(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str], environ: Mapping[str, str]) -> list[Finding]:
+def _keepalive(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str],
+               environ: Mapping[str, str]) -> list[Finding]:
     several = len({rank["host"] for rank in ranks}) > 1
     if several and (mpi or "").startswith("Open MPI v4") and "OMPI_MCA_oob_tcp_keepalive_time" not in environ:
         return [warning(f"{section}.lost hosts", "Open MPI notices after minutes that a host is lost, and the others wait",

@@ -55,8 +55,8 @@ def between(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) ->
     slow = [rank for rank, btls in chosen.items() if rank < len(ranks) and ranks[rank]["host"] == reader["host"]
             and not btls & _SHARED_MEMORY]
     if slow:
-        return warning(name, value, f"Messages to {_numbers(slow)} on the same host don't use MPI's shared memory: add vader "
-                                    "(Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out")
+        return warning(name, value, f"Messages to {_numbers(slow)} on the same host don't use MPI's shared memory: add "
+                                    "vader (Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out")
     return ok(name, value)
 
 

@@ -133,11 +133,11 @@ def test_nothing_keeps_up_with_a_pipeline_that_is_too_slow():
 
 sizes = st.floats(1.0, 1e10)
 some_jobs = st.builds(
-    Job, ranks=st.integers(1, 5000), batch_bytes=sizes, step_seconds=st.floats(0.0, 10.0), link_gbit=st.floats(0.01, 1000.0),
-    ranks_per_host=st.integers(1, 64), prefetch=st.integers(1, 20), pipeline_bytes_per_second=st.none() | sizes)  # fmt: skip
-some_readers = (
-    st.builds(Readers, dedicated=st.integers(0, 40), own_hosts=st.booleans()) | st.builds(Readers, per_node=st.integers(1, 8))
-)
+    Job, ranks=st.integers(1, 5000), batch_bytes=sizes, step_seconds=st.floats(0.0, 10.0),
+    link_gbit=st.floats(0.01, 1000.0), ranks_per_host=st.integers(1, 64), prefetch=st.integers(1, 20),
+    pipeline_bytes_per_second=st.none() | sizes)  # fmt: skip
+on_hosts = st.builds(Readers, per_node=st.integers(1, 8))
+some_readers = st.builds(Readers, dedicated=st.integers(0, 40), own_hosts=st.booleans()) | on_hosts
 
 
 def rate(of: Job, by: Readers) -> float:
