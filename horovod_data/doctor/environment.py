@@ -131,7 +131,7 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
 def in_job(environ: Mapping[str, str], payload: str) -> dict[str, str]:
     """An environment for a rank of the self-test: our own settings, and those of others as they are."""
     given = {name: value for name, value in environ.items() if not name.startswith(_OURS)}
-    return given | {"HOROVOD_DATA_PAYLOAD": payload, "HOROVOD_DATA_TIMEOUT": "30", "HOROVOD_DATA_STALL_SECONDS": "10",
+    return given | {"HOROVOD_DATA_PAYLOAD": payload, "HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10",
                     "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -13,7 +13,7 @@ from . import children, environment, transports
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
-_LIMIT = 90.0  # seconds for a whole job; a wait inside of it ends before that
+_LIMIT = 120.0  # seconds for a whole job; a wait inside of it ends before that
 _RANK = f"{__package__}.rank"
 # What a launcher says when it can't start anything, and what helps.
 _REASONS = (

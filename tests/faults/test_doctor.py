@@ -14,12 +14,12 @@ from ranks import launch
 import horovod_data
 from horovod_data import core
 
-pytestmark = pytest.mark.limit(240)  # it starts up to five processes that import TensorFlow, several times
+pytestmark = pytest.mark.limit(400)  # it starts up to five processes that import TensorFlow, several times
 PACKAGE = Path(horovod_data.__file__).parent
 OPEN_MPI = core.build_info()["mpi"].startswith("Open MPI")
 
 
-def doctor(tmp_path, *options, launcher=(), limit=200, **env) -> tuple[int, str, str]:
+def doctor(tmp_path, *options, launcher=(), limit=300, **env) -> tuple[int, str, str]:
     """(status, stdout, stderr) of the command."""
     ran = subprocess.run([*launcher, sys.executable, "-m", "horovod_data.doctor", *options], cwd=tmp_path, text=True,
                          capture_output=True, timeout=limit, stdin=subprocess.DEVNULL,
