@@ -64,7 +64,7 @@ def judge(told: Told, payload: str, launcher: Sequence[str], mpi: Optional[str],
     if ranks is None:
         return [_not_started(told, section, launcher)]
     found = [_started(ranks, section), _threads(ranks, section, mpi), _delivered(ranks, section), _lanes(ranks, section),
-             _together(ranks, section), *_way(ranks, section, payload)]
+             _together(ranks, section), *_way(ranks, section, payload, told.stderr)]
     if payload != "arena":  # MPI's transports are the same in all jobs
         found += transports.check(told.stderr, ranks, mpi)
     if payload == "auto":
@@ -129,16 +129,17 @@ def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
               f"{large * len(ranks) * (4 << 20) / 1e9:.2f} GB/s for all ranks")
 
 
-def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str) -> list[Finding]:
+def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: str) -> list[Finding]:
     """Whether batches to the reader's own host went through shared memory, where they may."""
     if payload == "message":
         return []
     late = [lane["to"] for lane in ranks[0]["lanes"] if lane["message"] and ranks[lane["to"]]["host"] == ranks[0]["host"]]
     if not late:
         return []
+    said = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
     return [warning(f"{section}.shared memory", f"batches to rank {', '.join(map(str, late))} on the reader's host went as "
-                    "messages", "The line on stderr that names the arena says why: memory that is short, or a container for "
-                                "each rank, which can't share it: give all ranks of a host one network namespace and user")]
+                    f"messages{f': {said}' if said else ''}", "Memory is short, or each rank is in a container of its own: "
+                    "give all ranks of a host one network namespace and one user")]
 
 
 def _bound(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
