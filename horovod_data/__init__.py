@@ -10,15 +10,17 @@
 """
 
 from . import loader as _loader
+from . import tools as _tools
+from ._version import __version__
 
-_loader.load()  # first: an ImportError of ours says more than what the modules below would run into
+if not _tools.starting_tool():
+    _loader.load()  # first: an ImportError of ours says more than what the modules below would run into
 
-from ._version import __version__  # noqa: E402
-from .core import stats  # noqa: E402
-from .dataset import distribute_dataset, distribute_datasets_from_function  # noqa: E402
-from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size  # noqa: E402
-from .scatter import scatter  # noqa: E402
-from .serving import serve  # noqa: E402
+    from .core import stats
+    from .dataset import distribute_dataset, distribute_datasets_from_function
+    from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
+    from .scatter import scatter
+    from .serving import serve
 
 __all__ = [
     "__version__",

@@ -66,6 +66,11 @@ def load() -> Library:
     return Library(ops, dll)
 
 
+def library_path() -> Path:
+    """Where the core lies, or should."""
+    return _PATH
+
+
 def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
     """The MPI libraries in this process, as real paths. More than one can't work: each has its own idea of the world.
 

@@ -2,6 +2,7 @@
 """Every code block of README.md and docs/: Python runs on 2 ranks, commands run or exist, the diff is the real one."""
 
 import difflib
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from blocks import BLOCKS, LANGUAGES, ROOT, Block, named
 from jobs import run_job
-from ranks.launch import launcher
+from ranks.launch import environment, launcher
 
 PRELUDE = (Path(__file__).with_name("prelude.py")).read_text()
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -51,6 +52,9 @@ def test_commands_exist(block: Block):
     for _, words in commands(block):
         if words[0] == "make":
             assert set(words[1:]) <= MAKE_TARGETS, words
+        elif words[0] in RUN and "-m" in words:
+            module = words[words.index("-m") + 1]
+            assert words[words.index("-m") - 1] == "python" and importlib.util.find_spec(module), module
         elif words[0] in RUN:
             script = next(word for word in words if word.endswith(".py"))
             assert (ROOT / script).is_file(), script
@@ -69,6 +73,11 @@ RUNNABLE = {line: command for block in named("bash") for line, command in zip(bl
 def test_commands_run(line, tmp_path):
     """With the Python and the mpirun under test."""
     variables, words = RUNNABLE[line]
+    if "-m" in words:  # one of our tools, itself or as a job
+        start = [] if words[0] == "python" else [*launcher(), *words[1:words.index("python")]]
+        command = [*start, sys.executable, *words[words.index("-m"):]]
+        subprocess.run(command, cwd=tmp_path, check=True, env=environment(tmp_path, 0, variables))
+        return
     if "examples/digits_keras.py" in words:
         subprocess.run([sys.executable, str(ROOT / "examples" / "digits_data.py")], cwd=tmp_path, check=True)
     if words[0] == "python":
