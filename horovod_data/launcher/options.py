@@ -84,8 +84,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
-        mpi_args=shlex.split(args.mpi_args or ""),
-        binding_args=shlex.split(args.binding_args or ""),
+        mpi_args=_words(args.mpi_args, "--mpi-args"),
+        binding_args=_words(args.binding_args, "--binding-args"),
         interfaces=interfaces,
         ssh_port=args.ssh_port or 0,
         ssh_identity_file=args.ssh_identity_file or "",
@@ -164,6 +164,14 @@ def _horovod_environ(args: argparse.Namespace) -> dict[str, str]:
 
     made: dict[str, str] = config_parser.set_env_from_args({}, args)
     return made
+
+
+def _words(text: Optional[str], option: str) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise LaunchError(explain(f"{option}={text!r} can't be taken apart into words ({error})",
+                                  f"Quote it as for a shell, as in {option}='--mca btl_tcp_links 2'")) from error
 
 
 def _number_in(environ: Mapping[str, str], name: str) -> Optional[int]:

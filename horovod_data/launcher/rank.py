@@ -102,14 +102,15 @@ def _run(words: list[str]) -> None:
                 del sys.path[0]  # what runs a folder or an archive puts it there
             runpy.run_path(words[0], run_name="__main__")
             return
-        with io.open_code(os.path.abspath(words[0])) as file:
-            code = compile(file.read(), words[0], "exec")
+        path = os.path.abspath(words[0])
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec")
     if not safe_path:
         sys.path[0] = first
     main_module = types.ModuleType("__main__")  # which stays: threads and exit handlers may look for it later
     main_module.__dict__.update(__builtins__=builtins, __spec__=None)
     if words[0] != "-c":
-        main_module.__file__ = words[0]
+        main_module.__file__ = path
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)
 
