@@ -50,7 +50,7 @@ class Command:
 
     def __str__(self) -> str:
         """As a shell takes it."""
-        return shlex.join([f"{name}={value}" for name, value in self.environ.items()] + self.words)
+        return " ".join([f"{name}={shlex.quote(value)}" for name, value in self.environ.items()] + [shlex.join(self.words)])
 
 
 def exportable(environ: Mapping[str, str]) -> list[str]:
