@@ -81,7 +81,7 @@ def make_plan(request: Request, hosts: Sequence[Host]) -> Plan:
             f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
             f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
             "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot"))
-    trainers = []
+    trainers: list[Group] = []
     for host in hosts:
         here = min(host.slots, np - sum(group.processes for group in trainers))
         if here:
