@@ -4,6 +4,7 @@ MPI's daemon under another host name on this machine. (tests/cluster has hosts w
 
 import os
 import subprocess
+import sys
 
 import pytest
 from launched import run_launcher
@@ -20,16 +21,22 @@ pytestmark = [pytest.mark.limit(90), pytest.mark.skipif(not may_rename, reason="
 
 
 @pytest.fixture
-def place(tmp_path):
-    """Runs the launcher with words of options; the sorted lines `RANK HOST devices=... VARIABLES` of the ranks."""
+def by_name(tmp_path):
+    """The variables that have both MPIs start their daemons on hosts that are there by name alone."""
     agent = tmp_path / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o755)
+    return {"OMPI_MCA_plm_rsh_agent": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
+            "OMPI_MCA_mpi_yield_when_idle": "1"}  # the hosts share the cores of this one
+
+
+@pytest.fixture
+def place(by_name):
+    """Runs the launcher with words of options; the sorted lines `RANK HOST devices=... VARIABLES` of the ranks."""
 
     def place(*words: str, **env: str) -> list[str]:
-        env = {"OMPI_MCA_plm_rsh_agent": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
-               "CUDA_VISIBLE_DEVICES": "3", "TOKEN": "of the launcher", **env}
-        job = run_launcher(*words, "--mpi-args=", "sh", "-c", SHOW, env=env, timeout=60)
+        env = {**by_name, "CUDA_VISIBLE_DEVICES": "3", "TOKEN": "of the launcher", **env}
+        job = run_launcher(*words, "sh", "-c", SHOW, env=env, timeout=60)
         assert job.returncode == 0, job.output
         place.output = job.output
         return [" ".join(line.split()) for line in sorted(job.lines("RUNS"), key=lambda line: int(line.split()[0]))]
@@ -70,3 +77,26 @@ def test_a_host_file_that_the_mpi_knows_too(place, tmp_path):
 def test_ssh_port(place):
     place("-H", "ha:1,hb:1", "-p", "2222", "-i", "/my/key")
     assert "WITH -p 2222" in place.output and "WITH -i /my/key" in place.output
+
+
+TRAINS = """
+import os, socket
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(6), batch="per_rank")
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+if not hvdata.is_trainer():
+    say("READS", socket.gethostname())
+hvdata.serve()
+say("GOT", socket.gethostname(), sorted(int(x) for x in dataset))
+"""
+
+
+def test_a_job_over_hosts(by_name, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINS)
+    job = run_launcher("-H", "ha:2,hb:1", "--readers", "1", "--reader-hosts", "hc", sys.executable, str(tmp_path / "train.py"),
+                       env=by_name, timeout=80)
+    assert job.returncode == 0, job.output
+    assert job.lines("READS") == ["hc"] and job.lines("GOT") == ["ha [0, 3]", "ha [1, 4]", "hb [2, 5]"], job.output
