@@ -37,7 +37,7 @@ class Library(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
-    """Loads the core. Called by `import horovod_data`; needs no MPI launch and starts nothing.
+    """Loads the core. Called when a name of horovod_data is first used; needs no MPI launch and starts nothing.
 
     Raises:
       ImportError: it is not built, was built for another TensorFlow, or a library that it needs is missing. Says which,

@@ -18,6 +18,7 @@ KNOWN = (
     "HOROVOD_DATA_ARENA_MB",
     "HOROVOD_DATA_CHECK_REPLAY",
     "HOROVOD_DATA_DEBUG",
+    "HOROVOD_DATA_EMBEDDED",
     "HOROVOD_DATA_PAYLOAD",
     "HOROVOD_DATA_READERS",
     "HOROVOD_DATA_READERS_PER_NODE",
@@ -76,7 +77,8 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
         what, to_do = sentences(str(refused))
         found.append(error("environment.horovod_data's", what, to_do or "Mend the variable, or unset it"))
     else:
-        meaning = (f"readers {read.readers_per_node} on each host" if read.readers_per_node is not None else
+        meaning = ("the first trainer of every host reads for its host" if read.embedded else
+                   "a dedicated reader on every host" if read.readers_per_node is not None else
                    f"dedicated readers: {read.readers}" if read.readers else "rank 0 reads")
         found.append(ok("environment.horovod_data's", f"{shown}: {meaning}, payload {read.payload}, arena of "
                         f"{read.arena_bytes / 2**20:,.0f} MiB at most, stall lines after {read.stall_seconds:g} s, "

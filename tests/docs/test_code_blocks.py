@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from blocks import BLOCKS, LANGUAGES, ROOT, Block, named
 from jobs import run_job
+from launched import run_launcher
 from ranks.launch import environment, launcher
 
 PRELUDE = (Path(__file__).with_name("prelude.py")).read_text()
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-RUN = {"python", "mpirun", "horovodrun"}
+RUN = {"python", "mpirun", "horovodrun", "horovod-data-run"}
 
 
 def test_every_block_says_what_it_is():
@@ -58,6 +59,8 @@ def test_commands_exist(block: Block):
         elif words[0] in RUN:
             script = next(word for word in words if word.endswith(".py"))
             assert (ROOT / script).is_file(), script
+        elif words[0] == "sbatch":  # tests/slurm has a Slurm, and runs the same scripts
+            assert all((ROOT / word).is_file() for word in (words[1], words[-1])), words
         else:
             assert words == ["pip", "install", "--no-build-isolation", "."]
 
@@ -82,6 +85,14 @@ def test_commands_run(line, tmp_path):
         subprocess.run([sys.executable, str(ROOT / "examples" / "digits_data.py")], cwd=tmp_path, check=True)
     if words[0] == "python":
         subprocess.run([sys.executable, str(ROOT / words[1]), *words[2:]], cwd=tmp_path, check=True)
+        return
+    if words[0] == "horovod-data-run":
+        (tmp_path / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
+        elsewhere = {"-H", "--hostfile"} & set(words)  # where no such hosts are, the command must do for a dry run
+        at = words.index("python")
+        job = run_launcher(*words[1:at], *["--dry-run"] * bool(elsewhere), sys.executable, str(ROOT / words[at + 1]),
+                           *words[at + 2:], env=variables, cwd=tmp_path, timeout=200)
+        assert job.returncode == 0, job.output
         return
     launch, option, processes, python, script = words
     assert (option, python) == ("-np", "python")
