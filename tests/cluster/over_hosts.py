@@ -18,7 +18,7 @@ from ranks import launch
 
 # A host that is lost is noticed within seconds, not minutes.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
-             "OMPI_MCA_oob_tcp_keepalive_probes": "3"}  # fmt: skip
+             "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
 
 
 class JobOverHosts(launch.RunningJob):
