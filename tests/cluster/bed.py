@@ -225,12 +225,12 @@ class Bed:
 
     def processes(self, host: Optional[int] = None) -> list[int]:
         """What runs on the hosts, or on one of them: the processes' numbers here."""
+        wanted = {"pid": self._switch} if host is None else {"pid": self._switch, "net": self._pids[host]}
         found = []
-        kind, like = ("pid", self._switch) if host is None else ("net", self._pids[host])
-        for entry in os.listdir("/proc"):
+        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and os.path.samefile(f"/proc/{entry}/ns/{kind}", f"/proc/{like}/ns/{kind}"):
-                    found.append(int(entry))
+                if all(os.path.samefile(f"/proc/{pid}/ns/{kind}", f"/proc/{like}/ns/{kind}") for kind, like in wanted.items()):
+                    found.append(pid)
         return [pid for pid in found if pid not in (self._switch, *self._pids) and _runs(pid)]
 
     def named(self, name: str, host: int) -> int:
