@@ -24,7 +24,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -241,11 +240,6 @@ class Bed:
     def root(self, host: int) -> Path:
         """The files of the host, as seen from here."""
         return Path(f"/proc/{self._pids[host]}/root")
-
-    def kill_all(self) -> None:
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     # ---- Lines.
 

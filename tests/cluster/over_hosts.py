@@ -16,7 +16,8 @@ from bed import Bed
 from jobs import Job, start_job
 from ranks import launch
 
-# A host that is lost is noticed within seconds, not minutes.
+# A lost host is noticed within 7 s, while one that is silent for 4 s may go on: its daemon is asked every second, and
+# five times for an answer. (With three questions all of them are lost in 3 s of silence.)
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
              "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
 
@@ -51,8 +52,8 @@ def start_over(
 ) -> Iterator[Job]:  # fmt: skip
     """A job of len(places) processes, of which the last `readers` read: see jobs.start_job."""
     running = functools.partial(JobOverHosts, bed=bed, places=places, np=np)
-    with start_job(script, len(places) - readers, *args, readers=readers, env={**KEEPALIVE, **(env or {})},
-                   launcher=launcher, running=running) as job:  # fmt: skip
+    with start_job(script, len(places) - readers, *args, readers=readers, launcher=launcher, running=running,
+                   env={**({} if launcher else KEEPALIVE), **(env or {})}) as job:  # fmt: skip
         yield job
         assert_nothing_left(bed)
 

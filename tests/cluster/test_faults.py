@@ -1,48 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on bad days. The last process, on host 1, reads; all others train, two on each host."""
+"""Two hosts on bad days."""
 
 import time
 
 import pytest
 from bed import Bed
-from over_hosts import assert_nothing_left, kill, start_over
-
-PLACES = [0, 0, 1, 1, 1]
-TRAINERS, READER = [0, 1, 2, 3], 4
-
-# Epochs of batches of 256 KiB per rank that all hold their number in the epoch, until the reader finds the file.
-SCRIPT = """
-import os, sys, time
-import numpy as np
-import tensorflow as tf
-import horovod_data as hvdata
-
-directory, slow_rank, slow_seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-hvdata.init()
-read = 0
-
-def until_stopped():
-    global read
-    read += 1
-    number = 0
-    while not os.path.exists(f"{directory}/stop{read}"):
-        yield np.full([1 << 16], number, np.float32)
-        number += 1
-
-ds = hvdata.distribute_dataset(
-    lambda: tf.data.Dataset.from_generator(until_stopped, output_signature=tf.TensorSpec([1 << 16], tf.float32)),
-    batch="per_rank", name="train", prefetch=2)
-hvdata.serve()
-rank, size = hvdata.rank(), hvdata.size()
-for epoch in 1, 2:
-    step = 0
-    for x in ds:
-        assert (x.numpy() == step * size + rank).all(), (step, x)
-        step += 1
-        print(f"epoch {epoch} step {step}.", flush=True)
-        time.sleep(slow_seconds if rank == slow_rank and epoch == 2 else 0.02)
-    print(f"epoch {epoch} ends after {step} steps.", flush=True)
-"""
+from endless import READER, TRAINERS, all_ended_alike, cut_for_good, cut_for_three_seconds, memory, start, steps, wait_for
+from over_hosts import assert_nothing_left, kill
 
 
 @pytest.fixture
@@ -51,54 +15,16 @@ def two_hosts():
         yield bed
 
 
-def steps(job, rank):
-    """How far a trainer has come, in all its epochs."""
-    return job.stdout[rank].count("step")
-
-
-def start(bed, directory, slow_rank=-1, slow_seconds=0.0):
-    return start_over(bed, SCRIPT, PLACES, str(directory), str(slow_rank), str(slow_seconds), readers=1)
-
-
-def wait_for(job, text):
-    for rank in TRAINERS:
-        job.wait_for(text, rank)
-
-
-def all_ended_alike(job, epoch):
-    """Every trainer ended the epoch, after the same step. (That each step brought what it should, the ranks have seen.)"""
-    ends = {line for rank in TRAINERS for line in job.stdout[rank].splitlines() if f"epoch {epoch} ends" in line}
-    assert len(ends) == 1, ends
-
-
 @pytest.mark.limit(120)
 def test_a_host_that_is_cut_off_for_good(two_hosts, tmp_path):
-    """The launcher is on host 0, so host 1 learns it by itself."""
     with start(two_hosts, tmp_path) as job:
-        wait_for(job, "epoch 1 step 10.")
-        two_hosts.cut(1)
-        began = time.monotonic()
-        assert job.finish(30) != 0, job.describe()
-        seconds = time.monotonic() - began
-        assert_nothing_left(two_hosts, began + 10 - time.monotonic())
-    assert seconds < 10, seconds
-    assert two_hosts.names[1] in job.log
+        cut_for_good(job, two_hosts)
 
 
 @pytest.mark.limit(120)
 def test_a_host_that_is_cut_off_for_three_seconds(two_hosts, tmp_path):
     with start(two_hosts, tmp_path) as job:
-        wait_for(job, "epoch 1 step 10.")
-        two_hosts.cut(1)
-        time.sleep(3)
-        before = [steps(job, rank) for rank in TRAINERS]
-        two_hosts.reconnect(1)
-        for rank in TRAINERS:
-            job.wait_for(f"epoch 1 step {before[rank] + 20}.", rank)
-        for epoch in 1, 2:
-            (tmp_path / f"stop{epoch}").touch()
-        assert job.finish(60) == 0, job.describe()
-        all_ended_alike(job, 1)
+        cut_for_three_seconds(job, two_hosts, tmp_path)
 
 
 @pytest.mark.limit(120)
@@ -129,12 +55,6 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         assert job.finish(60) == 0, job.describe()
         all_ended_alike(job, 1)
         all_ended_alike(job, 2)
-
-
-def memory(pid):
-    """Bytes of its own and of shared memory that the process uses."""
-    with open(f"/proc/{pid}/status") as status:
-        return 1024 * sum(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
 @pytest.mark.limit(120)
