@@ -132,26 +132,29 @@ def check_delivery(job: Job, layout: Layout) -> None:
     def batches(rows: int, size: int) -> list[Any]:
         return [np.arange(at, min(at + size, rows)) for at in range(0, rows, size)]
 
-    def wanted(elements: Sequence[Any], reading: list[int], n: int, batch: str, remainder: str = "drop") -> list[list[Any]]:
-        """What each of the n trainers of one group is given."""
-        mine = [elements[readers.index(reader) :: len(readers)] for reader in reading]
-        return [[step.tolist() for step in steps] for steps in deliver_from_readers(mine, n, batch, remainder)]
+    def wanted(elements: Sequence[Any], batch: str, remainder: str = "drop") -> dict[int, list[Any]]:
+        """What each trainer is given, by its process."""
+        steps = {}
+        for reading, training in groups:
+            mine = [elements[readers.index(reader) :: len(readers)] for reader in reading]
+            steps.update(zip(training, deliver_from_readers(mine, len(training), batch, remainder)))
+        # Hosts that have readers of their own end on one step: the first's last, or the last's, with nothing for the others.
+        last = (min if remainder == "drop" else max)(map(len, steps.values()))
+        return {process: [step.tolist() for step in own[:last]] + [[]] * (last - len(own)) for process, own in steps.items()}
 
-    for reading, training in groups:
-        n = len(training)
-        rows = wanted(batches(ROWS, 12), reading, n, "global", "partial")
-        texts = wanted(batches(TEXTS, 9), reading, n, "global")
-        each = wanted(np.arange(4 * layout.trainers * len(readers)), reading, n, "per_rank")
-        large = wanted(np.arange(STEPS * layout.trainers) % 256, reading, n, "per_rank")
-        for place, process in enumerate(training):
-            *epochs, last, _ = told(job, process)
-            assert len(epochs) == EPOCHS
-            for epoch in epochs:
-                assert (epoch["rank"], epoch["size"]) == (trainers.index(process), layout.trainers)
-                assert epoch["rows"] == rows[place]
-                assert epoch["each"] == each[place]
-                assert epoch["texts"] == [[step, [str(n) for n in step]] for step in texts[place]]
-            assert last["large"] == [[LARGE, value, value] for value in large[place]]
+    rows = wanted(batches(ROWS, 12), "global", "partial")
+    texts = wanted(batches(TEXTS, 9), "global")
+    each = wanted(np.arange(4 * layout.trainers * len(readers)), "per_rank")
+    large = wanted(np.arange(STEPS * layout.trainers) % 256, "per_rank")
+    for number, process in enumerate(trainers):
+        *epochs, last, _ = told(job, process)
+        assert len(epochs) == EPOCHS
+        for epoch in epochs:
+            assert (epoch["rank"], epoch["size"]) == (number, layout.trainers)
+            assert epoch["rows"] == rows[process]
+            assert epoch["each"] == each[process]
+            assert epoch["texts"] == [[step, [str(n) for n in step]] for step in texts[process]]
+        assert last["large"] == [[LARGE, value, value] for value in large[process]]
     for epoch in range(EPOCHS):
         assert is_dynamic_delivery(range(LOOSE), [told(job, process)[epoch]["loose"] for process in trainers])
 
