@@ -234,7 +234,7 @@ class Bed:
 
     def named(self, name: str, host: int) -> int:
         """The one process of this program's name on the host."""
-        (pid,) = (pid for pid in self.processes(host) if Path(f"/proc/{pid}/comm").read_text().strip() == name)
+        (pid,) = (pid for pid in self.processes(host) if os.path.basename(_command(pid)) == name)
         return pid
 
     def root(self, host: int) -> Path:
@@ -281,6 +281,13 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _command(pid: int) -> str:
+    """The program's name or path; empty if it has just ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    return ""
 
 
 def _end(first: subprocess.Popen[str]) -> None:

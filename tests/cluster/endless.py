@@ -53,9 +53,9 @@ def start(bed, directory, slow_rank=-1, slow_seconds=0.0, **how):
     return start_over(bed, SCRIPT, PLACES, str(directory), str(slow_rank), str(slow_seconds), **{"readers": 1, **how})
 
 
-def wait_for(job, text):
+def wait_for(job, text, timeout=90):
     for rank in TRAINERS:
-        job.wait_for(text, rank)
+        job.wait_for(text, rank, timeout)
 
 
 def all_ended_alike(job, epoch):

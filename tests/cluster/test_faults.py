@@ -47,10 +47,10 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         held = {rank: memory(job.pid(rank)) for rank in (0, 1, READER)}
         wait_for(job, "epoch 2 step 24.")  # those who don't sleep would have come further
         came = [job.stdout[rank].count("epoch 2 step") for rank in TRAINERS]
-        assert max(came) <= min(came) + 2 + 1, came
+        assert max(came) <= min(came) + 2 + 2, came  # prefetch, and what was taken while we counted
         for rank, before in held.items():
             grown = memory(job.pid(rank)) - before
-            assert grown < 8 * batch, f"process {rank}: {grown / 2**20:.1f} MiB more"
+            assert grown < 32 << 20, f"process {rank}: {grown >> 20} MiB more"  # the generator can give that in half a second
         (tmp_path / "stop2").touch()
         assert job.finish(60) == 0, job.describe()
         all_ended_alike(job, 1)
