@@ -164,5 +164,5 @@ def _keepalive(ranks: Sequence[dict[str, Any]], section: str, mpi: Optional[str]
     if several and (mpi or "").startswith("Open MPI v4") and "OMPI_MCA_oob_tcp_keepalive_time" not in environ:
         return [warning(f"{section}.lost hosts", "Open MPI notices after minutes that a host is lost, and the others wait",
                         "Start the job with `--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca "
-                        "oob_tcp_keepalive_probes 3`: then it ends within seconds")]
+                        "oob_tcp_keepalive_probes 5`: then it ends within seconds")]
     return []

@@ -12,7 +12,7 @@ from .plan import Group, Plan
 # As horovodrun has it: the byte transfer over TCP and shared memory that works everywhere.
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
 # Open MPI's daemons notice a lost host after 8 minutes; with these after 6 to 8 seconds, and mpirun ends the job.
-_KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "3"}
+_KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
 # A rank that waits gives its core to the rank that it waits for.
 _YIELD = {"mpi_yield_when_idle": "1"}
 # From this many hosts on the tree by which mpirun starts its daemons breaks on some systems, as horovodrun says.

@@ -41,7 +41,7 @@ def mpiexec(extras=Extras(), request=Request(None, readers=1), hosts=TWO) -> str
 def test_open_mpi():
     assert mpirun(request=Request(None, readers=1, reader_hosts=("c",))) == (
         "mpirun --bind-to none --map-by slot:OVERSUBSCRIBE --mca pml ob1 --mca btl '^openib' "
-        "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3 "
+        "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 5 "
         "-np 4 -host a:2,b:2 -x HOROVOD_DATA_READERS=1 train : "
         "-np 1 -host c:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= train")
 
