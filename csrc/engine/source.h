@@ -202,7 +202,9 @@ class Source {
   std::unique_ptr<Lanes> lanes_;
   std::function<void()> cancel_;
   std::deque<SaveRequest> saves_;
+  std::deque<SaveRequest> early_saves_;  // of the next epoch
   std::vector<std::pair<int, wire::Header>> later_;  // with the member
+  bool filled_ = false;                     // there are shares for steps that we don't have
   bool input_over_ = false;                 // Finish has been called
   std::unique_ptr<Step> in_hand_;           // pulled before there was room for it
   std::vector<Left> left_;

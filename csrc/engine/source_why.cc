@@ -37,16 +37,6 @@ void Source::SayStalledLocked(int trainer, const Header& because) {
       std::to_string(because.step) + "] " + world_->AudienceName(trainer) + " waits for this step: " + because.text);
 }
 
-// Reader 0 has said who keeps the others waiting.
-void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
-  Header h = MakeHeader(Kind::kBecause);
-  h.step = step;
-  h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
-           ", which has not";
-  SayStalledLocked(trainer, h);
-  send_(Member(trainer), std::move(h), nullptr);
-}
-
 std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
   (void)step;
   const std::string me = Me();

@@ -42,8 +42,9 @@ class Dealer {
       bool end = false;
       const absl::Status status = DealOne(&end);
       if (!status.ok() || end) {
-        const absl::Status filled = status.ok() && source_->fills() ? MakeFillers() : status;
-        source_->Finish(ToOutcome(filled));
+        const bool goes_on = source_->fills() && (status.ok() || source_->config().on_error_continue);
+        const absl::Status filled = goes_on ? MakeFillers() : absl::OkStatus();
+        source_->Finish(ToOutcome(status.ok() ? filled : status));
         break;
       }
     }

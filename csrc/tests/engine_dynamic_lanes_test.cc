@@ -210,10 +210,10 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   std::vector<int> seen(elements, 0);
   LaneOutput output;
   const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
-  output.data = [&](int t, uint64_t, uint64_t, const Share& share) {
+  output.data = [&](int t, uint64_t, uint64_t, uint64_t, const Share& share) {
     at(t).in.push_back({Message::kData, TokenOf(share.bundle).element, 0});
   };
-  output.end = [&](int t, uint64_t step, const Outcome&) { at(t).in.push_back({Message::kEnd, step, 0}); };
+  output.end = [&](int t, uint64_t step, uint64_t, const Outcome&) { at(t).in.push_back({Message::kEnd, step, 0}); };
   output.recall = [&](int t) { at(t).in.push_back({Message::kRecall, 0, 0}); };
   std::vector<int> told(elements, 0);
   output.taken = [&](int, uint64_t element) { ++told[element]; };

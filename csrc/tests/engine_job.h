@@ -21,25 +21,26 @@
 #include <utility>
 #include <vector>
 
+#include "engine/in_step.h"
 #include "engine/sink.h"
 #include "engine/source.h"
-#include "engine_lanes_recorder.h"
+#include "engine_job_dealer.h"
 
 namespace hvdata {
 
-// `readers` readers that train too, or `dedicated` readers in front of the trainers.
-inline World MakeWorld(int self, int trainers, int readers, bool dedicated) {
+// `readers` readers that train too, or `dedicated` readers in front of the trainers. `grouped`: each reader has trainers of
+// its own, the next ones in order, of which it is the first where it trains.
+inline World MakeWorld(int self, int trainers, int readers, bool dedicated, bool grouped = false) {
   std::vector<Member> members;
-  for (int r = 0; dedicated && r < readers; ++r) members.push_back({"host" + std::to_string(r), 0, 0, r, -1});
+  for (int r = 0; dedicated && r < readers; ++r) {
+    members.push_back({"host" + std::to_string(r), 0, 0, r, -1, grouped ? r : 0});
+  }
   for (int t = 0; t < trainers; ++t) {
-    members.push_back({"node" + std::to_string(t), 0, 0, !dedicated && t < readers ? t : -1, t});
+    const int group = grouped ? t * readers / trainers : 0;
+    const bool first = grouped ? t == (group * trainers + readers - 1) / readers : t < readers;
+    members.push_back({"node" + std::to_string(t), 0, 0, !dedicated && first ? (grouped ? group : t) : -1, t, group});
   }
   return World::Of(self, std::move(members));
-}
-
-// The number that a test's pipeline gives the k-th element of a reader's epoch.
-inline uint64_t Number(uint64_t epoch, int reader, uint64_t k) {
-  return epoch * 1000000 + static_cast<uint64_t>(reader) * 10000 + k;
 }
 
 class Job {
@@ -48,14 +49,17 @@ class Job {
     int trainers = 2;
     int readers = 1;
     bool dedicated = false;
+    bool grouped = false;
+    plan::Batch batch = plan::Batch::kGlobal;
+    plan::Remainder remainder = plan::Remainder::kDrop;
+    bool has_fillers = true;
+    bool on_error_continue = false;
     plan::Schedule schedule = plan::Schedule::kStatic;
     int prefetch = 2;
     unsigned seed = 0;
     double stall = 15, timeout = 20;
   };
-  // Element k of an epoch of a reader: OK, or *end, or an error. `cancelled`: nobody needs it any more.
-  using Pipeline =
-      std::function<Outcome(int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end)>;
+  using Pipeline = JobDealer::Pipeline;
 
   // A pipeline of `length` elements in every epoch of every reader.
   static Pipeline Elements(uint64_t length) {
@@ -72,23 +76,31 @@ class Job {
     config.name = "train";
     config.schedule = options.schedule;
     config.prefetch = options.prefetch;
+    config.batch = options.batch;
+    config.remainder = options.remainder;
+    config.on_error_continue = options.on_error_continue;
     for (int m = 0; m < count; ++m) {
       nodes_.push_back(std::make_unique<Node>());
-      nodes_.back()->world = MakeWorld(m, options.trainers, options.readers, options.dedicated);
+      nodes_.back()->world = MakeWorld(m, options.trainers, options.readers, options.dedicated, options.grouped);
     }
     for (int m = 0; m < count; ++m) {
       Node& node = *nodes_[static_cast<size_t>(m)];
       if (node.world.me().trains()) {
         const auto send = [this, m, &node](int reader, wire::Header h) {
-          Send(m, node.world.readers[static_cast<size_t>(reader)], std::move(h), nullptr);
+          Send(m, node.world.sources[static_cast<size_t>(reader)], std::move(h), nullptr);
         };
         node.sink = std::make_unique<Sink>(config, &node.world, options.stall, options.timeout, send);
       }
       if (node.world.me().reads()) {
-        const auto send = [this, m, &node](int trainer, wire::Header h, const Share* share) {
-          Send(m, node.world.trainers[static_cast<size_t>(trainer)], std::move(h), share ? share->bundle : nullptr);
+        const auto send = [this, m](int member, wire::Header h, const Share* share) {
+          Send(m, member, std::move(h), share ? share->bundle : nullptr);
         };
         node.source = std::make_unique<Source>(config, &node.world, send);
+      }
+      if (node.world.me().reader == 0) {
+        node.in_step = std::make_unique<InStep>(&node.world, [this, m, &node](int reader, wire::Header h) {
+          Send(m, node.world.readers[static_cast<size_t>(reader)], std::move(h), nullptr);
+        });
       }
     }
     for (int m = 0; m < count; ++m) {
@@ -119,7 +131,7 @@ class Job {
   void Leave(int trainer) {
     Node& node = NodeOf(trainer);
     if (node.left.exchange(true)) return;
-    for (int reader : node.world.readers) {
+    for (int reader : node.world.sources) {
       wire::Header h;
       h.kind = wire::Kind::kRelease;
       Send(node.world.self, reader, h, nullptr);
@@ -142,6 +154,7 @@ class Job {
     World world;
     std::unique_ptr<Sink> sink;
     std::unique_ptr<Source> source;
+    std::unique_ptr<InStep> in_step;  // on reader 0
     std::thread network, dealer;
     std::atomic<bool> left{false};
     std::mutex mu;
@@ -185,71 +198,34 @@ class Job {
 
   void Dispatch(int to, int from, const wire::Header& h, BundlePtr bundle) {
     Node& node = *nodes_[static_cast<size_t>(to)];
-    const Member& sender = node.world.members[static_cast<size_t>(from)];
-    const int trainer = sender.trainer, reader = sender.reader;
+    const int trainer = node.world.AudienceLane(from), reader = node.world.SourceLane(from);
     const auto limit = static_cast<uint64_t>(h.a);
     switch (h.kind) {
       case wire::Kind::kOpen: return node.source->OnOpen(trainer, h.epoch, limit);
       case wire::Kind::kTaken: return node.source->OnTaken(trainer, h.epoch, h.step, limit);
       case wire::Kind::kRecalled: return node.source->OnRecalled(trainer, h.epoch, h.step, limit);
-      case wire::Kind::kClose: return node.source->OnClose(trainer, h.epoch, h.step);
+      case wire::Kind::kClose: return node.source->OnClose(trainer, h.epoch, h.step, h.a);
+      case wire::Kind::kClaim: return node.source->OnClaim(trainer, h.epoch, h.step, h.a, h.b != 0);
       case wire::Kind::kRelease: return node.source->OnGone(trainer);
       case wire::Kind::kWhy: return node.source->OnWhy(trainer, h.epoch, h.step);
       case wire::Kind::kSave: return node.source->OnSave(trainer, h.epoch, h.step, h.a);
-      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, {h.text, h.step, static_cast<uint64_t>(h.b)}, h.a);
+      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, Source::Handed::From(h), h.a);
       case wire::Kind::kData: return node.sink->OnData(reader, h, std::move(bundle));
       case wire::Kind::kEnd: return node.sink->OnEnd(reader, h);
       case wire::Kind::kRecall: return node.sink->OnRecall(reader, h);
       case wire::Kind::kBecause: return node.sink->OnBecause(h);
       case wire::Kind::kState: return node.sink->OnState(h);
+      case wire::Kind::kReady:
+        return node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
+      case wire::Kind::kGo: return node.source->OnGo(h);
       default: FAIL() << "nobody sends " << static_cast<int>(h.kind);
     }
   }
 
-  // The dealer of ops/deal.cc with numbers for tensors. A saved state is the number of elements pulled.
   void RunDealer(Node* node) {
-    Source& source = *node->source;
-    const int reader = node->world.me().reader;
-    const int shares = options_.schedule == plan::Schedule::kStatic ? options_.trainers : 0;
-    for (int64_t next = 0; (next = source.WaitEpoch(std::chrono::milliseconds(50))) >= 0;) {
+    for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50))) >= 0;) {
       if (next == 0) continue;
-      const auto epoch = static_cast<uint64_t>(next);
-      const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-      const auto handed = source.Begin(epoch, [cancelled] { *cancelled = true; });
-      uint64_t k = 0;
-      std::vector<uint64_t> positions;
-      if (!handed.empty()) {
-        positions.assign(static_cast<size_t>(options_.trainers), handed.begin()->second.position);
-        for (const auto& [trainer, hand] : handed) positions[static_cast<size_t>(trainer)] = hand.position;
-        k = *std::min_element(positions.begin(), positions.end());
-      }
-      source.Start(positions);
-      if (k == kAllBehind) source.Finish({});
-      const auto answer = [&] {
-        for (const auto& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, std::to_string(k));
-      };
-      for (;;) {
-        const Source::Wish wish = source.Await();
-        if (wish == Source::Wish::kStop) break;
-        if (wish == Source::Wish::kSave) {
-          answer();
-          continue;
-        }
-        bool end = false;
-        Outcome outcome = pipeline_(reader, epoch, k, *cancelled, &end);
-        if (!outcome.ok() || end) {
-          source.Finish(std::move(outcome));
-          break;
-        }
-        Step step = MakeStep(k, shares);
-        for (auto& share : step.shares) {  // the token also says whose and of which epoch it is
-          share = MakeToken(Number(epoch, reader, k), TokenOf(share->bundle).trainer);
-        }
-        source.Deal(std::move(step));
-        ++k;
-      }
-      while (source.Linger() == Source::Wish::kSave) answer();
-      source.End();
+      JobDealer(node->source.get(), &pipeline_, options_.has_fillers).RunEpoch(static_cast<uint64_t>(next));
     }
   }
 

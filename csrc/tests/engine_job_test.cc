@@ -102,6 +102,7 @@ TEST_P(AnyJob, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
     EXPECT_EQ(first.outcome.code, 15);
     EXPECT_EQ(first.outcome.message, "[reader " + std::to_string(culprit) + " on " + host +
                                          ", channel train, epoch 1, step " + std::to_string(failing) +
+                                         (readers > 1 ? " of its own" : "") +
                                          "] record 7 is corrupt");
     EXPECT_EQ(first.numbers.size(), failing * readers + readers - 1);
     Iteration second(&job, t);
@@ -192,7 +193,9 @@ TEST_P(AnyJob, SaveAndRestoreContinueTheOrder) {
       EXPECT_TRUE(iteration.Take(3 + ahead));
       const Outcome saved = job.sink(t).Save(&iteration.asker, &states[static_cast<size_t>(t)]);
       EXPECT_TRUE(saved.ok()) << saved.message;
-      EXPECT_EQ(states[static_cast<size_t>(t)].position, 3 + ahead);
+      ASSERT_EQ(states[static_cast<size_t>(t)].lanes.size(), 1u);
+      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].position, 3 + ahead);
+      EXPECT_EQ(states[static_cast<size_t>(t)].lanes[0].turn, 3 + ahead);
       EXPECT_EQ(states[static_cast<size_t>(t)].kind, SinkState::kRunning);
       numbers[static_cast<size_t>(t)] = iteration.numbers;
     });
@@ -260,7 +263,7 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   Job job({}, Job::Elements(100));
   Iteration first(&job, 0), second(&job, 1);
   EXPECT_TRUE(first.Take(1));
-  const Outcome restored = job.sink(1).Restore(&second.asker, {SinkState::kRunning, 3, 1, "3"});
+  const Outcome restored = job.sink(1).Restore(&second.asker, {SinkState::kRunning, 1, 2, 0, {{3, 3, "0 3 0"}}});
   EXPECT_EQ(restored.code, kFailedPrecondition);
   EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
             std::string::npos) << restored.message;

@@ -291,8 +291,11 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(state.kind, SinkState::kRunning);
-  EXPECT_EQ(state.position, 1u);
-  EXPECT_EQ(state.reader, "words");
+  EXPECT_EQ(state.trainers, 2u);
+  ASSERT_EQ(state.lanes.size(), 1u);
+  EXPECT_EQ(state.lanes[0].position, 1u);
+  EXPECT_EQ(state.lanes[0].turn, 1u);
+  EXPECT_EQ(state.lanes[0].words, "words");
   outcome = Beside([&] { return sink_->Save(&asker, &state); }, [&] {
     Header h = Make(Kind::kState, 1, 0, 2, "a stateful function");
     h.b = kFailedPrecondition;
@@ -305,7 +308,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
 TEST_F(SinkTest, RestoringWaitsForTheReader) {
   Make(plan::Schedule::kStatic);
   Asker asker;
-  const SinkState state{SinkState::kRunning, 5, 3, "words"};
+  const SinkState state{SinkState::kRunning, 3, 2, 0, {{5, 5, "words"}}};
   const Outcome outcome = Beside([&] { return sink_->Restore(&asker, state); }, [&] {
     EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
     sink_->OnState(Make(Kind::kState, 1, 0, 1));
@@ -313,7 +316,8 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
   EXPECT_TRUE(outcome.ok());
   SinkState again;
   EXPECT_TRUE(sink_->Save(&asker, &again).ok());
-  EXPECT_EQ(again.position, 5u);
+  ASSERT_EQ(again.lanes.size(), 1u);
+  EXPECT_EQ(again.lanes[0].position, 5u);
 }
 
 // Restores an asker; the reader agrees.
@@ -326,7 +330,7 @@ void SinkTest::Restore(Asker* asker, const SinkState& state) {
 TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
   Make(plan::Schedule::kStatic);
   Asker asker, next;
-  Restore(&asker, {SinkState::kExhausted, 0, 3, ""});
+  Restore(&asker, {SinkState::kExhausted, 3, 2, 0, {{0, 0, ""}}});
   EXPECT_TRUE(Next(&asker).ok() && end_);
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 18446744073709551615,1", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
   EXPECT_TRUE(Next(&asker).ok() && end_);
@@ -336,7 +340,7 @@ TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
 
 TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
   Make(plan::Schedule::kStatic);
-  const SinkState state{SinkState::kRunning, 5, 3, "words"};
+  const SinkState state{SinkState::kRunning, 3, 2, 0, {{5, 5, "words"}}};
   {
     Asker gone;
     Restore(&gone, state);
@@ -357,17 +361,6 @@ TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
   Beside([&] { return Next(&restored); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 2, 0)); });
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 5,-1", "r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
-}
-
-TEST_F(SinkTest, SeveralReadersCanNeitherBeSavedNorRestored) {
-  Make(plan::Schedule::kStatic, 2);
-  Asker asker, fresh;
-  EXPECT_TRUE(Beside([&] { return Next(&asker); }, [&] { Data(1, 0); }).ok());
-  Sent();
-  SinkState state;
-  EXPECT_EQ(sink_->Save(&asker, &state).code, kUnimplemented);
-  EXPECT_EQ(sink_->Restore(&fresh, {SinkState::kRunning, 5, 3, "words"}).code, kUnimplemented);
-  EXPECT_EQ(Sent(), Texts());
 }
 
 }  // namespace

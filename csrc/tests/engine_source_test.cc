@@ -24,9 +24,11 @@ class SourceTest : public testing::Test {
     config.schedule = schedule;
     config.remainder = plan::Remainder::kDrop;
     config.batch = plan::Batch::kPerRank;
-    source_ = std::make_unique<Source>(config, &world_, [this](int trainer, Header h, const Share* share) {
+    source_ = std::make_unique<Source>(config, &world_, [this](int member, Header h, const Share* share) {
       EXPECT_EQ(share != nullptr, h.kind == Kind::kData);
-      sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind) + " e" + std::to_string(h.epoch) + " " +
+      const Member& to = world_.members[static_cast<size_t>(member)];
+      sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
+                      wire::KindName(h.kind) + " e" + std::to_string(h.epoch) + " " +
                       std::to_string(h.step) + "," + std::to_string(h.a) + "," + std::to_string(h.b) +
                       (h.text.empty() ? "" : " " + h.text));
     });
@@ -215,7 +217,7 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
 }
 
 TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
-  source_->OnRestore(0, 1, {"words", 4, 1}, 1);
+  source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,1,0"}));
   source_->OnOpen(0, 1, 2);
   EXPECT_EQ(NextEpoch(), 0);
@@ -230,7 +232,7 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
 }
 
 TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
-  source_->OnRestore(0, 1, {"words", 4, 1}, 1);
+  source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
   source_->OnOpen(1, 1, 2);
   EXPECT_EQ(NextEpoch(), 0);
   Sent();
@@ -241,13 +243,13 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
 
 // One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
 TEST_F(SourceTest, StatesWaitForTheirEpoch) {
-  source_->OnRestore(0, 1, {"", kAllBehind, 1}, 1);
+  source_->OnRestore(0, 1, {"", kAllBehind, 1, 0, 0}, 1);
   source_->OnOpen(0, 1, 2);
   source_->OnClose(0, 1, 0);
-  source_->OnRestore(0, 2, {"", kAllBehind, 1}, 2);
+  source_->OnRestore(0, 2, {"", kAllBehind, 1, 0, 0}, 2);
   source_->OnOpen(0, 2, 2);
   source_->OnClose(0, 2, 0);
-  source_->OnRestore(1, 1, {"words", 3, 1}, 1);
+  source_->OnRestore(1, 1, {"words", 3, 1, 3, 0}, 1);
   EXPECT_EQ(NextEpoch(), 0);
   source_->OnOpen(1, 1, 2);
   ASSERT_EQ(NextEpoch(), 1);
@@ -270,9 +272,9 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
 TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->OnRestore(1, 1, {"", 0, 1}, 1);
+  source_->OnRestore(1, 1, {"", 0, 1, 0, 0}, 1);
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
-  source_->OnRestore(1, 1, {"", kAllBehind, 1}, 2);
+  source_->OnRestore(1, 1, {"", kAllBehind, 1, 0, 0}, 2);
   EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
 }
 
@@ -309,7 +311,7 @@ TEST_F(SourceTest, RecallsAreSentWithoutTheMutex) {
   std::unique_ptr<Source> source;
   ChannelConfig config;
   config.schedule = plan::Schedule::kDynamic;
-  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {
+  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {  // members are numbered as trainers here
     if (h.kind == Kind::kRecall) source->OnRecalled(trainer, h.epoch, 0, 0);  // as a trainer in our own process does
     sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind));
   });

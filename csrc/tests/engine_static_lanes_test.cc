@@ -12,9 +12,9 @@ namespace {
 
 class StaticLanesTest : public testing::Test {
  protected:
-  void Make(int trainers, uint64_t limit) {
+  void Make(int trainers, uint64_t limit, bool gated = false) {
     trainers_ = trainers;
-    lanes_ = MakeStaticLanes(trainers, limit, recorder_.Output());
+    lanes_ = MakeStaticLanes(trainers, limit, gated, recorder_.Output());
   }
   void Deal(uint64_t steps = 1) {
     for (uint64_t i = 0; i < steps; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), trainers_));
@@ -135,12 +135,14 @@ TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   EXPECT_EQ(Out(), (Texts{"1<1:1"}));
   lanes_->Taken(1, 2, 3);
   Deal();
+  EXPECT_EQ(recorder_.Turns(), (std::vector<uint64_t>{0, 1, 2, 2})) << "a turn is counted over all lanes";
   EXPECT_EQ(Out(), (Texts{"0<0:2", "1<2:2"})) << "its own count begins with the first step that is new to it";
   EXPECT_FALSE(lanes_->Room());
   lanes_->Taken(0, 1, 2);
   lanes_->Taken(1, 3, 4);
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<end@1", "1<end@3"}));
+  EXPECT_EQ(recorder_.Turns(), (std::vector<uint64_t>{3, 3}));
   EXPECT_EQ(lanes_->Untaken().size(), 0u);
 }
 
@@ -184,24 +186,26 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   std::vector<Trainer> trainers(static_cast<size_t>(n));
   std::unique_ptr<Lanes> lanes;
   LaneOutput output;
-  output.data = [&](int t, uint64_t lane_step, uint64_t position, const Share& share) {
+  output.data = [&](int t, uint64_t lane_step, uint64_t turn, uint64_t position, const Share& share) {
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(trainer.open && !trainer.closed && !trainer.ended);
     ASSERT_EQ(TokenOf(share.bundle).trainer, t);
     ASSERT_EQ(TokenOf(share.bundle).element, trainer.skip + lane_step);
-    ASSERT_EQ(position, trainer.skip + lane_step + 1);
+    ASSERT_EQ(turn, trainer.skip + lane_step);
+    ASSERT_EQ(position, turn + 1);
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
     trainer.queue.push_back(lane_step);
     ASSERT_LE(trainer.queue.size(), prefetch);
   };
-  output.end = [&](int t, uint64_t lane_step, const Outcome& outcome) {
+  output.end = [&](int t, uint64_t lane_step, uint64_t turn, const Outcome& outcome) {
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(outcome.ok() && !trainer.ended);
+    ASSERT_EQ(turn, trainer.skip + lane_step);
     trainer.ended = true;
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
   };
   output.recall = [&](int) { FAIL() << "static lanes are never recalled"; };
-  lanes = MakeStaticLanes(n, prefetch, std::move(output));
+  lanes = MakeStaticLanes(n, prefetch, false, std::move(output));
   for (size_t t = 0; t < trainers.size(); ++t) {
     if (below(3) == 0) lanes->Skip(static_cast<int>(t), trainers[t].skip = below(steps + 1));
     if (below(4) == 0) trainers[t].leaves_after = below(steps + 1);

@@ -17,11 +17,11 @@ std::vector<int> Walk(std::vector<int> steps) {
   while (!rotation.Done()) {
     const int reader = rotation.Reader();
     if (steps[reader] == 0) {
-      rotation.Retire();
+      rotation.Retire(reader);
     } else {
       --steps[reader];
       order.push_back(reader);
-      rotation.Advance();
+      rotation.Advance(reader);
     }
   }
   return order;
@@ -73,19 +73,24 @@ TEST(Rotation, AgreesWithRounds) {
 
 TEST(Rotation, TheLastReaderRetiringHandsTheStepToTheFirst) {
   Rotation rotation(3);
-  rotation.Advance();
-  rotation.Advance();
+  rotation.Advance(0);
+  rotation.Advance(1);
   ASSERT_EQ(rotation.Reader(), 2);
-  rotation.Retire();
+  rotation.Retire(2);
+  EXPECT_FALSE(rotation.Runs(2));
   EXPECT_EQ(rotation.Reader(), 0);
-  rotation.Advance();
+  rotation.Advance(0);
   EXPECT_EQ(rotation.Reader(), 1);
 }
 
 // Reader `reader`'s steps among the next `window`, by walking a copy.
 int64_t CountAhead(Rotation rotation, int reader, int64_t window) {
   int64_t count = 0;
-  for (; window > 0 && !rotation.Done(); --window, rotation.Advance()) count += rotation.Reader() == reader;
+  for (; window > 0 && !rotation.Done(); --window) {
+    const int at_hand = rotation.Reader();
+    count += at_hand == reader;
+    rotation.Advance(at_hand);
+  }
   return count;
 }
 
@@ -103,14 +108,14 @@ void ExpectAheadAgrees(const Rotation& rotation, int readers) {
 
 TEST(Ahead, WrittenOut) {
   Rotation rotation(3);
-  rotation.Advance();  // reader 1 is at hand: 1 2 0 1 2 0 ...
+  rotation.Advance(0);  // reader 1 is at hand: 1 2 0 1 2 0 ...
   EXPECT_EQ(rotation.Ahead(1, 1), 1);
   EXPECT_EQ(rotation.Ahead(2, 1), 0);
   EXPECT_EQ(rotation.Ahead(0, 2), 0);
   EXPECT_EQ(rotation.Ahead(0, 3), 1);
   EXPECT_EQ(rotation.Ahead(1, 4), 2);
   EXPECT_EQ(rotation.Ahead(1, 0), 0);
-  rotation.Retire();
+  rotation.Retire(1);
   EXPECT_EQ(rotation.Ahead(1, 100), 0);
   EXPECT_EQ(rotation.Ahead(2, 3), 2);
 }
@@ -122,13 +127,106 @@ TEST(Ahead, AgreesWithWalkingAtEveryStep) {
       while (!rotation.Done()) {
         ExpectAheadAgrees(rotation, readers);
         if (testing::Test::HasFatalFailure()) return;
-        if (steps[rotation.Reader()]-- > 0) {
-          rotation.Advance();
+        const int reader = rotation.Reader();
+        if (steps[reader]-- > 0) {
+          rotation.Advance(reader);
         } else {
-          rotation.Retire();
+          rotation.Retire(reader);
         }
       }
       ExpectAheadAgrees(rotation, readers);
+    });
+  }
+}
+
+// A reader may end before its turn comes: the others are not moved by it.
+TEST(Rotation, WhoRetiresOutOfTurnMovesNobody) {
+  for (int gone = 0; gone < 3; ++gone) {
+    Rotation rotation(3);
+    rotation.Advance(0);  // 1 is at hand, then 2, then 0
+    rotation.Retire(gone);
+    rotation.Retire(gone);  // once more changes nothing
+    std::vector<int> order;
+    for (int i = 0; i < 4; ++i) {
+      order.push_back(rotation.Reader());
+      rotation.Advance(order.back());
+    }
+    std::vector<int> expected;
+    for (int i = 1; expected.size() < 4; ++i) {
+      if (i % 3 != gone) expected.push_back(i % 3);
+    }
+    EXPECT_EQ(order, expected) << "without reader " << gone;
+    EXPECT_FALSE(rotation.Done());
+  }
+}
+
+TEST(Forward, WrittenOut) {
+  Rotation rotation(3);
+  rotation.Forward(0, 3);
+  rotation.Forward(1, 3);
+  rotation.Forward(2, 2);  // an epoch that was saved when reader 2 was at hand
+  EXPECT_EQ(rotation.Reader(), 2);
+  EXPECT_EQ(rotation.Ahead(2, 1), 1);
+  EXPECT_EQ(rotation.Ahead(0, 1), 0);
+  rotation.Advance(2);
+  EXPECT_EQ(rotation.Round(2), 3);
+  EXPECT_EQ(rotation.Reader(), 0);
+  rotation.Forward(0, 1);
+  EXPECT_EQ(rotation.Round(0), 3) << "never back";
+}
+
+// Put forward to where another rotation has walked, it walks on as that one does.
+TEST(Forward, GoesOnWhereAnotherStood) {
+  for (int readers = 1; readers <= 4; ++readers) {
+    ForAllLengths(readers, 3, [readers](std::vector<int> steps) {
+      const std::vector<int> whole = InRounds(steps);
+      for (size_t saved = 0; saved <= whole.size(); ++saved) {
+        Rotation rotation(readers);
+        std::vector<int> had(readers, 0);
+        for (size_t i = 0; i < saved; ++i) ++had[whole[i]];
+        for (int r = 0; r < readers; ++r) rotation.Forward(r, had[r]);
+        std::vector<int> order(whole.begin(), whole.begin() + saved);
+        while (!rotation.Done()) {
+          const int reader = rotation.Reader();
+          if (had[reader] == steps[reader]) {
+            rotation.Retire(reader);
+          } else {
+            ++had[reader];
+            order.push_back(reader);
+            rotation.Advance(reader);
+          }
+        }
+        ASSERT_EQ(order, whole) << testing::PrintToString(steps) << " saved at " << saved;
+      }
+    });
+  }
+}
+
+// Readers in rounds far apart: no reader is granted more than it deals among the next steps, so that all together keep
+// within the window, and the one at hand is always granted something, so that the epoch moves.
+TEST(Ahead, InUnevenRoundsNeverTooMuchAndNeverNothingForTheReaderAtHand) {
+  for (int readers = 1; readers <= 4; ++readers) {
+    ForAllLengths(readers, 4, [readers](const std::vector<int>& rounds) {
+      for (int gone = 0; gone < 1 << readers; ++gone) {
+        Rotation rotation(readers);
+        for (int r = 0; r < readers; ++r) {
+          rotation.Forward(r, rounds[r]);
+          if (gone >> r & 1) rotation.Retire(r);
+        }
+        if (rotation.Done()) continue;
+        for (int64_t window = 0; window <= 2 * readers + 1; ++window) {
+          int64_t sum = 0;
+          for (int r = 0; r < readers; ++r) {
+            const int64_t ahead = rotation.Ahead(r, window);
+            ASSERT_GE(ahead, 0);
+            ASSERT_LE(ahead, CountAhead(rotation, r, window)) << testing::PrintToString(rounds) << " reader " << r;
+            sum += ahead;
+          }
+          ASSERT_LE(sum, window);
+          if (window == 0) continue;
+          ASSERT_GE(rotation.Ahead(rotation.Reader(), window), 1) << testing::PrintToString(rounds);
+        }
+      }
     });
   }
 }

@@ -89,6 +89,9 @@ TEST(Header, RoundTripOfEveryKind) {
   EXPECT_EQ(names.count("UNKNOWN"), 0u);
   EXPECT_STREQ(KindName(static_cast<Kind>(0)), "UNKNOWN");
   EXPECT_STREQ(KindName(Kind::kOpen), "OPEN");
+  EXPECT_STREQ(KindName(Kind::kClaim), "CLAIM");
+  EXPECT_STREQ(KindName(Kind::kReady), "READY");
+  EXPECT_STREQ(KindName(Kind::kGo), "GO");
 }
 
 TEST(Header, RoundTripOfEveryField) { ExpectRoundTrip(FullHeader()); }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reader with trainers of its own says how far it is (READY), and hears how far all may go (GO): engine/in_step.h.
+#include "engine/in_step.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/log.h"
+#include "engine/source.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome) {
+  if (!world_->grouped || config_.schedule == plan::Schedule::kDynamic) return;
+  Header h = MakeHeader(Kind::kReady);
+  h.epoch = epoch;
+  h.step = steps;
+  h.a = says;
+  h.b = outcome.code;
+  h.text = outcome.message;
+  later_.emplace_back(world_->readers[0], std::move(h));
+}
+
+void Source::Fill(Step step) {
+  std::lock_guard<std::mutex> lock(mu_);
+  filled_ = true;
+  if (lanes_) lanes_->Fill(std::move(step));
+}
+
+void Source::OnGo(const Header& header) {
+  const Guard guard(this);
+  if (header.a == 2) {
+    for (const auto& [trainer, step] : std::exchange(whys_, {})) SayWhyLocked(trainer, step, header.text);
+    return;
+  }
+  if (header.epoch < epoch_ || (header.epoch == epoch_ && !dealing_)) return;
+  if (header.epoch == epoch_ && started_) {
+    GoLocked(header);
+  } else {
+    Header& kept = goes_[header.epoch];
+    if (kept.a == 0 && (header.a == 1 || header.step >= kept.step)) kept = header;
+  }
+}
+
+void Source::GoLocked(const Header& go) {
+  if (!lanes_ || lanes_->finished()) return;
+  if (go.a == 0) {
+    lanes_->Allow(go.step);
+    return;
+  }
+  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > go.step || !input_over_)) {
+    Log(Where(go.step) + "remainder=\"drop\": another reader's data has ended, and with it the epoch; " +
+        std::to_string(lanes_->dealt() - go.step) + " step(s) that this reader had ready are left out, and all that its "
+        "pipeline would still have yielded");
+  }
+  lanes_->EndAt(go.step, {static_cast<int>(go.b), go.text});
+  changed_.NotifyAll();
+}
+
+// Reader 0 has said who keeps the others waiting.
+void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
+  Header h = MakeHeader(Kind::kBecause);
+  h.step = step;
+  h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
+           ", which has not";
+  SayStalledLocked(trainer, h);
+  send_(Member(trainer), std::move(h), nullptr);
+}
+
+}  // namespace hvdata

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace hvdata::plan {
+namespace {
+
+using Element = std::pair<int, int64_t>;  // reader, number among what it has left
+
+// What is left, in the readers' order.
+std::vector<Element> InOrder(const std::vector<int64_t>& left) {
+  std::vector<Element> all;
+  for (size_t r = 0; r < left.size(); ++r) {
+    for (int64_t i = 0; i < left[r]; ++i) all.emplace_back(static_cast<int>(r), i);
+  }
+  return all;
+}
+
+// Every tuple of `readers` numbers below `end`.
+template <typename Check>
+void ForAllLeft(int readers, int64_t end, Check check) {
+  std::vector<int64_t> left(static_cast<size_t>(readers), 0);
+  for (;;) {
+    check(left);
+    size_t digit = 0;
+    while (digit < left.size() && left[digit] == end - 1) left[digit++] = 0;
+    if (digit == left.size()) return;
+    ++left[digit];
+  }
+}
+
+TEST(Tail, WrittenOut) {
+  const Tail tail({2, 0, 2, 1}, 3, Remainder::kPad);
+  ASSERT_EQ(tail.steps(), 2);
+  const auto is = [&](int64_t step, int trainer, int reader, int64_t element, bool filler) {
+    const Tail::Share share = tail.At(step, trainer);
+    EXPECT_EQ(share.reader, reader) << step << ", " << trainer;
+    EXPECT_EQ(share.element, element) << step << ", " << trainer;
+    EXPECT_EQ(share.filler, filler) << step << ", " << trainer;
+  };
+  is(0, 0, 0, 0, false);
+  is(0, 1, 0, 1, false);
+  is(0, 2, 2, 0, false);
+  is(1, 0, 2, 1, false);
+  is(1, 1, 3, 0, false);
+  is(1, 2, 2, 1, true);  // on the model of trainer 0's
+  EXPECT_FALSE(tail.Short(0));
+  EXPECT_TRUE(tail.Short(1));
+  EXPECT_EQ(Tail({0, 0}, 3, Remainder::kPad).steps(), 0);
+  const Tail dropping({2, 0, 2, 1}, 3, Remainder::kDrop);
+  EXPECT_EQ(dropping.steps(), 1);
+  EXPECT_EQ(dropping.Dropped(0), 0);
+  EXPECT_EQ(dropping.Dropped(2), 1) << "its first went into the step";
+  EXPECT_EQ(dropping.Dropped(3), 1);
+}
+
+// Laid out one after the other and dealt like cards: with "drop" while there is one for every trainer, otherwise to the
+// last, and those that get none then have one on the model of the step's first.
+TEST(Tail, AllSmallOnes) {
+  for (int trainers = 1; trainers <= 4; ++trainers) {
+    for (int readers = 1; readers <= 4; ++readers) {
+      for (const Remainder remainder : {Remainder::kDrop, Remainder::kPartial, Remainder::kPad}) {
+        ForAllLeft(readers, trainers, [&](const std::vector<int64_t>& left) {
+          const std::vector<Element> all = InOrder(left);
+          const auto n = static_cast<size_t>(trainers);
+          const size_t steps = (all.size() + (remainder == Remainder::kDrop ? 0 : n - 1)) / n;
+          const Tail tail(left, trainers, remainder);
+          ASSERT_EQ(tail.steps(), static_cast<int64_t>(steps)) << testing::PrintToString(left);
+          std::vector<int64_t> lost = left;
+          for (size_t card = 0; card < steps * n; ++card) {
+            const size_t step = card / n;
+            const Tail::Share share = tail.At(static_cast<int64_t>(step), static_cast<int>(card % n));
+            const bool real = card < all.size();
+            const Element expected = real ? all[card] : all[step * n];
+            ASSERT_EQ(Element(share.reader, share.element), expected) << testing::PrintToString(left) << " card " << card;
+            ASSERT_EQ(share.filler, !real);
+            ASSERT_EQ(tail.Short(static_cast<int64_t>(step)), step * n + n > all.size());
+            if (real) --lost[static_cast<size_t>(share.reader)];
+          }
+          for (int r = 0; r < readers; ++r) ASSERT_EQ(tail.Dropped(r), lost[static_cast<size_t>(r)]) << "reader " << r;
+          const int64_t dropped = std::accumulate(lost.begin(), lost.end(), int64_t{0});
+          ASSERT_EQ(dropped, remainder == Remainder::kDrop ? static_cast<int64_t>(all.size() % n) : 0)
+              << "a remainder of the job, not one of each reader";
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvdata::plan
