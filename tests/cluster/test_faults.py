@@ -15,19 +15,19 @@ def two_hosts():
         yield bed
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_good(two_hosts, tmp_path):
     with start(two_hosts, tmp_path) as job:
         cut_for_good(job, two_hosts)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_three_seconds(two_hosts, tmp_path):
     with start(two_hosts, tmp_path) as job:
         cut_for_three_seconds(job, two_hosts, tmp_path)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
     """The others wait, and nothing grows meanwhile: neither the reader's memory nor the rank's."""
     batches, batch = 30, 1 << 18
@@ -57,7 +57,7 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         all_ended_alike(job, 2)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.parametrize("victim", ["a trainer", "the reader", "the other host's daemon", "mpirun"])
 def test_a_killed_process(two_hosts, tmp_path, victim):
     with start(two_hosts, tmp_path) as job:

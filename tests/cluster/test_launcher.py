@@ -16,7 +16,7 @@ def hosts(bed, per_host=2):
     return "-H " + ",".join(f"{name}:{per_host}" for name in bed.names)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.horovod
 @pytest.mark.parametrize("layout, options", [
     (Layout(2, 2), ""),
@@ -34,7 +34,7 @@ def test_delivery(layout, options):
         check_ways(job, layout, bed)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.horovod
 @pytest.mark.parametrize("how_long", ["for good", "for three seconds"])
 def test_a_host_that_is_cut_off(how_long, tmp_path):

@@ -9,7 +9,7 @@ from over_hosts import start_over
 LAYOUTS = [Layout(hosts, per_host, readers) for hosts, per_host in ((2, 2), (4, 1), (3, 2)) for readers in (0, 1)]
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_delivery(layout):
     with Bed(layout.hosts) as bed:
@@ -19,7 +19,7 @@ def test_delivery(layout):
         check_ways(job, layout, bed)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.horovod
 def test_horovodrun():
     """Horovod's own launcher: looks for the hosts by ssh, and for the interfaces they have in common."""

@@ -15,7 +15,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(180)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_delivery(layout):
     with Bed(layout.hosts) as bed:
