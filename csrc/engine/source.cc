@@ -75,7 +75,8 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   input_over_ = false;
   dropped_ = 0;
   left_out_ = false;
-  filled_ = false;
+  filled_ = input_ended_ = false;
+  undealt_ = 0;
   cancel_ = std::move(cancel);
   saves_.insert(saves_.end(), early_saves_.begin(), early_saves_.end());
   early_saves_.clear();
@@ -175,7 +176,10 @@ Source::Wish Source::Linger() {
 void Source::Deal(Step step) {
   const Guard guard(this);
   pulling_ = false;
-  if (OverLocked() || lanes_->finished()) return;
+  if (OverLocked() || lanes_->finished()) {
+    ++undealt_;
+    return;
+  }
   if (!lanes_->Room() && world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
     return;
@@ -191,6 +195,7 @@ void Source::Finish(Outcome outcome) {
 
 void Source::FinishLocked(Outcome outcome) {
   pulling_ = false;
+  input_ended_ = input_ended_ || outcome.ok();
   if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
@@ -255,6 +260,7 @@ void Source::End() {
   std::vector<Left> left;
   const Guard guard(this);
   SayDroppedLocked();  // of an epoch that everybody left before its end
+  SayCutShortLocked();
   SayReadyLocked(epoch_, InStep::kLeft, lanes_->dealt());
   lanes = std::move(lanes_);
   in_hand = std::move(in_hand_);

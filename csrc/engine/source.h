@@ -178,6 +178,7 @@ class Source {
   void SayStalledLocked(int trainer, const wire::Header& because);
   void SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome = {});
   void GoLocked(const wire::Header& go);
+  void SayCutShortLocked();
   // The message of an `answer` that is OK is the state.
   void SendStateLocked(const SaveRequest& request, Outcome answer);
   // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
@@ -204,6 +205,9 @@ class Source {
   std::deque<SaveRequest> saves_;
   std::deque<SaveRequest> early_saves_;  // of the next epoch
   std::vector<std::pair<int, wire::Header>> later_;  // with the member
+  std::unique_ptr<uint64_t> cut_short_;     // the step on which another reader's end has ended the epoch
+  uint64_t undealt_ = 0;                    // steps that came too late to be dealt
+  bool input_ended_ = false;                // the input has come to its own end
   bool filled_ = false;                     // there are shares for steps that we don't have
   bool input_over_ = false;                 // Finish has been called
   std::unique_ptr<Step> in_hand_;           // pulled before there was room for it

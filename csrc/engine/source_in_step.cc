@@ -51,13 +51,21 @@ void Source::GoLocked(const Header& go) {
     lanes_->Allow(go.step);
     return;
   }
-  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > go.step || !input_over_)) {
-    Log(Where(go.step) + "remainder=\"drop\": another reader's data has ended, and with it the epoch; " +
-        std::to_string(lanes_->dealt() - go.step) + " step(s) that this reader had ready are left out, and all that its "
-        "pipeline would still have yielded");
-  }
+  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop) cut_short_ = std::make_unique<uint64_t>(go.step);
   lanes_->EndAt(go.step, {static_cast<int>(go.b), go.text});
   changed_.NotifyAll();
+}
+
+// Said at the epoch's end, when it is known whether this reader had more.
+void Source::SayCutShortLocked() {
+  const auto end = std::move(cut_short_);
+  if (!end) return;
+  const uint64_t left_out = lanes_->dealt() - *end + undealt_;
+  if (left_out == 0 && input_ended_) return;
+  Log(Where(*end) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
+      (left_out > 0 ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
+                                                 "would still have yielded"
+                    : "whatever the pipeline of this reader would still have yielded is left out"));
 }
 
 // Reader 0 has said who keeps the others waiting.

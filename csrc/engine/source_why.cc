@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/in_step.h"
+#include "engine/log.h"
 #include "engine/source.h"
 
 namespace hvdata {
