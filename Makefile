@@ -23,7 +23,7 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
 
 test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Python at 1 to 4 ranks
-	@$(SETUP) horovod
+	@$(SETUP) horovod hosts
 	$(say) "Python tests; those of tests/mpi run at 1, 2, 3 and 4 ranks"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(PYTEST_ARGS)
 
@@ -66,9 +66,9 @@ lint: typecheck  ## types, and clang-tidy on all below the engine
 	clang-tidy --quiet -p build/cpp csrc/{plan,wire,arena,transport}/*.cc csrc/engine/{in_step,links,post}.cc
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
-	@$(SETUP) horovod
+	@$(SETUP) horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH
-	for name in delivery pipeline cost growth memory; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery pipeline cost growth memory scaling; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/

@@ -5,7 +5,7 @@
     sudo python benchmarks/hosts.py --per-host 2     # with ranks on the reader's host as well
     sudo python benchmarks/hosts.py --docs           # and publish it in docs/
 
-The hosts are network namespaces of this machine (netns.py), which needs root, and Open MPI. Needs Horovod and mpi4py.
+The hosts are simulated on this machine (tests/cluster/bed.py), which needs root, and Open MPI. Needs Horovod and mpi4py.
 Writes hosts.json, .md and .png to --out. Status 1: something failed or is missing.
 """
 
@@ -18,8 +18,10 @@ from typing import Any
 
 import launch
 import machine
-import netns
 from page import COLOURS, prose, size_name, table, write
+
+sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
+from bed import Bed, why_not  # noqa: E402
 
 PLAIN = "plain MPI"
 Result = dict[str, Any]
@@ -47,17 +49,19 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
     parser.add_argument("--leaving", type=int, default=96 << 20, help="bytes that must leave the reader's host")
     arguments = launch.parsed(parser)
-    if os.geteuid() != 0:
-        sys.exit("benchmarks/hosts.py makes network namespaces: run it as root")
+    if reason := why_not():
+        sys.exit(f"benchmarks/hosts.py simulates hosts: {reason}")
     if arguments.quick:
         arguments.leaving //= 4
     told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate,
                     "per_host": arguments.per_host, "bytes": arguments.bytes}
     results: list[Result] = []
     for count in arguments.hosts:
-        with netns.hosts(count, arguments.rate, arguments.per_host) as mpirun:
-            results += launch.run("hosts", count * arguments.per_host, arguments, mpirun=mpirun, given={
-                "bytes": arguments.bytes, "leaving": arguments.leaving})
+        places = [host for host in range(count) for _ in range(arguments.per_host)]
+        with Bed(count, arguments.rate) as bed:
+            results += launch.run("hosts", len(places), arguments, env=bed.environment,
+                                  mpirun=bed.mpirun(places, {**launch.ENVIRONMENT, **os.environ}), given={
+                                      "bytes": arguments.bytes, "leaving": arguments.leaving})
     told["results"] = results
 
     text = [prose(f"""

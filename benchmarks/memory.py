@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory, measured beside the formula that docs/guarantees.md states.
 
-    python benchmarks/memory.py                      # prefetch 1, 2 and 8; about a minute
+    python benchmarks/memory.py                      # prefetch 1, 2 and 8, three pipelines; about two minutes
     python benchmarks/memory.py --docs               # and publish it in docs/
 
 Writes memory.json, .md and .png to --out. Status 1: something failed, or took more than the formula allows.
@@ -16,6 +16,11 @@ import launch
 import machine
 from page import LIMIT, OURS, RIVAL, prose, size_name, table, write
 
+PIPELINES = {
+    "batch": "ends in `batch`, which makes its elements in shared memory",
+    "ready-made": "repeats one tensor",
+    "flat_map": "yields tensors that it lets go of, made in memory of its own",
+}
 SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
 
 
@@ -26,7 +31,7 @@ def reader_bytes(prefetch: int, step: int) -> int:
 
 def hands_bytes(step: int) -> int:
     """At most, beyond it: the step that the ranks have in their hands, which on the reader's host is the same memory;
-    and the one that the pipeline is about to make."""
+    and the one that the pipeline is about to make, or is made of."""
     return 2 * step
 
 
@@ -44,20 +49,22 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rows", type=int, default=64, help="of a global batch")
     parser.add_argument("--row-bytes", type=int, default=256 << 10)
+    parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES))
     parser.add_argument("--prefetch", type=int, nargs="+", default=[1, 2, 8])
     arguments = launch.parsed(parser)
     step = arguments.rows * arguments.row_bytes
     share = step // arguments.ranks
     told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}
     results: list[dict[str, Any]] = []
-    for prefetch in arguments.prefetch:  # a job of its own for each: memory that was used once may be kept
+    cases = [(pipeline, prefetch) for pipeline in arguments.pipelines for prefetch in arguments.prefetch]
+    for pipeline, prefetch in cases:  # a job of its own for each: memory that was used once may be kept
         results += launch.run("memory", arguments.ranks, arguments, {
-            "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch})
+            "pipeline": pipeline, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch})
     told["results"] = results
 
     rows, bars = [], []
-    for prefetch in arguments.prefetch:
-        group = [r for r in results if r["prefetch"] == prefetch]
+    for pipeline, prefetch in cases:
+        group = [r for r in results if (r["pipeline"], r["prefetch"]) == (pipeline, prefetch)]
         if not group:
             continue
         shared = sum(r["shared"] for r in group)
@@ -66,34 +73,37 @@ def main() -> int:
         trainer = max((r["private"] for r in group[1:]), default=0)
         trainer_most = trainer_bytes(prefetch, share)
         holds = reader <= most + SLACK and trainer <= trainer_most + SLACK
-        rows.append([str(prefetch), mib(shared), mib(group[0]["private"]), mib(most), mib(trainer), mib(trainer_most),
-                     mib(max(r["resident"] for r in group)), "yes" if holds else "no"])
-        bars.append((prefetch, shared, group[0]["private"], most))
+        rows.append([pipeline, str(prefetch), mib(shared), mib(group[0]["private"]), mib(most), mib(trainer),
+                     mib(trainer_most), mib(max(r["resident"] for r in group)), "yes" if holds else "no"])
+        bars.append((pipeline, prefetch, shared, group[0]["private"], most))
     text = [prose(f"""
-        Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads; the
-        pipeline ends in `batch` and has no prefetch of its own; each rank keeps each share for 20 ms, so that the
-        reader is always ahead. MiB, at the peak, beyond what the same job takes with rows of 64 bytes. *Shared*:
-        shared memory of all ranks together. *Private*: the process's own. *Formula*: (prefetch + 1) steps, and two
-        more, one in the hands of the ranks and one that the pipeline is making; for a rank that trains, (prefetch +
-        1) shares. *Resident*: the largest peak of a whole process, TensorFlow and all."""),
-        *table(["prefetch", "shared", "reader's private", "formula", "trainer's private", "formula", "resident",
-                "holds"], rows)]
+        Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
+        pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
+        its own. Each rank keeps each share for 20 ms, so that the reader is always ahead. MiB, at the peak, beyond
+        what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
+        process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
+        pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. *Resident*: the largest peak of a
+        whole process, TensorFlow and all."""),
+        *table(["pipeline", "prefetch", "shared", "reader's private", "formula", "trainer's private", "formula",
+                "resident", "holds"], rows)]
 
     def draw(pyplot: Any) -> Any:
-        figure, axis = pyplot.subplots(figsize=(6, 3))
-        names = [f"prefetch={prefetch}" for prefetch, *_ in bars]
+        figure, axis = pyplot.subplots(figsize=(9, 3))
+        names = [f"{pipeline}\nprefetch={prefetch}" for pipeline, prefetch, *_ in bars]
         axis.bar(names, [most / 2**20 for *_, most in bars], width=0.7, color=LIMIT, label="formula")
-        axis.bar(names, [shared / 2**20 for _, shared, _, _ in bars], width=0.4, color=OURS, label="shared")
-        axis.bar(names, [own / 2**20 for _, _, own, _ in bars], width=0.4, color=RIVAL, label="reader's private",
-                 bottom=[shared / 2**20 for _, shared, *_ in bars])
+        axis.bar(names, [shared / 2**20 for *_, shared, _, _ in bars], width=0.4, color=OURS, label="shared")
+        axis.bar(names, [own / 2**20 for *_, own, _ in bars], width=0.4, color=RIVAL, label="reader's private",
+                 bottom=[shared / 2**20 for *_, shared, _, _ in bars])
+        axis.tick_params(axis="x", labelsize=6)
         axis.set_ylabel(f"MiB, steps of {size_name(step)}")
         axis.legend()
         return figure
 
-    summary = table(["prefetch", "MiB of the reader, shared and private", "formula"],
-                    [[str(p), mib(shared + own), mib(most)] for p, shared, own, most in bars])
+    summary = table(["pipeline", "prefetch", "MiB of the reader, shared and private", "formula"],
+                    [[pipeline, str(prefetch), mib(shared + own), mib(most)]
+                     for pipeline, prefetch, shared, own, most in bars])
     write("memory", told, text, summary, arguments, draw)
-    return 0 if len(rows) == len(arguments.prefetch) and all(row[-1] == "yes" for row in rows) else 1
+    return 0 if len(rows) == len(cases) and all(row[-1] == "yes" for row in rows) else 1
 
 
 if __name__ == "__main__":

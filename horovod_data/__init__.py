@@ -7,18 +7,22 @@
     dataset = hvdata.distribute_dataset(make_dataset, batch="global")
     hvdata.serve()  # a dedicated reader stays here; elsewhere it does nothing
     model.fit(dataset, ...)
+
+TensorFlow and the C++ core are loaded when the first of these names is used: the launcher needs neither of them, and
+tools that look for what is wrong must start without them.
 """
 
-from . import loader as _loader
+import typing as _typing
+from importlib import import_module as _import_module
 
-_loader.load()  # first: an ImportError of ours says more than what the modules below would run into
+from ._version import __version__
 
-from ._version import __version__  # noqa: E402
-from .core import stats  # noqa: E402
-from .dataset import distribute_dataset, distribute_datasets_from_function  # noqa: E402
-from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size  # noqa: E402
-from .scatter import scatter  # noqa: E402
-from .serving import serve  # noqa: E402
+if _typing.TYPE_CHECKING:
+    from .core import stats
+    from .dataset import distribute_dataset, distribute_datasets_from_function
+    from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
+    from .scatter import scatter
+    from .serving import serve
 
 __all__ = [
     "__version__",
@@ -35,3 +39,26 @@ __all__ = [
     "size",
     "stats",
 ]
+
+_HOMES = {
+    "core": ("stats",),
+    "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
+    "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),
+    "scatter": ("scatter",),
+    "serving": ("serve",),
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # First: an ImportError of ours says more than what the modules would run into.
+    _import_module(".loader", __name__).load()
+    for home, names in _HOMES.items():
+        module = _import_module(f".{home}", __name__)
+        globals().update({each: getattr(module, each) for each in names})
+    return globals()[name]
+
+
+def __dir__() -> _typing.List[str]:
+    return sorted({*globals(), *__all__})

@@ -62,6 +62,11 @@ def install(on_exit: Callable[[], None]) -> None:
     atexit.register(_at_exit)
 
 
+def in_charge() -> bool:
+    """Whether install() has been called in this process: then its failure is taken care of here."""
+    return _pid == os.getpid()
+
+
 def _wrap_hooks() -> None:
     previous_hook = sys.excepthook
 

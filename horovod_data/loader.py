@@ -37,7 +37,7 @@ class Library(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
-    """Loads the core. Called by `import horovod_data`; needs no MPI launch and starts nothing.
+    """Loads the core. Called when a name of horovod_data is first used; needs no MPI launch and starts nothing.
 
     Raises:
       ImportError: it is not built, was built for another TensorFlow, or a library that it needs is missing. Says which,
@@ -64,6 +64,11 @@ def load() -> Library:
     if not _same_tensorflow(built, running):
         raise ImportError(_other_tensorflow(built, running))
     return Library(ops, dll)
+
+
+def library_path() -> Path:
+    """Where the core lies, or should."""
+    return _PATH
 
 
 def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:

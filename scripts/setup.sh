@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich venv horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich slurm hosts venv horovod op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -83,6 +83,14 @@ mpich() { # beside Open MPI, under Debian's names for that; called mpicc, mpirun
   say "building mpi4py with MPICH"  # its wheel looks for MPICH under a name that Debian does not use
   MPICC=mpicc CFLAGS=-O1 pip install --no-binary mpi4py --no-cache-dir --force-reinstall --no-deps mpi4py
   stamp mpich "$(command -v mpirun.mpich)"
+}
+
+slurm() { # for the tests of examples/slurm, which start daemons of their own
+  { has slurmctld && has slurmd && has munged; } || install "Slurm" slurm-wlm munge
+}
+
+hosts() { # simulated ones, which only root can make; without, the tests that need them are skipped, and say so
+  [ "$(id -u)" != 0 ] || has tc || (install "simulated hosts" iproute2) || say "no simulated hosts, then"
 }
 
 # The MPI's name and version: openmpi-4.1.4, mpich-4.0.2.
@@ -188,7 +196,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | gtest | tidy | mpi | mpich | venv | horovod | op) "$stage" ;;
+    compiler | gtest | tidy | mpi | mpich | slurm | hosts | venv | horovod | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

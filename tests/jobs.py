@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -96,11 +96,12 @@ def start_job(
     env: Mapping[str, str | None] | None = None,
     launcher: str = "",
     cwd: Path | None = None,
+    running: Callable[..., launch.RunningJob] = launch.RunningJob,
 ) -> Iterator[Job]:
     """Starts a script (its text or its path) on np + readers ranks; whatever is left of it at the end is killed.
 
     `env` is set on top of the test defaults, None unsets. `launcher` is a command line such as "horovodrun --gloo" that
-    takes -np; the default is the mpirun under test.
+    takes -np; the default is the mpirun under test. `running` is made with what RunningJob takes: a job elsewhere.
     """
     directory = Path(tempfile.mkdtemp(prefix="hvdata-job-"))
     if isinstance(script, str):
@@ -108,7 +109,7 @@ def start_job(
         path.write_text(script)
     else:
         path = script.resolve()
-    running = launch.RunningJob(
+    started = running(
         [sys.executable, str(path), *args],
         np + readers,
         directory,
@@ -118,14 +119,14 @@ def start_job(
         cwd=cwd,
     )
     try:
-        yield Job(running)
+        yield Job(started)
     except pytest.fail.Exception:  # the test's own time limit: say where the ranks are
-        if running.poll() is None:
-            for rank, text in running.stacks().items():
+        if started.poll() is None:
+            for rank, text in started.stacks().items():
                 print(f"\n===== rank {rank}: stacks =====\n{text}", file=sys.stderr)
         raise
     finally:
-        running.kill()
+        started.kill()
 
 
 def run_job(

@@ -158,6 +158,39 @@ def rotate(steps_of_readers: Sequence[Sequence[Any]]) -> list[Any]:
 def deliver_from_readers(
     elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str = "drop"
 ) -> list[list[Element]]:
-    """deliver() for several readers: each deals whole steps of its own elements, and the steps rotate."""
+    """deliver() for several readers: each deals whole steps of its own elements, and the steps rotate. The per-rank batches
+    that the readers then have left, too few for a step, are put together for the last steps."""
+    left: list[Element] = []
+    if batch == "per_rank":
+        for elements in elements_of_readers:
+            left += elements[len(elements) // n * n :]
+        elements_of_readers = [elements[: len(elements) // n * n] for elements in elements_of_readers]
     dealt = [deliver(elements, n, batch, remainder=remainder) for elements in elements_of_readers]
-    return [rotate([shares[rank] for shares in dealt]) for rank in range(n)]
+    last = deliver(left, n, batch, remainder=remainder) if left else [[] for _ in range(n)]
+    return [rotate([shares[rank] for shares in dealt]) + last[rank] for rank in range(n)]
+
+
+def dropped_by_readers(elements_of_readers: Sequence[Sequence[Element]], n: int, batch: str, remainder: str) -> int:
+    """How many rows or elements of several readers no rank gets: per-rank batches are counted for the whole job."""
+    if batch == "per_rank":
+        return dropped(sum(map(list, elements_of_readers), []), n, batch, remainder)
+    return sum(dropped(elements, n, batch, remainder) for elements in elements_of_readers)
+
+
+def empty_share(share: Element, remainder: str) -> Element:
+    """What stands for a share in a step that a host has no data for: no rows, or padding."""
+    if remainder == "pad":
+        return map_nest(lambda array: zeros(np.shape(array), np.asarray(array).dtype), share)
+    return map_nest(lambda array: zeros((0, *array.shape[1:]), array.dtype), share)
+
+
+def deliver_per_host(
+    elements_of_hosts: Sequence[Sequence[Element]], trainers: Sequence[int], batch: str, remainder: str = "drop"
+) -> list[list[list[Element]]]:
+    """For each host, and each of its trainers, the shares of an epoch in which every host reads for itself. All end on the
+    same step. A host that has data for fewer must have had some, for there to be something to model its last shares on."""
+    dealt = [deliver(elements, n, batch, remainder=remainder) for elements, n in zip(elements_of_hosts, trainers)]
+    lengths = [len(shares[0]) for shares in dealt]
+    steps = min(lengths) if remainder == "drop" else max(lengths)
+    return [[(mine + [empty_share(shares[0][-1], remainder)] * (steps - len(mine)) if len(mine) < steps else mine[:steps])
+             for mine in shares] for shares in dealt]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of every rank while a global batch is delivered. Given: rows, row_bytes, prefetch, seconds.
+"""Memory of every rank while a global batch is delivered. Given: pipeline, rows, row_bytes, prefetch,
+seconds.
 
 Two measures, taken all the time by a thread: private memory (RssAnon), and this process's part of shared memory
 (Pss_Shmem: a page that n processes map counts 1/n in each, so the sum over ranks is what the host gives).
@@ -50,10 +51,16 @@ class Peaks(threading.Thread):
         self.join()
 
 
-def batches(rows: int, row_bytes: int) -> tf.data.Dataset:
-    """Ends in `batch`, and holds no batch but the one that it makes."""
-    dataset = tf.data.Dataset.range(1 << 40).map(lambda i: tf.fill([row_bytes // 8], i))
-    dataset = dataset.batch(rows, drop_remainder=True)
+def batches(pipeline: str, rows: int, row_bytes: int) -> tf.data.Dataset:
+    """Global batches. Holds none but the one that it makes, or is made of."""
+    numbers = tf.data.Dataset.range(1 << 40)
+    shape = [rows, row_bytes // 8]
+    if pipeline == "batch":
+        dataset = numbers.map(lambda i: tf.fill(shape[1:], i)).batch(rows, drop_remainder=True)
+    elif pipeline == "ready-made":
+        dataset = tf.data.Dataset.from_tensors(tf.fill(shape, tf.constant(0, tf.int64))).repeat()
+    else:  # the dataset that holds the batch is gone when the next one is made
+        dataset = numbers.flat_map(lambda i: tf.data.Dataset.from_tensors(tf.fill(shape, i)))
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = False
     settings.autotune.enabled = False
@@ -65,7 +72,7 @@ def main() -> None:
 
     def deliver(row_bytes: int, seconds: float) -> None:
         elements = iter(hvdata.distribute_dataset(
-            lambda: batches(given["rows"], row_bytes), batch="global", prefetch=given["prefetch"]))
+            lambda: batches(given["pipeline"], given["rows"], row_bytes), batch="global", prefetch=given["prefetch"]))
         steps = round(seconds / STEP)
         for _ in range(steps):
             element = next(elements)
@@ -82,8 +89,8 @@ def main() -> None:
     resident = field("/proc/self/status", "VmHWM")
     told = job.comm.gather((peaks.private - before[0], peaks.shared - before[1], resident), root=0)
     if job.reads:
-        tell(given, [{"rank": rank, "prefetch": given["prefetch"], "private": own, "shared": ours, "resident": most}
-                     for rank, (own, ours, most) in enumerate(told)])
+        tell(given, [{"rank": rank, "pipeline": given["pipeline"], "prefetch": given["prefetch"], "private": own,
+                      "shared": ours, "resident": most} for rank, (own, ours, most) in enumerate(told)])
     hvdata.shutdown()
 
 

@@ -18,7 +18,8 @@ std::atomic<bool> forked{false};
 
 // The regions that this process has made: what a forked child must not change in its parent. There are few.
 struct Made {
-  std::atomic<char*> data{nullptr};
+  std::atomic<bool> taken{false};
+  std::atomic<char*> data{nullptr};  // set last, so that a child that finds it finds the rest as well
   uint64_t size = 0;
   int fd = -1;
 };
@@ -40,7 +41,7 @@ void WatchForks() {
 
 void Remember(char* data, uint64_t size, int fd) {
   for (Made& region : made) {
-    if (region.data != nullptr) continue;
+    if (region.taken.exchange(true)) continue;
     region.size = size;
     region.fd = fd;
     region.data = data;
@@ -50,7 +51,9 @@ void Remember(char* data, uint64_t size, int fd) {
 
 void Forget(const char* data) {
   for (Made& region : made) {
-    if (region.data == data) region.data = nullptr;
+    if (region.data != data) continue;
+    region.data = nullptr;
+    region.taken = false;
   }
 }
 

@@ -91,7 +91,8 @@ const char* hvdata_build_info(void) {
   int length = 0;
   MPI_Get_library_version(mpi, &length);
   std::string library(mpi, static_cast<size_t>(length));
-  library = library.substr(0, library.find_first_of("\n\t"));
+  library = library.substr(0, library.find('\n'));
+  std::replace(library.begin(), library.end(), '\t', ' ');
   last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
                 ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
   return last_result.c_str();

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "arena/copy.h"
 #include "engine/counters.h"
 #include "engine/log.h"
 #include "transport/placement.h"
@@ -150,7 +151,7 @@ void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
       SayFull();
       continue;
     }
-    std::memcpy(copy, block.data, block.size);
+    CopyOut(copy, block.data, block.size);
     Add(&Count().copied_to_arena, block.size);
     block.owner.reset(static_cast<const void*>(copy), [arena = links_->shared_arena()](const void* data) {
       arena->Free(static_cast<const char*>(data));

@@ -21,7 +21,11 @@ Outcome Sink::WaitLocked(std::unique_lock<std::mutex>* lock, const Asker* asker,
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   double report = stall_seconds_;
   bool asked = false;
-  const auto explain = [&] { return because_.empty() ? "the reader has not said why" : because_; };
+  const auto explain = [&] {
+    if (!because_.empty()) return because_;
+    if (!ask_why) return std::string("no answer has come");
+    return world_->SourceName(NextLaneLocked()) + " has not answered either: its process is stopped, or its link is silent";
+  };
   while (!ready()) {
     const std::string where = asker->epoch ? Where(asker->epoch, asker->taken) : Where(epoch_, 0);
     if (asker->cancelled) return {kCancelled, where + "the iterator was cancelled while it waited " + what};

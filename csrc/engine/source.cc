@@ -76,7 +76,11 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   turn_ = tail_taken_ = 0;
   dropped_ = 0;
   left_out_ = false;
+  filled_ = input_ended_ = false;
+  undealt_ = 0;
   cancel_ = std::move(cancel);
+  saves_.insert(saves_.end(), early_saves_.begin(), early_saves_.end());
+  early_saves_.clear();
   LaneOutput output;
   output.data = [this](int trainer, uint64_t step, uint64_t turn, uint64_t position, const Share& share) {
     Header h = MakeHeader(Kind::kData);
@@ -183,7 +187,10 @@ Source::Wish Source::Linger() {
 void Source::Deal(Step step) {
   const Guard guard(this);
   pulling_ = false;
-  if (PulledLocked()) return;
+  if (PulledLocked()) {
+    ++undealt_;
+    return;
+  }
   if (!lanes_->Room() && world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
     return;
@@ -199,10 +206,11 @@ void Source::Finish(Outcome outcome) {
 
 void Source::FinishLocked(Outcome outcome) {
   pulling_ = false;
+  input_ended_ = input_ended_ || outcome.ok();
   if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
-  if (!outcome.ok() && config_.on_error_continue) SayLostLocked(&outcome);
+  if (!outcome.ok() && config_.on_error_continue && (filled_ || !fills())) SayLostLocked(&outcome);
   if (left_out_ && outcome.ok() && steps == 0 && !told_empty_) {
     told_empty_ = true;
     Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
@@ -264,6 +272,7 @@ void Source::End() {
   std::vector<Left> left;
   const Guard guard(this);
   SayDroppedLocked();  // of an epoch that everybody left before its end
+  SayCutShortLocked();
   SayReadyLocked(epoch_, InStep::kLeft, lanes_->dealt());
   lanes = std::move(lanes_);
   in_hand = std::move(in_hand_);

@@ -179,8 +179,10 @@ class Source {
   void SayDroppedLocked();
   void SayLostLocked(Outcome* error);
   void SayWhyLocked(int trainer, uint64_t step, const std::string& text);
+  void SayStalledLocked(int trainer, const wire::Header& because);
   void SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome = {});
   void GoLocked(const wire::Header& go);
+  void SayCutShortLocked();
   // The message of an `answer` that is OK is the state.
   void SendStateLocked(const SaveRequest& request, Outcome answer);
   // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
@@ -205,7 +207,12 @@ class Source {
   std::unique_ptr<Lanes> lanes_;
   std::function<void()> cancel_;
   std::deque<SaveRequest> saves_;
+  std::deque<SaveRequest> early_saves_;  // of the next epoch
   std::vector<std::pair<int, wire::Header>> later_;  // with the member
+  std::unique_ptr<uint64_t> cut_short_;     // the step of this run on which another reader's end has ended the epoch
+  uint64_t undealt_ = 0;                    // steps that came too late to be dealt
+  bool input_ended_ = false;                // the input has come to its own end
+  bool filled_ = false;                     // there are shares for steps that we don't have
   bool input_over_ = false;                 // Finish has been called
   std::unique_ptr<Step> in_hand_;           // pulled before there was room for it
   std::vector<Left> left_;
@@ -214,6 +221,7 @@ class Source {
   uint64_t turn_ = 0, tail_taken_ = 0;      // where the lanes began in the epoch
   std::map<uint64_t, wire::Header> goes_;   // by epoch: the last GO of each that has not ended
   std::vector<std::pair<int, uint64_t>> whys_;  // trainers, and the steps, that wait to hear who keeps us waiting
+  std::chrono::steady_clock::time_point said_stalled_{std::chrono::seconds(-3600)};
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;
   int64_t dropped_ = 0;

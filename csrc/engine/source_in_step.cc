@@ -27,6 +27,7 @@ void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const 
 
 void Source::Fill(Step step) {
   std::lock_guard<std::mutex> lock(mu_);
+  filled_ = true;
   if (lanes_) lanes_->Fill(std::move(step));
 }
 
@@ -52,13 +53,21 @@ void Source::GoLocked(const Header& go) {
     lanes_->Allow(steps);
     return;
   }
-  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop && (lanes_->dealt() > steps || !input_over_)) {
-    Log(Where(go.step) + "remainder=\"drop\": another reader's data has ended, and with it the epoch; " +
-        std::to_string(std::max(lanes_->dealt(), steps) - steps) + " step(s) that this reader had ready are left out, and all that its "
-        "pipeline would still have yielded");
-  }
+  if (go.b == kOk && config_.remainder == plan::Remainder::kDrop) cut_short_ = std::make_unique<uint64_t>(steps);
   lanes_->EndAt(steps, {static_cast<int>(go.b), go.text});
   changed_.NotifyAll();
+}
+
+// Said at the epoch's end, when it is known whether this reader had more.
+void Source::SayCutShortLocked() {
+  const auto end = std::move(cut_short_);
+  if (!end) return;
+  const uint64_t left_out = std::max(lanes_->dealt(), *end) - *end + undealt_;
+  if (left_out == 0 && input_ended_) return;
+  Log(Where(turn_ + *end) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
+      (left_out > 0 ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
+                                                 "would still have yielded"
+                    : "whatever the pipeline of this reader would still have yielded is left out"));
 }
 
 // Reader 0 has said who keeps the others waiting.
@@ -67,6 +76,7 @@ void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
   h.step = step;
   h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
            ", which has not";
+  SayStalledLocked(trainer, h);
   send_(Member(trainer), std::move(h), nullptr);
 }
 

@@ -104,6 +104,10 @@ void Source::Shut() {
 
 void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number) {
   std::lock_guard<std::mutex> lock(mu_);
+  if (epoch > epoch_ && trainers_[static_cast<size_t>(trainer)].opened == epoch) {
+    early_saves_.push_back({trainer, epoch, number});  // another reader has dealt to it already
+    return;
+  }
   if (!dealing_ || epoch != epoch_ || !lanes_) {
     SendLastWordsLocked({trainer, epoch, number},
                         {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +

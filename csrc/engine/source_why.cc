@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/in_step.h"
+#include "engine/log.h"
 #include "engine/source.h"
 
 namespace hvdata {
@@ -25,7 +26,17 @@ void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
   h.epoch = epoch;
   h.step = step;
   h.text = ExplainLocked(trainer, epoch, step);
+  SayStalledLocked(trainer, h);
   send_(Member(trainer), std::move(h), nullptr);
+}
+
+// Whoever looks at the reader's output sees what a trainer sees on its own. One line a minute, however many trainers ask.
+void Source::SayStalledLocked(int trainer, const Header& because) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - said_stalled_ < std::chrono::seconds(50)) return;
+  said_stalled_ = now;
+  Log("[" + Me() + ", channel " + config_.name + ", epoch " + std::to_string(because.epoch) + ", step " +
+      std::to_string(because.step) + "] " + world_->AudienceName(trainer) + " waits for this step: " + because.text);
 }
 
 std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {

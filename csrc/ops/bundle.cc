@@ -207,12 +207,12 @@ std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audien
   return share;
 }
 
-void SettleTensors(std::vector<Tensor>* tensors, int member, int parts, Post* post) {
+void SettleTensors(std::vector<Tensor>* tensors, bool kept, int member, int parts, Post* post) {
   if (post->arena() == nullptr) return;
   std::vector<Block> blocks;
   for (const Tensor& tensor : *tensors) {
-    const bool raw = tensor.dtype() != tensorflow::DT_STRING;
-    blocks.push_back({static_cast<const char*>(tensor.data()), raw ? tensor.TotalBytes() : 0, nullptr});
+    const bool stays = tensor.dtype() == tensorflow::DT_STRING || (kept && !tensor.RefCountIsOne());
+    blocks.push_back({static_cast<const char*>(tensor.data()), stays ? 0 : tensor.TotalBytes(), nullptr});
   }
   post->Settle(member, &blocks, parts);
   for (size_t i = 0; i < blocks.size(); ++i) {

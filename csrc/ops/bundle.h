@@ -37,8 +37,9 @@ struct Audience {
 std::shared_ptr<const Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // Moves an element's tensors, but for strings, into shared memory (Post::Settle) before it is cut into `parts`: one copy,
-// which takes the place of the first.
-void SettleTensors(std::vector<tensorflow::Tensor>* tensors, int member, int parts, Post* post);
+// which takes the place of the first. `kept`: not those that others hold too. Holding them costs nothing, so MakeShare may
+// copy just the shares that need it; of a tensor that is ours alone a single share would keep the whole.
+void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool kept, int member, int parts, Post* post);
 
 // The tensors of a bundle, ready for use. Empties it.
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);

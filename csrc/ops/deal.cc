@@ -42,8 +42,9 @@ class Dealer {
       bool end = false;
       const absl::Status status = DealOne(&end);
       if (!status.ok() || end) {
-        const absl::Status filled = status.ok() && source_->fills() ? MakeFillers() : status;
-        source_->Finish(ToOutcome(filled));
+        const bool goes_on = source_->fills() && (status.ok() || source_->config().on_error_continue);
+        const absl::Status filled = goes_on ? MakeFillers() : absl::OkStatus();
+        source_->Finish(ToOutcome(status.ok() ? filled : status));
         break;
       }
     }
@@ -62,7 +63,7 @@ class Dealer {
     Tensors element;
     const absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
-    SettleTensors(&element, Audience::kAnybody, source_->world().audience_count(), post_);
+    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, source_->world().audience_count(), post_);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
@@ -76,7 +77,7 @@ class Dealer {
     Tensors element;
     absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
-    SettleTensors(&element, Audience::kAnybody, 1, post_);
+    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, 1, post_);
     std::vector<Tensors> share(1);
     status = cutter_.CutOne(element, &share[0]);
     if (status.ok()) Release({std::move(element)}, std::move(share));
@@ -92,7 +93,7 @@ class Dealer {
       if (!status.ok()) return status;
       if (*end) break;
       const int member = source_->world().audience[group.size()];
-      if (member != source_->world().self) SettleTensors(&element, member, 1, post_);
+      if (member != source_->world().self) SettleTensors(&element, input_->keeps_tensors(), member, 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/kept.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/data/serialization_utils.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
@@ -76,6 +77,7 @@ absl::Status Input::Finalize() {
   status = tensorflow::data::FinalizeDataset(ctx_, dataset, &finalized);
   if (!status.ok()) return status;
   dataset_.reset(finalized);
+  keeps_tensors_ = KeepsTensors(*finalized);
   IteratorContext::Params params(ctx_);
   functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
   params.function_handle_cache = functions_.get();

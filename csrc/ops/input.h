@@ -53,6 +53,9 @@ class Input {
   // Elements put back and not yet returned.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
+  // Whether what it yields and others hold too is the pipeline's own until Close (ops/kept.h).
+  bool keeps_tensors() const { return keeps_tensors_; }
+
   // The iterator's state in TensorFlow's own words. Fails for pipelines that can't be saved.
   absl::Status Save(std::vector<std::string>* saved);
 
@@ -77,6 +80,7 @@ class Input {
   std::set<uint64_t> skip_;
   uint64_t* const made_;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
+  bool keeps_tensors_ = false;
 };
 
 }  // namespace hvdata

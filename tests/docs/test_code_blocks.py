@@ -2,6 +2,7 @@
 """Every code block of README.md and docs/: Python runs on 2 ranks, commands run or exist, the diff is the real one."""
 
 import difflib
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 from blocks import BLOCKS, LANGUAGES, ROOT, Block, named
 from jobs import run_job
-from ranks.launch import launcher
+from launched import run_launcher
+from ranks.launch import environment, launcher
 
 PRELUDE = (Path(__file__).with_name("prelude.py")).read_text()
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-RUN = {"python", "mpirun", "horovodrun"}
+RUN = {"python", "mpirun", "horovodrun", "horovod-data-run"}
 
 
 def test_every_block_says_what_it_is():
@@ -51,9 +53,14 @@ def test_commands_exist(block: Block):
     for _, words in commands(block):
         if words[0] == "make":
             assert set(words[1:]) <= MAKE_TARGETS, words
+        elif words[0] in RUN and "-m" in words:
+            module = words[words.index("-m") + 1]
+            assert words[words.index("-m") - 1] == "python" and importlib.util.find_spec(module), module
         elif words[0] in RUN:
             script = next(word for word in words if word.endswith(".py"))
             assert (ROOT / script).is_file(), script
+        elif words[0] == "sbatch":  # tests/slurm has a Slurm, and runs the same scripts
+            assert all((ROOT / word).is_file() for word in (words[1], words[-1])), words
         else:
             assert words == ["pip", "install", "--no-build-isolation", "."]
 
@@ -69,10 +76,23 @@ RUNNABLE = {line: command for block in named("bash") for line, command in zip(bl
 def test_commands_run(line, tmp_path):
     """With the Python and the mpirun under test."""
     variables, words = RUNNABLE[line]
+    if "-m" in words:  # one of our tools, itself or as a job
+        start = [] if words[0] == "python" else [*launcher(), *words[1:words.index("python")]]
+        command = [*start, sys.executable, *words[words.index("-m"):]]
+        subprocess.run(command, cwd=tmp_path, check=True, env=environment(tmp_path, 0, variables))
+        return
     if "examples/digits_keras.py" in words:
         subprocess.run([sys.executable, str(ROOT / "examples" / "digits_data.py")], cwd=tmp_path, check=True)
     if words[0] == "python":
         subprocess.run([sys.executable, str(ROOT / words[1]), *words[2:]], cwd=tmp_path, check=True)
+        return
+    if words[0] == "horovod-data-run":
+        (tmp_path / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
+        elsewhere = {"-H", "--hostfile"} & set(words)  # where no such hosts are, the command must do for a dry run
+        at = words.index("python")
+        job = run_launcher(*words[1:at], *["--dry-run"] * bool(elsewhere), sys.executable, str(ROOT / words[at + 1]),
+                           *words[at + 2:], env=variables, cwd=tmp_path, timeout=200)
+        assert job.returncode == 0, job.output
         return
     launch, option, processes, python, script = words
     assert (option, python) == ("-np", "python")

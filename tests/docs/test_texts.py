@@ -6,7 +6,7 @@ import re
 import pytest
 from blocks import PAGES, ROOT
 
-SOURCES = [*ROOT.glob("csrc/**/*.cc"), *ROOT.glob("csrc/**/*.h"), *ROOT.glob("horovod_data/*.py")]
+SOURCES = [*ROOT.glob("csrc/**/*.cc"), *ROOT.glob("csrc/**/*.h"), *ROOT.glob("horovod_data/**/*.py")]
 
 
 def source_text() -> str:

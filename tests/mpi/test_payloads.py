@@ -53,23 +53,74 @@ def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
     assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
 
 
+STEPS = 6
+Data = tf.data.Dataset
+
+
+def filled(rows, number):
+    return tf.fill([rows, WIDTH], tf.cast(number, tf.float32))
+
+
+def slices(steps, rows):
+    return np.repeat(np.arange(steps, dtype=np.float32), rows * WIDTH).reshape(steps, rows, WIDTH)
+
+
+# Elements that TensorFlow does not make in shared memory: some rows of WIDTH float32 that all hold the element's number.
+# The pipeline itself holds them until the epoch is over ...
+KEPT = {
+    "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
+    "behind many stages": lambda steps, rows: Data.from_tensors(filled(rows, 0)).concatenate(
+        Data.from_tensor_slices(slices(steps, rows))).skip(1).repeat().filter(lambda x: True).shuffle(1).take(
+            steps).prefetch(2),
+    "cache": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)).cache(),
+}
+# ... or nobody does.
+ANEW = {
+    "generator": lambda steps, rows: Data.from_generator(
+        lambda: (np.full((rows, WIDTH), i, np.float32) for i in range(steps)),
+        output_signature=tf.TensorSpec((rows, WIDTH), tf.float32)),
+    "map": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)),
+    # Each is held by a dataset when it comes, and by none when the next one comes.
+    "flat_map": lambda steps, rows: Data.range(steps).flat_map(lambda i: Data.from_tensors(filled(rows, i))),
+    "flat_map of slices": lambda steps, rows: Data.from_tensors(0).flat_map(
+        lambda _: Data.from_tensor_slices(slices(steps, rows))),
+    # What is in a cache that was not filled goes with its iterator.
+    "a cache left early": lambda steps, rows: Data.range(2 * steps).map(lambda i: filled(rows, i)).cache().take(steps),
+}
+
+
 @pytest.mark.ways("auto", "arena", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("source", ["generator", "ready-made"])
-def test_other_pipelines_are_copied_once(hvdata, comm, source):
-    element = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+@pytest.mark.parametrize("source", [*KEPT, *ANEW])
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+def test_other_pipelines_are_copied_once(hvdata, comm, batch, source):
+    """Where the pipeline keeps its elements, no more than what the ranks beside the reader get. Where it doesn't, a global
+    batch whole: a share of it that was not copied would keep all of it."""
+    of_all = batch == "global"
+    steps, rows = (STEPS, ROWS * comm.size) if of_all else (STEPS * comm.size, ROWS)
+    ds = hvdata.distribute_dataset(lambda: {**KEPT, **ANEW}[source](steps, rows), batch=batch)
+    for _ in range(2):
+        seen = []
+        grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
+        for step, x in enumerate(seen):
+            number = step if of_all else step * comm.size + comm.rank
+            np.testing.assert_array_equal(x, np.full((ROWS, WIDTH), number, np.float32))
+        here, share = len(beside_the_reader(comm)), STEPS * ROWS * WIDTH * 4
+        assert grown["payload_bytes_arena"] == here * share
+        assert grown["payload_bytes_message"] == (comm.size - 1 - here) * share
+        whole = of_all and source in ANEW and here > 0
+        assert grown["payload_bytes_copied_to_arena"] == (comm.size if whole else here) * share
+        assert grown["payload_bytes_realigned"] == 0
 
-    def make():
-        if source == "ready-made":
-            return tf.data.Dataset.from_tensors(element).repeat(6 * comm.size)
-        return tf.data.Dataset.from_generator(
-            lambda: (element for _ in range(6 * comm.size)), output_signature=tf.TensorSpec(element.shape, tf.float32))
 
-    ds = hvdata.distribute_dataset(make, batch="per_rank")
-    grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, element) for x in ds])
-    expected = 6 * len(beside_the_reader(comm)) * element.nbytes
-    assert grown["payload_bytes_arena"] == grown["payload_bytes_copied_to_arena"] == expected
-    assert grown["payload_bytes_realigned"] == 0
+@pytest.mark.ways("auto", "arena", "message", "two hosts")
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
+    rows = ROWS * (comm.size if batch == "global" else 1)
+    ds = hvdata.distribute_dataset(lambda: Data.from_tensors(filled(rows, 7)).repeat(STEPS * comm.size), batch=batch)
+    places = results(comm, lambda: [np.asarray(memoryview(x)).ctypes.data for x in list(ds)])
+    assert len(set(places[0])) == 1
 
 
 @pytest.mark.ways("auto", "two hosts")
@@ -86,6 +137,18 @@ def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm):
     assert grown["payload_bytes_copied_to_arena"] == 0
     odd = [rank for rank in beside_the_reader(comm) if rank * 7 * 3001 * 4 % 64]
     assert grown["payload_bytes_realigned"] == len(odd) * 5 * 7 * 3001 * 4
+
+
+@pytest.mark.ways("auto", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
+    rows = np.random.default_rng(1).integers(0, 256, (7 * comm.size, 3001), np.uint8)
+    ds = hvdata.distribute_dataset(lambda: Data.from_tensors(rows).repeat(5), batch="global")
+    own = rows[7 * comm.rank:7 * (comm.rank + 1)]
+    grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, own) for x in ds])
+    here = len(beside_the_reader(comm))
+    assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_arena"] == here * 5 * own.nbytes
+    assert grown["payload_bytes_realigned"] == 0
 
 
 @pytest.mark.ways("auto", "two hosts")

@@ -41,7 +41,7 @@ def launcher() -> list[str]:
 def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) -> dict[str, str]:
     """For the ranks: the caller's variables win over our defaults, `extra` over both (None unsets)."""
     env = {**DEFAULTS, **os.environ, "HVDATA_TEST_DIR": str(directory)}
-    for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HVDATA_TEST_JOB"):
+    for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED", "HVDATA_TEST_JOB"):
         env.pop(name, None)
     if readers:
         env["HOROVOD_DATA_READERS"] = str(readers)
@@ -76,16 +76,21 @@ class RunningJob:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
+        variables = environment(directory, readers, env or {})
         with open(directory / "log", "wb") as log:
             self._launcher = subprocess.Popen(
-                [*(launch or launcher()), "-np", str(processes), "sh", str(RANK_SH), *command],
+                [*self._launch(launch or launcher(), variables), "sh", str(RANK_SH), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(directory, readers, env or {}),
+                env=variables,
                 cwd=cwd,
                 start_new_session=True,  # so that _members() can find whatever comes of it
             )
+
+    def _launch(self, launch: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
+        """What stands before the ranks' command: the launcher, which is run with these variables, and its options."""
+        return [*launch, "-np", str(self.processes)]
 
     @property
     def launcher_pid(self) -> int:

@@ -4,7 +4,8 @@
 # By exec, so that the command is the rank: its exit status and signals are what the launcher sees.
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-${HOROVOD_RANK:-0}}}}
 export HVDATA_TEST_RANK="$rank"
-echo $$ >"$HVDATA_TEST_DIR/pid.$rank.part" && mv "$HVDATA_TEST_DIR/pid.$rank.part" "$HVDATA_TEST_DIR/pid.$rank"
+read -r pid _ <"${HVDATA_TEST_PROC:-/proc}/self/stat"  # our number where the test runs
+echo "$pid" >"$HVDATA_TEST_DIR/pid.$rank.part" && mv "$HVDATA_TEST_DIR/pid.$rank.part" "$HVDATA_TEST_DIR/pid.$rank"
 if [ -n "$HVDATA_TEST_HOSTS" ]; then  # a host name of the rank's own: its host is the rank modulo their number
   set -- unshare --uts sh -c 'hostname "host$0" && exec "$@"' "$((rank % HVDATA_TEST_HOSTS))" "$@"
 fi

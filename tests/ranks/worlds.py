@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -15,22 +16,29 @@ SIZES = (1, 2, 3, 4)
 
 @dataclass(frozen=True, order=True)
 class World:
-    """`np` trainers and `readers` dedicated readers: np + readers processes, whose batches travel in this way."""
+    """`np` trainers and `readers` dedicated readers: np + readers processes, whose batches travel in this way.
+
+    `per_node`: "dedicated" or "embedded": a reader for each host.
+    """
 
     np: int
     readers: int = 0
     way: str = "auto"
+    per_node: str = ""
 
     @property
     def processes(self) -> int:
         return self.np + self.readers
 
     def __str__(self) -> str:
-        return f"np={self.np}" + (f",readers={self.readers}" if self.readers else "") + (
-            f",{self.way}" if self.way != "auto" else "")
+        readers = f"{self.per_node} per node" if self.per_node else f"readers={self.readers}" if self.readers else ""
+        return ",".join([f"np={self.np}"] + [part for part in (readers, self.way) if part not in ("", "auto")])
 
     @property
     def environment(self) -> dict[str, str | None]:
+        if self.per_node:
+            return {"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS": None, "HOROVOD_DATA_READERS_PER_NODE": "1",
+                    "HOROVOD_DATA_EMBEDDED": "1" if self.per_node == "embedded" else None}
         if self.way == "two hosts":
             return {"HVDATA_TEST_HOSTS": "2"}
         return {"HOROVOD_DATA_PAYLOAD": self.way} if self.way != "auto" else {}
@@ -61,7 +69,12 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World
         mark = metafunc.definition.get_closest_marker("ways")
         return tuple(way for way in possible if not mark or way in mark.args) or ("auto",)
 
-    return [World(size, readers, way) for readers in wanted("readers", (0,)) for size in sizes for way in ways(size)]
+    # Sizes take the layouts in turn: every size and every layout, but not each with each.
+    if per_node := metafunc.definition.get_closest_marker("per_node"):
+        turns = zip(sizes, itertools.cycle(per_node.args)) if CAN_NAME_HOSTS else ()
+        return [World(size, 2 if part == "dedicated" else 0, "two hosts", part) for size, part in turns]
+    turns = zip(sizes, itertools.cycle(wanted("readers", (0,))))
+    return [World(size, readers, way) for size, readers in turns for way in ways(size)]
 
 
 def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a library that can't be loaded says. The real one is loaded by importing horovod_data at all."""
+"""What a library that can't be loaded says, and when."""
 
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -95,3 +96,28 @@ def test_mpi_libraries_of_a_process():
 
 def test_this_process_has_one_mpi_library():
     assert len(loader.mpi_libraries()) == 1
+
+
+FIRST_USE = """
+import sys
+import horovod_data
+assert "tensorflow" not in sys.modules
+assert set(horovod_data.__all__) <= set(dir(horovod_data))
+try:
+    horovod_data.no_such_name
+except AttributeError as error:
+    print(error)
+sys.modules["tensorflow"] = None  # as if it were not installed
+for use in (lambda: horovod_data.init, lambda: exec("from horovod_data import scatter")):
+    try:
+        use()
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_the_core_is_loaded_when_a_name_is_first_used():
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=50)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0 and said[0] == "module 'horovod_data' has no attribute 'no_such_name'", done
+    assert len(said) == 3 and all(line.startswith("horovod_data needs TensorFlow, which can't be imported") for line in said[1:])

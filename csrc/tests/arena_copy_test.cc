@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arena/copy.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace hvdata {
+namespace {
+
+// Sizes on both sides of the limit, whole lines and not, from aligned and odd addresses: all bytes, and none beyond.
+TEST(CopyOut, CopiesEveryByteAndNoOther) {
+  constexpr size_t kSlack = 256, kRoom = kPastCaches + 4096;
+  std::vector<char> from(kRoom + kSlack);
+  uint32_t state = 1;
+  for (char& byte : from) byte = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(256, kRoom + kSlack), std::free);
+  char* const to = static_cast<char*>(memory.get());
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, kPastCaches - 1, kPastCaches, kPastCaches + 1,
+                             kPastCaches + 63, kPastCaches + 64, kPastCaches + 65, kRoom}) {
+    for (const size_t offset : {size_t{0}, size_t{1}, size_t{64}, size_t{77}}) {
+      std::memset(to, 0x5a, kRoom + kSlack);
+      CopyOut(to, from.data() + offset, bytes);
+      ASSERT_EQ(std::memcmp(to, from.data() + offset, bytes), 0) << bytes << " bytes from " << offset;
+      for (size_t i = bytes; i < bytes + kSlack; ++i) ASSERT_EQ(to[i], 0x5a) << bytes << " bytes, at " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: python -m horovod_data.doctor [--json] [--no-self-test] [--np N] [--launcher COMMAND]
+
+Run plainly it looks at this machine and starts jobs of its own. Run by mpirun or srun it looks at that job: rank 0
+reports for all ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from typing import Any, Mapping, Optional, Sequence
+
+from .. import launch_checks
+from . import environment, libraries, machine, selftest, sharing
+from .findings import Finding, as_json, as_text, error, ok, status
+
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Returns the exit status: 0 without errors, 1 with some, 2 for wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod_data.doctor", description="What is wrong with this environment, and what to do. Status 0: "
+        "nothing that stops horovod_data from working (there may be warnings); 1: something does; 2: wrong arguments.",
+        epilog="Started by mpirun or srun it looks at that job instead of starting its own.")
+    parser.add_argument("--json", action="store_true", help="the report for programs")
+    parser.add_argument("--no-self-test", action="store_true", help="start no job")
+    parser.add_argument("--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)")
+    parser.add_argument("--launcher", default="mpirun", help="what starts the self-test, with options; it must take -np "
+                                                             "(default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
+    given = parser.parse_args(arguments)
+    if given.np < 1 or not 0 < given.seconds <= 600 or not given.launcher.strip():
+        parser.error("--np must be 1 or more, --seconds above 0 and at most 600, and --launcher a command")
+    launcher = launch_checks.find_launcher(os.environ)
+    if launcher is not None and launcher.size > 1 and not given.no_self_test:
+        found = in_job(given.seconds)
+    else:
+        found = alone(given)
+    if found is None:
+        return 0
+    print(as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)), flush=True)
+    return status(found)
+
+
+def alone(given: argparse.Namespace) -> list[Finding]:
+    """This machine, and jobs that are started here."""
+    found = machine.check() + sharing.check()  # these fork: before there are threads
+    looks = libraries.look(os.environ)
+    mpi = libraries.mpi_of(looks["core"])
+    found += libraries.check(looks) + environment.check(os.environ, mpi)
+    if given.no_self_test:
+        return found + [ok("self-test.skipped", "--no-self-test")]
+    if mpi is None:
+        return found + [error("self-test.skipped", "horovod_data can't be loaded", "Mend the errors above first")]
+    launcher = shlex.split(given.launcher)
+    if shutil.which(launcher[0]) is None:
+        return found + [error("self-test.skipped", f"there is no {launcher[0]} in PATH",
+                              "Put MPI's mpirun into PATH, or name another launcher with --launcher")]
+    environ = environment.without_launcher(os.environ) if launch_checks.find_launcher(os.environ) else os.environ
+    for payload in ("arena", "message"):
+        told = selftest.run(payload, given.np, given.seconds, launcher, environ)
+        found += selftest.judge(told, payload, launcher, mpi, environ)
+    return found
+
+
+def in_job(seconds: float) -> Optional[list[Finding]]:
+    """The job that this process is a rank of; collective over it. None: rank 0 reports, and this is another one."""
+    mine = machine.check() + sharing.check() + environment.ours(os.environ)
+    told = selftest.run_as_rank(seconds, os.environ, json.dumps([dataclasses.asdict(one) for one in mine]))
+    ranks = told.get("ranks")
+    if ranks is None and told.get("done") and not told.ended:
+        return None
+    first = _rank(os.environ) == 0
+    if ranks is None and not first:  # what rank 0 has found is mostly the same
+        found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
+        return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
+    looks = libraries.look(os.environ, start_mpi=False)
+    mpi = libraries.mpi_of(looks["core"])
+    return [*(mine if ranks is None else _by_host(ranks)), *libraries.check(looks), *environment.launched(os.environ, mpi),
+            *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ)]
+
+
+def _rank(environ: Mapping[str, str]) -> int:
+    """By what the launcher says, which need not be what MPI says."""
+    return next((int(environ[name]) for name in _RANKS if environ.get(name, "").isdigit()), 0)
+
+
+def _me(environ: Mapping[str, str]) -> str:
+    return f"rank {_rank(environ)} on {socket.gethostname()}, by what its launcher says"
+
+
+def _by_host(ranks: Sequence[dict[str, Any]]) -> list[Finding]:
+    """What the first rank of each host has found there; once where all hosts have found the same."""
+    hosts: dict[str, list[Finding]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank["host"], [Finding(**one) for one in rank["findings"]])
+    found: list[Finding] = []
+    for name in dict.fromkeys(one.name for findings in hosts.values() for one in findings):
+        same = {host: one for host, findings in hosts.items() for one in findings if one.name == name}
+        if len(set(same.values())) == 1 and len(same) == len(hosts):
+            found.append(next(iter(same.values())))
+        else:
+            found += [dataclasses.replace(one, value=f"{host}: {one.value}") for host, one in same.items()]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

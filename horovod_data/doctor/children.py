@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that do what may crash or hang, with a time limit, and say what they find out line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence
+
+_MARK = "@horovod_data.doctor "
+_GRACE_SECONDS = 5.0  # for a launcher to end its ranks
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What came out of a process. `records` are complete up to its end, whichever that was."""
+
+    records: list[dict[str, Any]]
+    ended: str  # "": well; else how: "with status 1", "by signal 11 (SIGSEGV)", "not within 60 s"
+    stderr: str
+
+    def get(self, key: str) -> Any:
+        """The value of `key` in the last record that has it, or None."""
+        return next((record[key] for record in reversed(self.records) if key in record), None)
+
+    def last_words(self, lines: int = 3) -> str:
+        """The last lines of stderr that are no decoration: the reason, mostly."""
+        said = [line.strip() for line in self.stderr.splitlines() if line.strip(" \n-*#=")]
+        telling = [line for line in said if not re.match(r"\*\*\*|\[[^\]]*:\d+\]", line)]
+        return " / ".join((telling or said)[-lines:])
+
+
+def say(**record: Any) -> None:
+    """In such a process: tells the doctor."""
+    # In one write, after a line's end: others write to the same stdout.
+    sys.stdout.flush()
+    os.write(1, f"\n{_MARK}{json.dumps(record)}\n".encode())
+
+
+def end_with_parent() -> None:
+    """In such a process: be killed when the process that started it is."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] = None, in_job: bool = False) -> Told:
+    """Runs a command to its end.
+
+    Args:
+      limit: in seconds.
+      env: its whole environment; None: this process's.
+      in_job: it takes this process's place in a job: it needs its descriptors, and the launcher's signals.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            child = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                     env=None if env is None else dict(env), close_fds=not in_job,
+                                     start_new_session=not in_job)
+        except OSError as failure:
+            return Told([], f"before it began ({failure})", str(failure))
+        try:
+            ended = _end(child.wait(limit))
+        except subprocess.TimeoutExpired:
+            ended = f"not within {limit:.0f} s"
+        finally:
+            _stop(child, whole_session=not in_job)
+        out.seek(0)
+        err.seek(0)
+        return Told(records(out.read().decode(errors="replace")), ended, err.read().decode(errors="replace"))
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    """What was said() among the lines of a stdout."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            if line.startswith(_MARK):
+                found.append(dict(json.loads(line[len(_MARK):])))
+    return found
+
+
+def _end(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}" if status else ""
+    try:
+        return f"by signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def _stop(child: subprocess.Popen[bytes], whole_session: bool) -> None:
+    """Ends a process that has not ended, and what it may have left behind."""
+    if child.poll() is None:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+    if whole_session:
+        for entry in Path("/proc").iterdir():  # Open MPI gives every rank a process group of its own
+            with contextlib.suppress(ValueError, OSError):
+                if os.getsid(int(entry.name)) == child.pid:
+                    os.kill(int(entry.name), signal.SIGKILL)
+    if child.poll() is None:
+        child.kill()
+    child.wait()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may crash, in a process of its own: importing TensorFlow, our core, Horovod and mpi4py, and starting MPI.
+
+    python -m horovod_data.doctor.inside core|mpi|horovod|mpi4py
+
+Says what it knows before each step that may be its last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Any, Callable
+
+from .. import core, loader
+from . import children
+
+
+def look_at_core(start_mpi: bool = False) -> None:
+    """TensorFlow, then our library; with `start_mpi` then MPI, as a job of one."""
+    children.say(step="import TensorFlow")
+    try:
+        import tensorflow as tf
+    except Exception as failure:
+        children.say(tensorflow_error=f"{type(failure).__name__}: {failure}")
+        return
+    children.say(tensorflow=str(tf.__version__), tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
+                 tensorflow_path=os.path.dirname(tf.__file__), step="load the C++ core")
+    try:
+        loader.load()
+    except ImportError as failure:
+        children.say(core_error=str(failure))
+        return
+    children.say(core=core.build_info(), core_path=str(loader.library_path()), libraries=loader.mpi_libraries(),
+                 mpi_text=mpi_text(), step="start MPI")
+    if start_mpi:
+        core.mpi_init()
+        children.say(thread_level=core.mpi_query().thread_level.name)
+
+
+def look_at_horovod() -> None:
+    """Horovod, and what it was built with."""
+    try:
+        import horovod
+    except ImportError:
+        children.say(installed=False)
+        return
+    children.say(installed=True, version=str(horovod.__version__), step="import horovod.tensorflow")
+    try:
+        import horovod.tensorflow as hvd
+    except Exception as failure:
+        children.say(error=f"{type(failure).__name__}: {failure}")
+        return
+    built = {name: bool(getattr(hvd, f"{name}_built")()) for name in ("mpi", "gloo", "nccl", "ccl")}
+    children.say(built=built, libraries=loader.mpi_libraries())
+
+
+def look_at_mpi4py() -> None:
+    """mpi4py, without starting MPI."""
+    try:
+        import mpi4py
+    except ImportError:
+        children.say(installed=False)
+        return
+    children.say(installed=True, version=str(mpi4py.__version__), step="import mpi4py.MPI")
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except Exception as failure:
+        children.say(error=f"{type(failure).__name__}: {failure}")
+        return
+    children.say(mpi=MPI.Get_library_version().splitlines()[0], libraries=loader.mpi_libraries())
+
+
+def mpi_text() -> str:
+    """All that the MPI library says of itself: MPICH names its device there. "" where it can't be asked."""
+    libraries = loader.mpi_libraries()
+    if len(libraries) != 1:
+        return ""
+    text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
+    ctypes.CDLL(libraries[0]).MPI_Get_library_version(text, ctypes.byref(length))
+    return text.value.decode(errors="replace")
+
+
+_LOOKS: dict[str, Callable[[], Any]] = {"core": look_at_core, "mpi": lambda: look_at_core(True), "horovod": look_at_horovod,
+                                        "mpi4py": look_at_mpi4py}
+
+if __name__ == "__main__":
+    children.end_with_parent()
+    _LOOKS[sys.argv[1]]()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow, our core, MPI, Horovod and mpi4py: what there is, and whether all of it fits together."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Mapping, Optional
+
+from .. import launch_checks
+from ..core import ThreadLevel
+from . import children, environment
+from .children import Told
+from .findings import Finding, error, ok, sentences, warning
+
+_REBUILD_HOROVOD = ("HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
+                    "--no-build-isolation horovod")
+_LIMIT = 120.0  # seconds: importing TensorFlow from a slow file system takes its time
+
+
+def look(environ: Mapping[str, str], start_mpi: bool = True) -> dict[str, Told]:
+    """Runs the looks of `inside` at the same time, each in a process of its own: "core", "horovod" and "mpi4py"."""
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
+    looks = {"core": "mpi" if start_mpi else "core", "horovod": "horovod", "mpi4py": "mpi4py"}
+    with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
+        told = pool.map(lambda what: children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env),
+                        looks.values())
+        return dict(zip(looks, told))
+
+
+def mpi_of(core: Told) -> Optional[str]:
+    """mpi_name() of the MPI that the core was built with, or None."""
+    return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
+
+
+def check(looks: Mapping[str, Told]) -> list[Finding]:
+    """Everything that look() has seen."""
+    core = looks["core"]
+    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], core), *mpi4py(looks["mpi4py"]), *mpi(core),
+            *one_mpi(looks)]
+
+
+def tensorflow(core: Told) -> list[Finding]:
+    """The TensorFlow of this Python."""
+    name = "software.TensorFlow"
+    python = ok("software.Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
+    if core.get("tensorflow_error"):
+        return [python, error(name, f"can't be imported: {core.get('tensorflow_error')}",
+                              "Install TensorFlow in this Python, then horovod_data against it")]
+    if not core.get("tensorflow"):
+        return [python, error(name, f"importing it ended {core.ended}: {core.last_words()}",
+                              "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor")]
+    version, abi, path = (core.get(what) for what in ("tensorflow", "tensorflow_abi", "tensorflow_path"))
+    return [python, ok(name, f"{version}, C++11 ABI {abi}, {path}")]
+
+
+def ours(core: Told) -> list[Finding]:
+    """Our C++ core, and whether it was built for this TensorFlow."""
+    name = "software.horovod_data"
+    if core.get("core_error"):
+        what, to_do = sentences(str(core.get("core_error")))
+        return [error(name, what, to_do or "Rebuild horovod_data")]
+    built = core.get("core")
+    if not built:
+        if core.get("tensorflow"):
+            return [error(name, f"loading its C++ core ended {core.ended}: {core.last_words()}",
+                          "Rebuild it against this TensorFlow and this MPI")]
+        return [error(name, "its C++ core can't be tried without TensorFlow", "Mend TensorFlow first")]
+    value = (f"{core.get('core_path')}, built for TensorFlow {built['tensorflow']}, C++11 ABI {built['cxx11_abi']}, and "
+             f"{mpi_of(core)}")
+    if built["cxx11_abi"] != core.get("tensorflow_abi"):
+        return [error(name, value, "The C++ ABIs differ: rebuild horovod_data against this TensorFlow")]
+    return [ok(name, value)]
+
+
+def mpi(core: Told) -> list[Finding]:
+    """The MPI library: which, and the thread level that it gives when it is asked for the highest."""
+    if not core.get("core"):
+        return []
+    text = str(core.get("mpi_text") or core.get("core")["mpi"])
+    found = re.search(r"Device:\s*(\S+)", text)
+    paths = ", ".join(core.get("libraries") or []) or "path not known"
+    told = [ok("MPI.library", f"{mpi_of(core)}{f' ({found[1]})' if found else ''}, {paths}")]
+    level = core.get("thread_level")
+    if level:
+        try:
+            launch_checks.check_thread_level(ThreadLevel[level], True, str(mpi_of(core)))
+            told.append(ok("MPI.thread level", f"MPI_THREAD_{level}"))
+        except RuntimeError as refused:
+            told.append(error("MPI.thread level", *sentences(str(refused))))
+    elif core.ended:
+        told.append(error("MPI.start", f"MPI_Init_thread in a single process ended {core.ended}: {core.last_words()}",
+                          "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: orted); try "
+                          "`mpirun -np 1 hostname`"))
+    return told
+
+
+def horovod(told: Told, core: Told) -> list[Finding]:
+    """Horovod: optional; but if it is there, it must be usable and have MPI."""
+    name = "software.Horovod"
+    if told.get("installed") and not core.get("tensorflow"):
+        return [warning(name, f"{told.get('version')}, can't be tried without TensorFlow", "Mend TensorFlow first")]
+    if told.get("installed") is False:
+        return [ok(name, "not installed: horovod_data works without it")]
+    if told.get("installed") is None:
+        return [error(name, f"importing it ended {told.ended}: {told.last_words()}", "Reinstall Horovod")]
+    version = told.get("version")
+    if told.get("error") or not told.get("built"):
+        why = told.get("error") or f"it ended {told.ended}: {told.last_words()}"
+        return [error(name, f"{version}, but horovod.tensorflow can't be imported: {why}",
+                      f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`")]
+    built = told.get("built")
+    value = f"{version}, built with " + (", ".join(what for what, there in built.items() if there) or "no controller at all")
+    if not built["mpi"]:
+        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: "
+                                   f"`{_REBUILD_HOROVOD}`")]
+    return [ok(name, value)]
+
+
+def mpi4py(told: Told) -> list[Finding]:
+    """mpi4py: optional, for init(comm=...)."""
+    name = "software.mpi4py"
+    if told.get("installed") is False:
+        return [ok(name, "not installed: only init(comm=...) needs it")]
+    if told.get("libraries") is None:
+        why = told.get("error") or f"it ended {told.ended}: {told.last_words()}"
+        return [warning(name, f"can't be imported: {why}",
+                        "Only init(comm=...) needs it. Build it with this MPI: `MPICC=mpicc pip install --force-reinstall "
+                        "--no-binary mpi4py mpi4py`")]
+    return [ok(name, f"{told.get('version')}, {launch_checks.mpi_name(told.get('mpi'))}")]
+
+
+def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
+    """Whether all that were built with MPI use the same library. Two in one process see two jobs."""
+    name = "MPI.one library"
+    uses = {what: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
+    users = {what: paths for what, paths in uses.items() if paths}
+    shown = {"core": "horovod_data", "horovod": "Horovod", "mpi4py": "mpi4py"}
+    if len(users) < 2:
+        return []
+    if len({tuple(paths) for paths in users.values()}) == 1:
+        return [ok(name, f"{', '.join(shown[what] for what in users)} use the same")]
+    value = "; ".join(f"{shown[what]}: {', '.join(Path(path).name for path in paths)}" for what, paths in users.items())
+    libraries = sorted({path for paths in users.values() for path in paths})
+    try:
+        launch_checks.check_one_mpi(libraries, mpi_of(looks["core"]) or "an MPI that can't be found out")
+        to_do = "Rebuild them with the same MPI"
+    except RuntimeError as refused:
+        to_do = str(refused).rpartition(". ")[2]
+    if {tuple(paths) for what, paths in users.items() if what != "mpi4py"} != {tuple(users.get("core", []))}:
+        return [error(name, value, to_do)]
+    return [warning(name, value, f"A script that imports mpi4py.MPI fails in init(). {to_do}")]

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control variables of the MPI library that runs in this process, with the values that they have now (MPI_T)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Sequence
+
+from .. import loader
+
+_THREAD_MULTIPLE = 3
+_ROOM = 4096  # bytes: more than any variable that is asked for
+
+
+def read(names: Sequence[str]) -> dict[str, int]:
+    """The values of those that there are. For variables that are numbers, switches or enumerations.
+
+    A value is what the library acts on: it sets the single-copy mechanism to another one when it finds that the one
+    that was asked for is not permitted.
+    """
+    libraries = loader.mpi_libraries()
+    if len(libraries) != 1:
+        return {}
+    mpi = ctypes.CDLL(libraries[0])
+    level = ctypes.c_int()
+    if not hasattr(mpi, "MPI_T_init_thread") or mpi.MPI_T_init_thread(_THREAD_MULTIPLE, ctypes.byref(level)):
+        return {}
+    values = {}
+    try:
+        for name in names:
+            index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+            room = ctypes.create_string_buffer(_ROOM)
+            if mpi.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+                continue
+            if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)):
+                continue
+            if not mpi.MPI_T_cvar_read(handle, room) and count.value == 1:
+                values[name] = int.from_bytes(room.raw[:4], "little", signed=True)
+            mpi.MPI_T_cvar_handle_free(ctypes.byref(handle))
+    finally:
+        mpi.MPI_T_finalize()
+    return values

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which way MPI takes from the reader to each rank: what MPI itself has said about it, and no more than that.
+
+Open MPI's ob1 says on stderr, for each pair, which transport ("btl") it has chosen. Where UCX works below an MPI, it says
+which transports it uses, but not between whom. Other MPIs say nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional, Sequence
+
+from .findings import Finding, ok, warning
+
+# The enumeration of btl_vader_single_copy_mechanism in Open MPI 4.
+_SINGLE_COPY = {0: "XPMEM", 1: "CMA", 2: "KNEM", 3: "none", 4: "emulated"}
+_COPIES_TWICE = ("none", "emulated")
+_SHARED_MEMORY = {"vader", "sm", "smcuda", "self"}
+
+_BTL = re.compile(r"\[[^\]\s]*:(\d+)\] mca: bml: Using (\S+) btl for send to \[\[\d+,\d+\],(\d+)\]")
+_PML = re.compile(r"\[[^\]\s]*:(\d+)\] select: component (\S+) selected")
+_UCX = re.compile(r"\[[^\]\s]*:(\d+)\s*:\d+\].* ep_cfg\[\d+\]:?(.*)")
+
+
+def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> list[Finding]:
+    """What was said by rank 0, and the single-copy mechanism that MPI has ended up with.
+
+    Args:
+      stderr: of the job, or of rank 0.
+      ranks: what `rank` told of each; `rank` is the one in MPI_COMM_WORLD.
+    """
+    found = [between(stderr, ranks, mpi)]
+    mechanism = ranks[0]["variables"].get("btl_vader_single_copy_mechanism")
+    if "vader" in {btl for btls in btls_of(stderr, ranks[0]["pid"]).values() for btl in btls} and mechanism is not None:
+        found.append(single_copy(_SINGLE_COPY.get(mechanism, f"number {mechanism}")))
+    return found
+
+
+def between(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> Finding:
+    """The way from rank 0 to each of the others."""
+    name, reader = "transports.from rank 0", ranks[0]
+    chosen, pml, ucx = btls_of(stderr, reader["pid"]), pml_of(stderr, reader["pid"]), ucx_of(stderr, reader["pid"])
+    hosts = ", ".join(f"rank{'s' * (len(group) > 1)} {_numbers(group)} on {host}" for host, group in _by_host(ranks).items())
+    if ucx:
+        return ok(name, f"UCX uses {', '.join(ucx)}; it doesn't say to which rank it takes which ({hosts})")
+    if not chosen:
+        how = f"{mpi or 'this MPI'}{f' with its {pml}' if pml else ''} doesn't say which transport it takes"
+        return ok(name, f"{how} ({hosts})")
+    ways: dict[str, list[int]] = {}
+    for rank, btls in sorted(chosen.items()):
+        if 0 < rank < len(ranks):
+            ways.setdefault(f"{'+'.join(sorted(btls))} to %s on {ranks[rank]['host']}", []).append(rank)
+    value = ", ".join(way % _numbers(group) for way, group in ways.items()) or "to no other rank"
+    value = f"Open MPI's {pml or 'ob1'}: {value}"
+    slow = [rank for rank, btls in chosen.items() if rank < len(ranks) and ranks[rank]["host"] == reader["host"]
+            and not btls & _SHARED_MEMORY]
+    if slow:
+        return warning(name, value, f"Messages to {_numbers(slow)} on the same host don't use MPI's shared memory: add "
+                                    "vader (Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out")
+    return ok(name, value)
+
+
+def single_copy(mechanism: str) -> Finding:
+    """How MPI's shared memory moves large messages: what the library has ended up with."""
+    name = "transports.single copy"
+    if mechanism in _COPIES_TWICE:
+        return warning(name, mechanism, "MPI copies large messages of this host twice: allow CMA (a container needs "
+                                        "`--cap-add=SYS_PTRACE`), and leave btl_vader_single_copy_mechanism unset; "
+                                        "horovod_data's own shared memory is not affected")
+    return ok(name, mechanism)
+
+
+def btls_of(stderr: str, pid: int) -> dict[int, set[str]]:
+    """Rank in MPI_COMM_WORLD to the transports that process `pid` takes to it."""
+    found: dict[int, set[str]] = {}
+    for who, btl, rank in _BTL.findall(stderr):
+        if int(who) == pid:
+            found.setdefault(int(rank), set()).add(btl)
+    return found
+
+
+def pml_of(stderr: str, pid: int) -> Optional[str]:
+    """The layer of Open MPI that process `pid` sends messages with."""
+    return next((pml for who, pml in _PML.findall(stderr) if int(who) == pid), None)
+
+
+def ucx_of(stderr: str, pid: int) -> list[str]:
+    """The transports that UCX has set up in process `pid`, to whomever."""
+    found: dict[str, None] = {}
+    for who, text in _UCX.findall(stderr):
+        if int(who) == pid:
+            for group in re.findall(r"\b(?:tag|am|rma|rma_bw|am_bw|keepalive)\(([^)]*)\)", text):
+                found.update(dict.fromkeys(word.split("/")[0] for word in group.split()))
+    return list(found)
+
+
+def _by_host(ranks: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    hosts: dict[str, list[int]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank["host"], []).append(rank["rank"])
+    return hosts
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command lines of both MPIs are made of. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+from typing import Mapping, Sequence
+
+HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"  # empty on dedicated readers: TensorFlow would take memory of every GPU it sees
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_FLAGS = re.compile(r"-[bBdEOPqRsSuvx]+|-[WX].*")
+_RUNNER = ["-m", "horovod_data.launcher.rank"]
+# Belongs to this host, this shell or the batch system's launch of this very process, not to the job.
+_OWN = re.compile(r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
+                  r"HOROVOD_DATA_READERS(_PER_NODE)?|HOROVOD_DATA_EMBEDDED|OMPI_.*|PMIX?_.*|PRTE_.*|HYD.*|SLURM_.*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Extras:
+    """What mpirun is told beside the plan."""
+
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)  # for every rank
+    exported: Sequence[str] = ()  # variables of the launcher's own environment, for ranks on other hosts
+    mpi_args: Sequence[str] = ()
+    binding_args: Sequence[str] = ()
+    interfaces: Sequence[str] = ()
+    ssh_port: int = 0
+    ssh_identity_file: str = ""
+    output_filename: str = ""
+    tag_output: bool = False
+    timestamps: bool = False
+    root: bool = False  # this is the superuser, whom Open MPI asks whether that is meant
+
+    @property
+    def ssh_words(self) -> list[str]:
+        port = ["-p", str(self.ssh_port)] if self.ssh_port else []
+        return port + (["-i", self.ssh_identity_file] if self.ssh_identity_file else [])
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line, and the variables that it needs on top of the environment."""
+
+    words: list[str]
+    environ: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """As a shell takes it."""
+        return " ".join([f"{name}={shlex.quote(value)}" for name, value in self.environ.items()] + [shlex.join(self.words)])
+
+
+def exportable(environ: Mapping[str, str]) -> list[str]:
+    """The variables that ranks on other hosts are to have as well: all but those of this host, shell and launch."""
+    return sorted(name for name in environ if _OWN.fullmatch(name) is None and re.fullmatch(r"\w+", name))
+
+
+def on_rank(program: Sequence[str]) -> list[str]:
+    """`program` as it is to be started on a rank: a Python program by way of launcher/rank.py.
+
+    `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Anything else
+    is started as it is: a shell script that starts Python, or Python that reads its program from stdin.
+    """
+    words = list(program)
+    if not words or _PYTHON.fullmatch(os.path.basename(words[0])) is None:
+        return words
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] in ("-m", "-c"):
+            return words[:at] + _RUNNER + words[at:]
+        if _FLAGS.fullmatch(words[at]) is None:  # no program (-V), its text from stdin (-), in isolation (-I), ...
+            return words
+        at += 2 if words[at] in ("-W", "-X") else 1
+    return words[:at] + _RUNNER + words[at:] if at < len(words) else words

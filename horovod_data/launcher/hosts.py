@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which hosts and their slots are written. Pure. A slot is room for one trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Iterable, Optional
+
+from ..errors import explain
+from . import LaunchError
+
+_NAME = r"[A-Za-z0-9_][\w.-]*"
+_HOST = re.compile(rf"({_NAME})(?::(\d+))?")
+# host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
+_LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
+_SLOTS = re.compile(r"\bslots\s*=\s*(\S+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host, and how many trainers fit on it."""
+
+    name: str
+    slots: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.slots}"
+
+
+def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
+    """`host1:4,host2:4`; a host without a number has one slot, one that is named again has more.
+
+    Raises:
+      LaunchError: not of this form; names `option`.
+    """
+    found = []
+    for part in text.split(","):
+        match = _HOST.fullmatch(part.strip())
+        if match is None:
+            raise LaunchError(explain(f"{option} {text}: {part.strip()!r} is not a host with its slots",
+                                      f"Write it as {option} host1:4,host2:4"))
+        found.append((match[1], _slots(match[2], f"{option} {text}")))
+    return _together(found)
+
+
+def parse_names(text: str, option: str) -> tuple[str, ...]:
+    """`cpu1,cpu2`.
+
+    Raises:
+      LaunchError: not of this form, or no name at all.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise LaunchError(explain(f"{option} names no host", f"Name at least one, as in {option} cpu1,cpu2"))
+    for name in names:
+        if re.fullmatch(_NAME, name) is None:
+            raise LaunchError(explain(f"{option} {text}: {name!r} is not the name of a host",
+                                      f"Write names alone, as in {option} cpu1,cpu2"))
+    return tuple(dict.fromkeys(names))
+
+
+def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+    """The lines of a host file: `host slots=4`, `host:4`, or `host` for each slot. `#` begins a comment.
+
+    Raises:
+      LaunchError: a line of another form, or no host at all; names `path` and the line.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        where = f"{path}, line {number}"
+        match = _LINE.fullmatch(line)
+        slots = _SLOTS.search(match[3]) if match else None
+        if match is None or (slots and match[2]) or (slots and not slots[1].isdigit()):
+            raise LaunchError(explain(f"{where}: {line!r} is not a host with its slots",
+                                      "Write each line as `host slots=4`, `host:4`, or `host` once for each slot"))
+        found.append((match[1], _slots(slots[1] if slots else match[2], where)))
+    if not found:
+        raise LaunchError(explain(f"{path} names no host", "Write each line as `host slots=4`"))
+    return _together(found)
+
+
+def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
+    """`host1 4 host2 4`, as in LSF's LSB_MCPU_HOSTS.
+
+    Raises:
+      LaunchError: not of this form; names `variable`.
+    """
+    words = text.split()
+    if not words or len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
+        raise LaunchError(explain(f"{variable}={text!r} is not a list of hosts, each with its slots",
+                                  "Say where to run with -H host1:4,host2:4"))
+    return _together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
+
+
+def _slots(text: Optional[str], where: str) -> int:
+    slots = 1 if text is None else int(text)
+    if slots < 1:
+        raise LaunchError(explain(f"{where}: a host with 0 slots", "Give it slots, or leave it out"))
+    return slots
+
+
+def _together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
+    slots: dict[str, int] = {}
+    for name, count in found:
+        slots[name] = slots.get(name, 0) + count
+    return tuple(Host(name, count) for name, count in slots.items())

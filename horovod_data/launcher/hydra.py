@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from ..errors import explain
+from . import LaunchError
+from .command import HIDDEN_DEVICES, Command, Extras
+from .plan import Plan
+
+
+def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras) -> Command:
+    """The command line. Hydra hands the whole environment on by itself, and binds no process to a core.
+
+    Raises:
+      LaunchError: an option that only Open MPI has.
+    """
+    for option, given in (("--prefix-output-with-timestamp", extras.timestamps),
+                          ("--binding-args", bool(extras.binding_args))):
+        if given:
+            raise LaunchError(explain(f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
+                                      "Leave it out, or pass Hydra's own options with --mpi-args"))
+    if len(extras.interfaces) > 1:
+        raise LaunchError(explain(
+            f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
+            "Name one"))
+    words = [*mpirun, *extras.mpi_args]
+    if extras.interfaces:
+        words += ["-iface", extras.interfaces[0]]
+    words += ["-prepend-rank"] * extras.tag_output
+    if extras.output_filename:
+        words += ["-outfile-pattern", f"{extras.output_filename}/rank.%r.stdout",
+                  "-errfile-pattern", f"{extras.output_filename}/rank.%r.stderr"]
+    # Ranks go over the hosts in the order in which they stand here, so this order is the placement.
+    hosts: list[list[str]] = []
+    for group in plan.groups:
+        if hosts and hosts[-1][0] == group.host:
+            hosts[-1][1] = str(int(hosts[-1][1]) + group.processes)
+        else:
+            hosts.append([group.host, str(group.processes)])
+    words += ["-hosts", ",".join(map(":".join, hosts))]
+    for name, value in {**plan.environ, **extras.environ}.items():
+        words += ["-genv", name, value]
+    roles: list[list[int]] = []
+    for group in plan.groups:
+        if roles and roles[-1][0] == group.reader:
+            roles[-1][1] += group.processes
+        else:
+            roles.append([group.reader, group.processes])
+    for index, (reader, processes) in enumerate(roles):
+        words += [":"] * (index > 0)
+        words += ["-env", HIDDEN_DEVICES, ""] * reader
+        words += ["-np", str(processes), *program]
+    ssh = " ".join(extras.ssh_words)
+    return Command(words, {"HYDRA_LAUNCHER_EXTRA_ARGS": ssh} if ssh else {})
+
+
+def warning(plan: Plan) -> str:
+    """What Hydra can't do for this job; empty if it does all."""
+    if len(plan.hosts) == 1:
+        return ""
+    return explain("MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
+                   "HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod-data-run: the command line, the hosts, the plan, and mpirun in this process's place.
+
+mpirun takes the place of the launcher's own process, so signals reach it (Ctrl-C, SIGTERM: it ends all ranks on all hosts)
+and its exit status is the launcher's. On the ranks launcher/rank.py sees to it that this is the first failing rank's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Mapping, NoReturn, Optional, Sequence
+
+from ..errors import explain
+from . import LaunchError, hydra, open_mpi, options
+from .allocation import Allocation, find_allocation, read_hostfile
+from .command import Command, exportable, on_rank
+from .hosts import Host, parse_hostfile, parse_hosts
+from .plan import Plan, is_oversubscribed, make_plan
+
+_TOLD_BY_US = ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Starts the job, and comes back only where there is nothing to start, with the exit status."""
+    try:
+        args = options.parse(sys.argv[1:] if argv is None else argv)
+        if not args.command:
+            raise LaunchError(explain("There is no command to start", "Write it behind the options, as in "
+                                      "`horovod-data-run -np 4 python train.py`"))
+        request = options.request_of(args, os.environ)
+        allocation = find_hosts(args, os.environ, request.np)
+        plan = make_plan(request, allocation.hosts)
+        mpirun = shlex.split(args.mpirun) if args.mpirun else ["mpirun"]
+        version = mpi_version(mpirun)
+        command = make_command(args, plan, mpirun, version)
+        if "Open MPI" not in version and hydra.warning(plan):
+            print(f"horovod-data-run: warning: {hydra.warning(plan)}", file=sys.stderr)
+    except LaunchError as error:
+        print(f"horovod-data-run: error: {error}", file=sys.stderr)
+        return 2
+    if args.dry_run:
+        print(command)
+        return 0
+    if args.verbose:
+        print(f"horovod-data-run: {plan.describe()}; hosts from {allocation.source}; {version}\n{command}", flush=True)
+    start(command, args.output_filename)
+
+
+def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
+    """Where to run: as the options say, else the batch system, else here.
+
+    Raises:
+      LaunchError: hosts that can't be understood, or no number of processes.
+    """
+    if args.hosts and args.hostfile:
+        raise LaunchError(explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other",
+                                  "Give one of them"))
+    if args.hosts:
+        return Allocation(parse_hosts(args.hosts), "-H")
+    if args.hostfile:
+        text = read_hostfile(args.hostfile, "--hostfile")
+        return Allocation(parse_hostfile(text, args.hostfile), f"--hostfile {args.hostfile}")
+    found = find_allocation(environ)
+    if found is not None:
+        return found
+    if np is None:
+        raise LaunchError(explain("How many processes are to train?", "Say it with -np N; only where hosts are named, or "
+                                  "inside a job of Slurm, PBS or LSF, the slots say so"))
+    # Where processes run elsewhere as well (--reader-hosts), those must be able to name this machine.
+    return Allocation((Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone")
+
+
+def mpi_version(mpirun: Sequence[str]) -> str:
+    """`Open MPI 4.1.4` or `MPICH 4.0.2 (Hydra)`, as the launcher itself says.
+
+    Raises:
+      LaunchError: it isn't there, or is another one.
+    """
+    works = "horovod-data-run works with Open MPI and with MPICH"
+    if shutil.which(mpirun[0]) is None:
+        raise LaunchError(explain(f"There is no {mpirun[0]} in PATH: {works}", "Install one of them (Debian: apt-get install "
+                                  "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun"))
+    try:
+        done = subprocess.run([*mpirun, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        said = done.stdout + done.stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    lines = [line.split() for line in said.splitlines() if line.strip()]
+    if "Open MPI" in said or "OpenRTE" in said:
+        return f"Open MPI {lines[0][-1]}"
+    if "HYDRA" in said:
+        return f"MPICH {next((line[1] for line in lines if line[0] == 'Version:'), '')} (Hydra)"
+    raise LaunchError(explain(f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
+                              "Name the mpirun of one of these with --mpirun"))
+
+
+def make_command(args: argparse.Namespace, plan: Plan, mpirun: Sequence[str], version: str) -> Command:
+    """The command line for the plan under that MPI.
+
+    Raises:
+      LaunchError: an option that this MPI does not have.
+    """
+    program = on_rank(args.command)
+    if "Open MPI" not in version:
+        return hydra.command(mpirun, plan, program, options.extras_of(args, os.environ, ()))
+    here = {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
+    remote = any(host.name not in here for host in plan.hosts)
+    extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
+    oversubscribed = is_oversubscribed(plan, len(os.sched_getaffinity(0)))
+    return open_mpi.command(mpirun, plan, program, extras, os.environ, oversubscribed)
+
+
+def start(command: Command, output_folder: Optional[str]) -> NoReturn:
+    """Becomes mpirun."""
+    if output_folder:
+        Path(output_folder).mkdir(parents=True, exist_ok=True)
+    environ = {name: value for name, value in os.environ.items() if name not in _TOLD_BY_US}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command.words[0], command.words, {**environ, **command.environ})

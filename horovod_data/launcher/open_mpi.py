@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as a command line of Open MPI's mpirun. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, Sequence
+
+from .command import HIDDEN_DEVICES, Command, Extras
+from .plan import Group, Plan
+
+# As horovodrun has it: the byte transfer over TCP and shared memory that works everywhere.
+_POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
+# Open MPI's daemons notice a lost host after 8 minutes; with these after 6 to 8 seconds, and mpirun ends the job.
+_KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
+# A rank that waits gives its core to the rank that it waits for.
+_YIELD = {"mpi_yield_when_idle": "1"}
+# From this many hosts on the tree by which mpirun starts its daemons breaks on some systems, as horovodrun says.
+_MANY_HOSTS = 64
+
+
+def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
+            oversubscribed: bool) -> Command:
+    """The command line. MCA parameters that `extras.mpi_args` or the environment set already are left to them."""
+    words = list(mpirun)
+    if extras.root:
+        words.append("--allow-run-as-root")
+    words += _placement(extras)
+    words += extras.mpi_args
+    parameters = {**_POINT_TO_POINT, **_KEEPALIVE, **(_YIELD if oversubscribed else {})}
+    hosts = plan.hosts
+    if len(hosts) >= _MANY_HOSTS:
+        parameters.update(plm_rsh_no_tree_spawn="true", plm_rsh_num_concurrent=str(len(hosts)))
+    ssh = extras.ssh_words
+    if ssh:
+        parameters["plm_rsh_args"] = " ".join(ssh)
+    if extras.interfaces:
+        parameters.update(dict.fromkeys(("btl_tcp_if_include", "oob_tcp_if_include"), ",".join(extras.interfaces)))
+    for name, value in parameters.items():
+        if name not in extras.mpi_args and f"OMPI_MCA_{name}" not in environ:
+            words += ["--mca", name, value]
+    for wanted, option in ((extras.tag_output, "--tag-output"), (extras.timestamps, "--timestamp-output")):
+        words += [option] * wanted
+    if extras.output_filename:
+        words += ["--output-filename", extras.output_filename]
+    for index, groups in enumerate(_contexts(plan)):
+        words += [":"] * (index > 0)
+        words += ["-np", str(sum(group.processes for group in groups))]
+        words += ["-host", ",".join(f"{group.host}:{group.processes}" for group in groups)]
+        # Each context needs its own: what one exports does not reach the next.
+        for name in extras.exported:
+            words += ["-x", name]
+        for name, value in {**plan.environ, **extras.environ}.items():
+            words += ["-x", f"{name}={value}"]
+        if groups[0].reader:
+            words += ["-x", f"{HIDDEN_DEVICES}="]
+        words += program
+    return Command(words)
+
+
+def _placement(extras: Extras) -> list[str]:
+    if extras.binding_args:
+        return list(extras.binding_args)
+    given = " ".join(extras.mpi_args)
+    words = [] if re.search(r"(^|\s)--?bind-to\b", given) else ["--bind-to", "none"]  # a pipeline has many threads
+    if not re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", given):
+        words += ["--map-by", "slot:OVERSUBSCRIBE"]  # slots were counted by us: readers need none
+    return words
+
+
+def _contexts(plan: Plan) -> list[list[Group]]:
+    """The groups that can share a context of mpirun's: neighbours in the same role.
+
+    Not where a host is in several groups: Open MPI adds up its slots over all contexts, and the first would take them.
+    """
+    names = [group.host for group in plan.groups]
+    if len(set(names)) < len(names):
+        return [[group] for group in plan.groups]
+    contexts: list[list[Group]] = []
+    for group in plan.groups:
+        if contexts and contexts[-1][0].reader == group.reader:
+            contexts[-1].append(group)
+        else:
+            contexts.append([group])
+    return contexts

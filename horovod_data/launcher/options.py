@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of horovod-data-run: its own options, and those of horovodrun where Horovod is installed.
+
+Horovod's parser is taken as it is, so its options mean what they mean there, its configuration file included; they end up
+as HOROVOD_* variables, made by Horovod's own code. Our options take the place of those of the same name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from .._version import __version__
+from ..errors import explain
+from . import LaunchError
+from .command import Extras
+from .hosts import parse_names
+from .plan import Request
+
+_USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
+                        [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""
+# What horovodrun can do and a job of MPI processes, of a fixed number, can't.
+_NOT_OURS = {
+    "use_gloo": "--gloo", "use_jsrun": "--jsrun", "tcp_flag": "--tcp", "host_discovery_script": "--host-discovery-script",
+    "min_num_proc": "--min-np", "max_num_proc": "--max-np", "slots": "--slots-per-host",
+    "elastic_timeout": "--elastic-timeout", "reset_limit": "--reset-limit",
+    "cooldown_range": "--blacklist-cooldown-range",
+}  # fmt: skip
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line, without the program's name.
+
+    Raises:
+      SystemExit: after --help and --version, and with status 2 where the options make no sense.
+      LaunchError: an option of horovodrun's that has no meaning here.
+    """
+    args = _parse_with_horovod(list(argv))
+    if args is None:
+        parser = argparse.ArgumentParser()
+        _add_options(parser)
+        args = parser.parse_args(argv)
+    for name, option in _NOT_OURS.items():
+        if getattr(args, name, None):
+            raise LaunchError(explain(f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
+                                      "a fixed number of processes, by mpirun", "Leave it out"))
+    if args.command[:1] == ["--"]:
+        del args.command[0]
+    return args
+
+
+def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
+    """What the options ask for; where none says who reads, HOROVOD_DATA_* variables do.
+
+    Raises:
+      LaunchError: a variable or a list of hosts makes no sense.
+    """
+    readers, per_node, embedded = args.readers, args.readers_per_node, args.embedded
+    if readers is None and per_node is None:
+        readers = _number_in(environ, "HOROVOD_DATA_READERS")
+        per_node = _number_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
+        embedded = embedded or environ.get("HOROVOD_DATA_EMBEDDED", "") not in ("", "0")
+    reader_hosts = () if args.reader_hosts is None else parse_names(args.reader_hosts, "--reader-hosts")
+    return Request(args.np, readers, per_node, embedded, reader_hosts)
+
+
+def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Sequence[str]) -> Extras:
+    """What goes to mpirun beside the placement.
+
+    Raises:
+      LaunchError: -x names a variable that is not set.
+    """
+    variables = _horovod_environ(args)
+    interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
+    if interfaces:
+        variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
+    for text in args.x or ():
+        name, given, value = text.partition("=")
+        if not given and name not in environ:
+            raise LaunchError(explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"))
+        variables[name] = value if given else environ[name]
+    return Extras(
+        environ=variables,
+        exported=[name for name in exported if name not in variables],
+        mpi_args=_words(args.mpi_args, "--mpi-args"),
+        binding_args=_words(args.binding_args, "--binding-args"),
+        interfaces=interfaces,
+        ssh_port=args.ssh_port or 0,
+        ssh_identity_file=args.ssh_identity_file or "",
+        output_filename=args.output_filename or "",
+        tag_output=args.tag_output,
+        timestamps=args.prefix_output_with_timestamp,
+        root=os.geteuid() == 0,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.conflict_handler = "resolve"  # those of the same name that are there already are Horovod's: ours replace them
+    parser.prog, parser.usage, parser.description = "horovod-data-run", _USAGE, (
+        "Starts a job of N processes that train, and of readers that only read, under Open MPI or MPICH. Where to run is "
+        "taken from -H or --hostfile, else from Slurm, PBS, LSF or Kubernetes' MPI operator, else it is this machine.")
+    add = parser.add_argument_group("horovod-data-run").add_argument
+    add("--version", "-v", action="version", version=f"horovod_data {__version__}")
+    add("-np", "--num-proc", "-n", dest="np", type=int, metavar="N",
+        help="processes that train; default: as many as the batch system gave slots")
+    add("--readers", type=int, metavar="R", help="processes more that only read; default 0: rank 0 reads and trains")
+    add("--readers-per-node", type=int, metavar="1", help="one reader on each host: a process more, or with --embedded ...")
+    add("--embedded", action="store_true", help="... the first process of the host, which also trains")
+    add("--reader-hosts", metavar="HOST,...", help="where the --readers run; default: evenly on the hosts that train")
+    add("-H", "--hosts", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and how many processes may train on each")
+    add("-hostfile", "--hostfile", dest="hostfile", metavar="FILE",
+        help="lines `host slots=4`, `host:4`, or `host` for each slot")
+    add("-x", action="append", metavar="NAME[=VALUE]", help="an environment variable for all processes")
+    add("--mpi-args", metavar="'ARGS'", help="more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'")
+    add("--binding-args", metavar="'ARGS'", help="instead of `--bind-to none --map-by slot` (Open MPI)")
+    add("--network-interface", "--network-interfaces", dest="network_interfaces", action="append", metavar="NAME,...",
+        help="the network interfaces to use")
+    add("-p", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="of all other hosts")
+    add("-i", "--ssh-identity-file", dest="ssh_identity_file", metavar="FILE", help="the private key for them")
+    add("--output-filename", metavar="FOLDER", help="also write the output of each rank to files in this folder")
+    add("--tag-output", action="store_true", help="begin each line of output with its rank")
+    add("-prefix-timestamp", "--prefix-output-with-timestamp", dest="prefix_output_with_timestamp", action="store_true",
+        help="begin each line of output with the time (Open MPI)")
+    add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
+    add("--dry-run", action="store_true", help="print the command line, and start nothing")
+    add("--verbose", action="store_true", help="say who runs where, and the command line")
+    # Last: it takes all that follows the first word that is no option.
+    add("command", nargs=argparse.REMAINDER, help="the program and its arguments, such as: python train.py")
+
+
+def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
+    """Our options added to Horovod's, parsed, checked and completed by Horovod's code; None where it isn't installed.
+
+    Its parser is not to be had apart from the parsing. So what it calls last, to parse sys.argv, is exchanged meanwhile.
+    """
+    try:
+        from horovod.runner import launch
+    except Exception:  # not installed, or without what its launcher needs
+        return None
+    parse_args: Callable[..., Any] = argparse.ArgumentParser.parse_args
+
+    def with_ours(parser: argparse.ArgumentParser, *_: Any) -> Any:
+        argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
+        for action in [action for action in parser._actions if action.dest == "command"]:
+            parser._remove_action(action)
+        _add_options(parser)
+        return parser.parse_args(argv)
+
+    argparse.ArgumentParser.parse_args = with_ours  # type: ignore[method-assign, assignment]
+    try:
+        args: argparse.Namespace = launch.parse_args()
+        return args
+    finally:
+        argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
+
+
+def _horovod_environ(args: argparse.Namespace) -> dict[str, str]:
+    """The HOROVOD_* variables for Horovod's own options."""
+    if not hasattr(args, "fusion_threshold_mb"):  # parsed without Horovod
+        return {}
+    from horovod.runner.common.util import config_parser
+
+    made: dict[str, str] = config_parser.set_env_from_args({}, args)
+    return made
+
+
+def _words(text: Optional[str], option: str) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise LaunchError(explain(f"{option}={text!r} can't be taken apart into words ({error})",
+                                  f"Quote it as for a shell, as in {option}='--mca btl_tcp_links 2'")) from error
+
+
+def _number_in(environ: Mapping[str, str], name: str) -> Optional[int]:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdigit():
+        raise LaunchError(explain(f"{name}={text!r} is not a number of readers", f"Unset {name}, or use --readers"))
+    return int(text)

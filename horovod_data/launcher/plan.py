@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank runs on which host, and who of them reads. Pure.
+
+Dedicated readers come on top of the trainers: they take no slot, for a slot is a GPU or the like, and readers have none.
+They are the last ranks, of the job or of each host, as horovod_data.layout expects them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence
+
+from ..errors import explain
+from . import LaunchError
+from .hosts import Host
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What was asked for. `np` None: as many trainers as there are slots."""
+
+    np: Optional[int]
+    readers: Optional[int] = None
+    readers_per_node: Optional[int] = None
+    embedded: bool = False
+    reader_hosts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Consecutive ranks on one host, all of them dedicated readers, or none."""
+
+    host: str
+    processes: int
+    reader: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The job: groups in the order of their ranks, and what init() is to be told by the environment."""
+
+    groups: tuple[Group, ...]
+    environ: dict[str, str]
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Every host, with the number of processes on it."""
+        names = dict.fromkeys(group.host for group in self.groups)
+        return tuple(Host(name, sum(group.processes for group in self.groups if group.host == name)) for name in names)
+
+    def describe(self) -> str:
+        """`8 trainers on a:4, b:4; 1 dedicated reader on c (rank 8)`."""
+        trainers = [group for group in self.groups if not group.reader]
+        number = sum(group.processes for group in trainers)
+        told = f"{number} trainer{'s' * (number > 1)} on {', '.join(f'{one.host}:{one.processes}' for one in trainers)}"
+        rank, readers = 0, []
+        for group in self.groups:
+            if group.reader:
+                readers += [f"rank {rank + each} on {group.host}" for each in range(group.processes)]
+            rank += group.processes
+        if readers:
+            return f"{told}; {len(readers)} dedicated reader{'s' * (len(readers) > 1)}: {', '.join(readers)}"
+        embedded = "HOROVOD_DATA_EMBEDDED" in self.environ
+        return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
+
+
+def make_plan(request: Request, hosts: Sequence[Host]) -> Plan:
+    """Places every process.
+
+    Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
+    the hosts that train.
+
+    Raises:
+      LaunchError: options that contradict each other, or too few slots.
+    """
+    _check(request)
+    slots = sum(host.slots for host in hosts)
+    np = slots if request.np is None else request.np
+    if np > slots:
+        raise LaunchError(explain(
+            f"-np {np} asks for {np} trainers, but there {'is' if slots == 1 else 'are'} {slots} "
+            f"slot{'s' * (slots > 1)} on {', '.join(map(str, hosts))}",
+            "Ask for fewer, or name more hosts or slots, as in -H host1:4,host2:4; dedicated readers need no slot"))
+    trainers: list[Group] = []
+    for host in hosts:
+        here = min(host.slots, np - sum(group.processes for group in trainers))
+        if here:
+            trainers.append(Group(host.name, here))
+    if request.readers_per_node:
+        environ = {"HOROVOD_DATA_READERS_PER_NODE": str(request.readers_per_node)}
+        if request.embedded:
+            return Plan(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
+        return Plan(tuple(group for one in trainers for group in (one, Group(one.host, 1, reader=True))), environ)
+    readers = request.readers or 0
+    places = request.reader_hosts or tuple(group.host for group in trainers)
+    each, more = divmod(readers, len(places))
+    reading = [Group(name, each + (index < more), reader=True) for index, name in enumerate(places)]
+    return Plan(tuple(trainers + [group for group in reading if group.processes]), {"HOROVOD_DATA_READERS": str(readers)})
+
+
+def _check(request: Request) -> None:
+    if request.np is not None and request.np < 1:
+        raise LaunchError(explain(f"-np {request.np}: a job needs at least one trainer",
+                                  "Give the number of processes that train; --readers come on top of it"))
+    if request.readers is not None and request.readers < 0:
+        raise LaunchError(explain(f"--readers {request.readers} is not a number of readers",
+                                  "0: rank 0 reads and trains; R: R processes more, which only read"))
+    if request.readers_per_node is not None and request.readers_per_node != 1:
+        raise LaunchError(explain(f"--readers-per-node {request.readers_per_node}: there can be one reader on each host",
+                                  "Use --readers-per-node 1, or --readers R for R readers in the whole job"))
+    if request.readers is not None and request.readers_per_node is not None:
+        raise LaunchError(explain(
+            f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",
+            "Give one of them"))
+    if request.embedded and request.readers_per_node is None:
+        raise LaunchError(explain("--embedded says that the reader of each host also trains, but there is none",
+                                  "Add --readers-per-node 1; without readers, rank 0 reads and trains anyway"))
+    if request.reader_hosts and not request.readers:
+        raise LaunchError(explain(
+            "--reader-hosts says where dedicated readers run, but " +
+            ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
+            "Add --readers R" if request.readers_per_node is None else "Leave it out, or use --readers R"))
+
+
+def is_oversubscribed(plan: Plan, cores: int) -> bool:
+    """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
+    return any(host.slots > cores for host in plan.hosts)

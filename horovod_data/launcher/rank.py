@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a Python program on a rank, so that the rank's failure ends the job also where MPI would wait for it.
+
+    python -m horovod_data.launcher.rank train.py ARGUMENTS...
+    python -m horovod_data.launcher.rank -m package.train ARGUMENTS...
+    python -m horovod_data.launcher.rank -c CODE ARGUMENTS...
+
+From horovod_data.init() on, horovod_data.exits does that. This is for what comes before, and for programs that don't come
+to init() at all:
+
+- An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(): at exit these call
+  MPI_Finalize, which waits for the other ranks, which wait for this one. So the process leaves without it.
+- The same before MPI has been initialised: Open MPI's mpirun ends the job by itself; Hydra leaves the others waiting, so
+  it is told.
+- os._exit without MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0. So it is
+  told as well.
+
+Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import os
+import runpy
+import stat
+import sys
+import threading
+import time
+import types
+import zipfile
+from typing import Any, NoReturn, Optional
+
+_PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
+_GRACE_SECONDS = 0.5  # the others may fail from the same cause: let them print their errors before they are killed
+
+
+class Hydra:
+    """The connection to the launcher's process on this host, as long as MPI has not closed it in MPI_Finalize."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._identity = self._look()
+
+    def _look(self) -> Optional[tuple[int, int]]:
+        try:
+            seen = os.fstat(self._descriptor)
+        except OSError:
+            return None
+        return (seen.st_dev, seen.st_ino) if stat.S_ISSOCK(seen.st_mode) else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether MPI has not been finalised, or not even been initialised."""
+        return self._identity is not None and self._look() == self._identity
+
+    def abort(self, status: int) -> None:
+        """Has the whole job ended with `status`."""
+        if self.is_open:
+            try:
+                os.write(self._descriptor, f"cmd=abort exitcode={status}\n".encode())
+                time.sleep(_GRACE_SECONDS)  # to be killed in: an exit with another status would be counted as well
+            except OSError:
+                pass
+
+
+def main() -> None:
+    hydra = Hydra(int(os.environ["PMI_FD"])) if os.environ.get("PMI_FD", "").isdigit() else None
+    if hydra is not None:
+        _watch_exits(hydra)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
+        del sys.modules[name]  # the program finds its own, which is another one if it doesn't look in this folder
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as error:
+        _prepare(_status_of(error.code), hydra)
+        raise
+    except KeyboardInterrupt:
+        _prepare(130, hydra)
+        raise
+    except BaseException:
+        _prepare(1, hydra)
+        raise
+
+
+def _run(words: list[str]) -> None:
+    """As Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
+    safe_path = getattr(sys.flags, "safe_path", False)  # python -P, from 3.11 on: no folder of ours stands first
+    if words[:1] == ["-m"]:
+        sys.argv[:] = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    if words[:1] == ["-c"]:
+        sys.argv[:], first, text = ["-c", *words[2:]], "", words[1]
+        code = compile(text, "<string>", "exec")
+    else:
+        sys.argv[:], first = words, os.path.dirname(os.path.realpath(words[0]))
+        if not os.path.isfile(words[0]) or zipfile.is_zipfile(words[0]):
+            if not safe_path:
+                del sys.path[0]  # what runs a folder or an archive puts it there
+            runpy.run_path(words[0], run_name="__main__")
+            return
+        path = os.path.abspath(words[0])
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec")
+    if not safe_path:
+        sys.path[0] = first
+    main_module = types.ModuleType("__main__")  # which stays: threads and exit handlers may look for it later
+    main_module.__dict__.update(__builtins__=builtins, __spec__=None)
+    if words[0] != "-c":
+        main_module.__file__ = path
+    sys.modules["__main__"] = main_module
+    exec(code, main_module.__dict__)
+
+
+def _status_of(code: Any) -> int:
+    """The status that Python makes of sys.exit(code)."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _prepare(status: int, hydra: Optional[Hydra]) -> None:
+    """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
+    exits: Any = sys.modules.get("horovod_data.exits")
+    if status == 0 or (exits is not None and exits.in_charge()):
+        return
+
+    def leave() -> NoReturn:
+        time.sleep(_GRACE_SECONDS)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):  # closed, a broken pipe, or None
+                pass
+        if hydra is not None:
+            hydra.abort(status)
+        _exit(status)
+
+    def leave_late() -> None:
+        time.sleep(_PATIENCE_SECONDS)
+        leave()
+
+    atexit.register(leave)  # the newest: it runs before those that finalise MPI, and after Python has printed the error
+    threading.Thread(target=leave_late, name="horovod_data exit", daemon=True).start()
+
+
+_exit = os._exit
+
+
+def _watch_exits(hydra: Hydra) -> None:
+    pid = os.getpid()
+
+    def exit(status: int) -> NoReturn:
+        if os.getpid() == pid and hydra.is_open:  # not a forked child
+            if status == 0:
+                print("horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
+                      "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
+                      "first.", file=sys.stderr, flush=True)
+            hydra.abort(status or 1)
+            _exit(status or 1)
+        _exit(status)
+
+    os._exit = exit
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job of some size needs: readers, links, memory. A model, and a calculator: python -m horovod_data.plan --help
+
+Pure arithmetic: no TensorFlow, no MPI. The formulas and what they assume stand in docs/planning.md.
+MB, GB and Gbit are powers of ten, as on network cards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from typing import Any, Optional, Sequence
+
+from .errors import explain
+
+# A plan that just keeps up falls behind at the first hiccup: recommended is what needs at most this part of a step.
+HEADROOM = 0.8
+# Beyond that many dedicated readers the search gives up: more lines than switches have.
+MOST_READERS = 256
+USUAL_RANKS = (8, 64, 512, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What was measured; each with its source. Other machines differ: these are for plans, not for promises."""
+
+    # Of the line's rate, payload over MPI and TCP: 0.954 Gbit/s at 1 Gbit/s, by benchmarks/hosts.py.
+    goodput: float = 0.954
+    # Seconds of a reader for one batch, whatever its size: docs/benchmark_delivery.json, 4 ranks, 4 KiB, cycle 0.1 ms:
+    # 1 / (5433 steps/s x 4). Four ranks share two cores there, so it is too much rather than too little.
+    seconds_per_batch: float = 46e-6
+    # Into shared memory, by one reader for all ranks of its host: the same file, 16 MiB, per_rank: 9.35 GB/s.
+    copy_bytes_per_second: float = 9.35e9
+    # By one communication thread over TCP: delivery.py with OMPI_MCA_btl=tcp,self and HOROVOD_DATA_PAYLOAD=message.
+    # There both ends take 0.5 s of processor time for a GB; half of that is the sender's.
+    send_bytes_per_second: float = 4e9
+    # Processor seconds of all processes for each GB; the same two runs, 16 MiB. The pipeline's own work comes on top.
+    cpu_seconds_per_gb_shared: float = 0.21
+    cpu_seconds_per_gb_sent: float = 0.5
+
+
+MEASURED = Costs()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be fed."""
+
+    ranks: int  # that train
+    batch_bytes: float  # of one rank, in one step
+    step_seconds: float  # that a step would take if its data were there; 0: iterate, do nothing
+    link_gbit: float  # Gbit/s of each host's line, each way, as far as batches may have it
+    ranks_per_host: int = 8
+    prefetch: int = 2
+    pipeline_bytes_per_second: Optional[float] = None  # that the pipeline of one reader yields; None: more than enough
+
+    def __post_init__(self) -> None:
+        for name, least in (("ranks", 1), ("ranks_per_host", 1), ("prefetch", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
+        for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(explain(f"{name} must be above 0, not {value!r}"))
+        if not (math.isfinite(self.step_seconds) and self.step_seconds >= 0):
+            raise ValueError(explain(f"step_seconds must be 0 or more, not {self.step_seconds!r}"))
+
+    @property
+    def hosts(self) -> int:
+        """Hosts with ranks that train."""
+        return -(-self.ranks // self.ranks_per_host)
+
+    @property
+    def fullest(self) -> int:
+        """Ranks on the fullest host."""
+        return min(self.ranks, self.ranks_per_host)
+
+    @property
+    def step_bytes(self) -> float:
+        """Of all ranks together, in one step."""
+        return self.ranks * self.batch_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Readers:
+    """Who reads. The default: rank 0, which also trains."""
+
+    dedicated: int = 0  # R > 0: so many that only read
+    per_node: int = 0  # K > 0: so many on each host, for the ranks of that host alone
+    own_hosts: bool = True  # dedicated ones have hosts of their own, one each; False: they are on those of the ranks
+
+    def __post_init__(self) -> None:
+        for name in ("dedicated", "per_node"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(explain(f"{name} must be a whole number of 0 or more, not {value!r}"))
+        if self.dedicated and self.per_node:
+            raise ValueError(explain(f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
+                                     "Give one of them"))
+
+    def count(self, job: Job) -> int:
+        """Processes that read."""
+        return self.per_node * job.hosts or self.dedicated or 1
+
+    def __str__(self) -> str:
+        if self.per_node:
+            return f"{self.per_node} reader{'s' * (self.per_node > 1)} on every host"
+        where = "" if self.own_hosts else " on the ranks' hosts"
+        return f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}" if self.dedicated else "rank 0 reads"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """How a job runs with given readers."""
+
+    steps_per_second: float
+    bound_by: str  # the key of `seconds` that is the longest
+    seconds: dict[str, float]  # of each thing that a step has to wait for; they overlap, so the longest is the step
+    keeps_up: bool  # a step takes no longer than its computation
+    leaving_bytes_per_step: float  # a reader's host, on average over the steps
+    reader_memory_bytes: float  # of each reader
+    trainer_memory_bytes: float  # of each rank on another host than the reader; 0 if there is none
+    cpu_seconds_per_step: float  # of all processes together, for delivering
+
+    @property
+    def delivery_seconds(self) -> float:
+        """What a step takes if computation takes no time."""
+        return max(seconds for name, seconds in self.seconds.items() if name != "step")
+
+
+def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> Prediction:
+    """Steps per second, and what binds them. Never fails for a valid job."""
+    goodput = job.link_gbit * 1e9 / 8 * costs.goodput
+    if readers.per_node:
+        # Every host is a job of its own; all of them go at the same pace.
+        served, local, each = job.fullest, job.fullest, readers.per_node
+    else:
+        served, each = job.ranks, max(1, readers.dedicated)
+        local = 0 if readers.dedicated and readers.own_hosts else job.fullest
+    remote = served - local
+    # Readers take turns, each with a whole step. `prefetch` steps are under way at once, so many readers are at work.
+    # Their pipelines run ahead in their own buffers, however.
+    at_work = min(each, job.prefetch)
+    lines = at_work if local == 0 else min(at_work, job.hosts)
+    pipeline = served * job.batch_bytes / job.pipeline_bytes_per_second if job.pipeline_bytes_per_second else 0.0
+    received = min(job.ranks_per_host, remote) * job.batch_bytes
+    seconds = {
+        "step": job.step_seconds,
+        "pipeline": pipeline / each,
+        "batches": served * costs.seconds_per_batch / at_work,
+        "copy": local * job.batch_bytes / costs.copy_bytes_per_second / at_work,
+        "sending": remote * job.batch_bytes / costs.send_bytes_per_second / at_work,
+        "reader's link": remote * job.batch_bytes / goodput / lines,
+        "trainers' link": received / goodput,
+    }
+    bound_by = max(seconds, key=lambda name: seconds[name])  # the first of equal ones: "step"
+    hosts_of_readers = 1 if readers.per_node else each if local == 0 else min(each, job.hosts)
+    held = -(-job.prefetch // each) + 1  # steps in each reader: its part of the window, and one that waits for room
+    shared = (job.ranks if readers.per_node else local) * job.batch_bytes
+    return Prediction(
+        steps_per_second=1 / seconds[bound_by],
+        bound_by=bound_by,
+        seconds=seconds,
+        keeps_up=bound_by == "step",
+        leaving_bytes_per_step=remote * job.batch_bytes / hosts_of_readers,
+        reader_memory_bytes=held * served * job.batch_bytes,
+        trainer_memory_bytes=job.prefetch * job.batch_bytes if remote else 0.0,
+        cpu_seconds_per_step=(shared * costs.cpu_seconds_per_gb_shared
+                              + remote * job.batch_bytes * costs.cpu_seconds_per_gb_sent) / 1e9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A job with its readers. `job` has the prefetch that the readers need to work at the same time."""
+
+    job: Job
+    readers: Readers
+    prediction: Prediction
+
+    @property
+    def relaxed(self) -> bool:
+        """Keeps up, with room to spare."""
+        return self.prediction.delivery_seconds <= HEADROOM * self.job.step_seconds
+
+
+def judge(job: Job, readers: Readers, costs: Costs = MEASURED) -> Plan:
+    """The job as it stands, with these readers."""
+    return Plan(job, readers, predict(job, readers, costs))
+
+
+def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Plan]:
+    """The three layouts, the simplest first: rank 0, the fewest dedicated readers that do, readers on every host.
+
+    Where no number of dedicated readers is enough, the fewest that come closest.
+    """
+    found = [judge(job, Readers(), costs)]
+    best: Optional[Plan] = None
+    for count in range(1, MOST_READERS + 1):
+        wide = dataclasses.replace(job, prefetch=max(job.prefetch, count))
+        plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts), costs)
+        if best is None or plan.prediction.delivery_seconds < best.prediction.delivery_seconds * (1 - 1e-9):
+            best = plan
+        if best.relaxed:
+            break
+    assert best is not None
+    return [*found, best, judge(job, Readers(per_node=1), costs)]
+
+
+def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
+    """The first of plans() that keeps up with room to spare; else the fastest."""
+    candidates = plans(job, own_hosts, costs)
+    return next((plan for plan in candidates if plan.relaxed),
+                min(candidates, key=lambda plan: plan.prediction.delivery_seconds))
+
+
+# ---- The calculator.
+
+
+def _size(count: float) -> str:
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}" if count < 999.5 * factor else f"{count / factor:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds * 1e3:,.0f} ms"
+
+
+def _describe(plan: Plan) -> list[str]:
+    job, readers, told = plan.job, plan.readers, plan.prediction
+    verdict = "keeps up" if told.keeps_up else "does not keep up" if job.step_seconds else "as fast as it goes"
+    parts = ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in told.seconds.items() if seconds)
+    lines = [
+        f"{readers}, prefetch={job.prefetch}: {verdict}, {told.steps_per_second:.3g} steps/s, bound by: {told.bound_by}",
+        f"  a step waits for the longest of: {parts}",
+        f"  leaves each reader's host: {_size(told.leaving_bytes_per_step)} per step, "
+        f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
+        f"  memory: {_size(told.reader_memory_bytes)} in each of {readers.count(job)} "
+        f"reader{'s' * (readers.count(job) > 1)}, {_size(told.trainer_memory_bytes)} in each rank on another host",
+        f"  processor time for delivering: {told.cpu_seconds_per_step:.3g} s per step, all processes together",
+    ]
+    return lines
+
+
+def _advice(plan: Plan) -> str:
+    readers = plan.readers
+    how = (f"horovod_data.init(readers_per_node={readers.per_node})" if readers.per_node else
+           f"horovod_data.init(readers={readers.dedicated})" if readers.dedicated else "horovod_data.init()")
+    text = f"Recommended: {readers}: {how}, distribute_dataset(..., prefetch={plan.job.prefetch})"
+    if plan.relaxed:
+        return text
+    bound = plan.prediction.bound_by
+    if bound == "step":
+        return f"{text}. It keeps up, but needs more than {HEADROOM:.0%} of a step"
+    return f"{text}. Nothing here keeps up: even this is bound by: {bound}"
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    told = dataclasses.asdict(plan.prediction)
+    told["delivery_seconds"] = plan.prediction.delivery_seconds
+    return {"job": dataclasses.asdict(plan.job), "readers": dataclasses.asdict(plan.readers),
+            "processes_that_read": plan.readers.count(plan.job), "relaxed": plan.relaxed, **told}
+
+
+def _table(found: Sequence[Plan]) -> list[str]:
+    rows = [("ranks", "all ranks take", "recommended", "prefetch", "steps/s", "bound by", "each reader sends", "and holds")]
+    for plan in found:
+        told = plan.prediction
+        rate = plan.job.step_bytes * told.steps_per_second
+        rows.append((f"{plan.job.ranks:,}", f"{_size(rate)}/s", str(plan.readers), str(plan.job.prefetch),
+                     f"{told.steps_per_second:.3g}", told.bound_by,
+                     f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s", _size(told.reader_memory_bytes)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod_data.plan", description="Readers, links and memory that a job needs; see docs/planning.md. "
+        "Status 0: something keeps up; 1: nothing does; 2: wrong arguments.")
+    parser.add_argument("--ranks", type=int, help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}")
+    parser.add_argument("--batch-mb", type=float, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes")
+    parser.add_argument("--step-ms", type=float, required=True, help="of computation; 0: as fast as data comes")
+    parser.add_argument("--link-gbit", type=float, required=True, help="of each host's line, as far as batches may have it")
+    parser.add_argument("--ranks-per-host", type=int, default=8)
+    parser.add_argument("--prefetch", type=int, default=2)
+    pipeline = parser.add_mutually_exclusive_group()
+    pipeline.add_argument("--pipeline-mb-s", type=float, help="that the pipeline of one reader yields")
+    pipeline.add_argument("--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch")
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
+    layout.add_argument("--readers-per-node", type=int, help="judge this many readers on every host")
+    parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def _job(given: argparse.Namespace, ranks: int) -> Job:
+    for option in ("batch_mb", "link_gbit", "pipeline_mb_s", "pipeline_ms"):
+        value = getattr(given, option)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"--{option.replace('_', '-')} must be above 0, not {value:g}")
+    if not (math.isfinite(given.step_ms) and given.step_ms >= 0):
+        raise ValueError(f"--step-ms must be 0 or more, not {given.step_ms:g}")
+    for option, value in (("ranks", ranks), ("ranks_per_host", given.ranks_per_host), ("prefetch", given.prefetch)):
+        if value < 1:
+            raise ValueError(f"--{option.replace('_', '-')} must be 1 or more, not {value}")
+    rate = given.pipeline_mb_s * 1e6 if given.pipeline_mb_s else None
+    if given.pipeline_ms:
+        rate = given.batch_mb * 1e6 / (given.pipeline_ms / 1e3)
+    return Job(ranks, given.batch_mb * 1e6, given.step_ms / 1e3, given.link_gbit, given.ranks_per_host, given.prefetch,
+               rate)
+
+
+def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
+    if given.readers is not None and given.readers < 0:
+        raise ValueError(f"--readers must be 0 or more, not {given.readers}")
+    if given.readers_per_node is not None and given.readers_per_node < 1:
+        raise ValueError(f"--readers-per-node must be 1 or more, not {given.readers_per_node}")
+    if given.readers_per_node is not None:
+        return Readers(per_node=given.readers_per_node)
+    return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The calculator. Returns its exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        readers = _given_readers(given)
+        jobs = [_job(given, ranks) for ranks in ([given.ranks] if given.ranks is not None else USUAL_RANKS)]
+    except ValueError as error:
+        parser.error(str(error))
+    chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
+    if given.json:
+        told = [{**_as_json(plan), "alternatives": [] if readers else
+                 [_as_json(other) for other in plans(job, not given.shared_hosts)]} for job, plan in zip(jobs, chosen)]
+        print(json.dumps(told[0] if given.ranks is not None else told, indent=1))
+    elif given.ranks is None:
+        print("\n".join(_table(chosen)))
+    else:
+        (job,), (plan,) = jobs, chosen
+        print(f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
+              + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else ""))
+        for one in [plan] if readers else plans(job, not given.shared_hosts):
+            print("\n".join(_describe(one)))
+        if not readers:
+            print(_advice(plan))
+    return 0 if all(plan.prediction.keeps_up or not plan.job.step_seconds for plan in chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs over the hosts of a bed, and what tests ask about them.
+
+    with Bed(2, rate="1gbit") as bed:
+        with start_over(bed, SCRIPT, places=[0, 0, 1, 1]) as job:  # two ranks on each host
+            job.wait_for("step 10", rank=2)
+            bed.cut(1)
+            assert job.finish(timeout=30) != 0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bed import Bed
+from jobs import Job, start_job
+from ranks import launch
+
+# A lost host is noticed within 7 s, while one that is silent for 4 s may go on: its daemon is asked every second, and
+# five times for an answer. (With three questions all of them are lost in 3 s of silence.)
+KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "1", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
+             "OMPI_MCA_oob_tcp_keepalive_probes": "5"}  # fmt: skip
+
+
+class JobOverHosts(launch.RunningJob):
+    """Process r runs on host places[r] of the bed. A launcher that isn't mpirun is told so by its own options; it gets
+    -np `np`, or the number of processes."""
+
+    def __init__(
+        self, *args: Any, bed: Bed, places: Sequence[int], np: int | None, env: Mapping[str, str | None], **more: Any
+    ) -> None:
+        self._bed = bed
+        self._places = places
+        self._np = np or len(places)
+        super().__init__(*args, env={**bed.environment, "HVDATA_TEST_PROC": str(bed.proc), **env}, **more)
+
+    def _launch(self, launcher: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
+        if launcher == launch.launcher():
+            launcher = self._bed.mpirun(self._places, env)
+        else:
+            launcher = [*self._bed.enter(), *launcher]
+        return [*launcher, "-np", str(self._np)]
+
+    def _members(self) -> list[int]:
+        return [*super()._members(), *self._bed.processes()]
+
+
+@contextlib.contextmanager
+def start_over(
+    bed: Bed, script: str | Path, places: Sequence[int], *args: str, readers: int = 0,
+    env: Mapping[str, str | None] | None = None, launcher: str = "", np: int | None = None,
+) -> Iterator[Job]:  # fmt: skip
+    """A job of len(places) processes, of which the last `readers` read: see jobs.start_job."""
+    running = functools.partial(JobOverHosts, bed=bed, places=places, np=np)
+    with start_job(script, len(places) - readers, *args, readers=readers, launcher=launcher, running=running,
+                   env={**({} if launcher else KEEPALIVE), **(env or {})}) as job:  # fmt: skip
+        yield job
+        assert_nothing_left(bed)
+
+
+def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
+    """Of a job that has ended nothing runs on any host, and so no shared memory of ours, which has no name, is left."""
+    deadline = time.monotonic() + seconds
+    while (left := bed.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"{seconds:g} s after the job's end there are still {[describe(pid) for pid in left]}"
+    for host in range(len(bed.names)):
+        files = [name for name in os.listdir(bed.root(host) / "dev" / "shm") if "hvd" in name]
+        assert not files, f"left in /dev/shm of host {host}: {files}"
+
+
+def describe(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
+    return f"process {pid}, which has just ended"
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

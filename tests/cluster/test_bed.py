@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated hosts themselves: apart from each other, on lines that can be cut and slowed, and gone at the end."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from bed import PREFIX, Bed
+from over_hosts import describe
+
+SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 5000)); [s.sendall(bytes(1 << 20)) for _ in range(4)]"
+RECEIVE = """
+import socket, sys
+s = socket.create_server(("", 5000))
+print("listening", flush=True)
+c, _ = s.accept()
+total = 0
+while part := c.recv(1 << 20):
+    total += len(part)
+print(total)
+"""
+
+
+def on(bed, host, *command, **options):
+    return subprocess.run([*bed.enter(host), *command], capture_output=True, text=True, timeout=20, check=True, **options).stdout
+
+
+class Transfer:
+    """4 MiB from host 0 to host 1, under way."""
+
+    def __init__(self, bed):
+        self._receiver = subprocess.Popen([*bed.enter(1), sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
+        assert self._receiver.stdout.readline() == "listening\n"
+        self._began = time.monotonic()
+        self._sender = subprocess.Popen([*bed.enter(0), sys.executable, "-c", SEND, bed.address(1)])
+
+    def seconds(self):
+        told, _ = self._receiver.communicate(timeout=30)
+        assert self._sender.wait(10) == 0 and int(told) == 4 << 20
+        return time.monotonic() - self._began
+
+
+def until(true, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        time.sleep(0.01)
+
+
+def folders():
+    return set(Path(tempfile.gettempdir()).glob(PREFIX + "*"))
+
+
+def test_hosts_have_little_in_common(tmp_path):
+    with Bed(2) as bed:
+        for host in 0, 1:
+            assert on(bed, host, "hostname").strip() == bed.names[host]
+            assert on(bed, host, "getent", "hosts", bed.names[1 - host]).split()[0] == bed.address(1 - host)
+            on(bed, host, "touch", f"/dev/shm/of{host}")
+            assert on(bed, host, "ls", "/dev/shm").split() == [f"of{host}"]
+            assert "0x" not in on(bed, host, "ipcs", "--shmems")
+            on(bed, host, "ipcmk", "--shmem", "4096")
+        assert on(bed, 1, "sh", "-c", "echo here >common; pwd", cwd=tmp_path).strip() == str(tmp_path)
+        assert on(bed, 0, "cat", "common", cwd=tmp_path) == "here\n"
+
+
+def test_ssh_gives_an_environment_of_its_own():
+    with Bed(2) as bed:
+        env = {**os.environ, **bed.environment, "MINE": "yes"}
+        options = ["-o", "StrictHostKeyChecking=no", "-p", "22"]
+        said = on(bed, 0, "ssh", *options, "root@" + bed.names[1], "-x", "hostname; echo", '"-$MINE-$HOME"', env=env)
+        assert said.split() == [bed.names[1], f"--{os.environ['HOME']}"]
+        ran = subprocess.run([*bed.enter(0), "ssh", bed.names[1], "exit", "3"], env=env, timeout=20, check=False)
+        assert ran.returncode == 3
+        ran = subprocess.run([*bed.enter(0), "ssh", "elsewhere", "true"], env=env, timeout=20, capture_output=True, check=False)
+        assert ran.returncode == 255 and b"no host elsewhere" in ran.stderr
+
+
+def test_lines_have_a_rate_and_count():
+    with Bed(3, rate="80mbit") as bed:
+        before = [bed.counters(host) for host in range(3)]
+        assert Transfer(bed).seconds() > 0.9 * (4 << 23) / 80e6
+        source, target, other = (bed.counters(host) - before[host] for host in range(3))
+        assert 4 << 20 <= source.payload_sent <= (4 << 20) * 1.01
+        assert 4 << 20 <= target.payload_received <= (4 << 20) * 1.01
+        assert other.sent < 10_000 and other.received < 10_000
+        bed.set_rate(1, "20mbit")
+        assert Transfer(bed).seconds() > 0.9 * (4 << 23) / 20e6
+
+
+def test_a_line_that_is_cut_and_comes_back():
+    with Bed(2, rate="80mbit") as bed:
+        transfer = Transfer(bed)
+        until(lambda: bed.counters(1).received > 1 << 20)
+        bed.cut(1)
+        cut = bed.counters(1).received
+        time.sleep(1)
+        assert bed.counters(1).received < cut + 10_000 < 4 << 20  # the switch's own word may come through
+        bed.reconnect(1)
+        assert transfer.seconds() > 1
+
+
+def test_two_beds_at_once():
+    with Bed(2) as one, Bed(2) as other:
+        assert not set(one.names) & set(other.names)
+        assert Transfer(one).seconds() < 20 and Transfer(other).seconds() < 20
+        assert other.counters(1).received > 4 << 20
+
+
+def test_nothing_is_left_of_a_bed():
+    before = folders()
+    with Bed(2) as bed:
+        sleeper = subprocess.Popen([*bed.enter(1), "setsid", "sleep", "1000"])
+        until(lambda: [describe(pid) for pid in bed.processes(1)] == ["sleep 1000 "])
+        pid = bed.named("sleep", host=1)
+        assert folders() > before
+    assert sleeper.wait(10) != 0
+    assert not Path(f"/proc/{pid}").exists() and folders() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_maker_is_killed(number):
+    """Whatever ran on the hosts ends at once, and the next bed removes the folder."""
+    make = ("import subprocess, time; from bed import Bed; bed = Bed(2); bed.__enter__(); "
+            "subprocess.Popen([*bed.enter(1), 'setsid', 'sleep', '1000'])\n"
+             "while not bed.processes(1): time.sleep(0.01)\n"
+            "print(bed.names[0], *bed.processes(), *bed._pids, flush=True); time.sleep(1000)")
+    before = folders()
+    maker = subprocess.Popen([sys.executable, "-c", make], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+    _, *pids = maker.stdout.readline().split()
+    assert len(pids) >= 3 and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    maker.send_signal(number)
+    maker.wait(10)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    with Bed(1):
+        assert len(folders() - before) == 1  # its own
+
+
+def test_what_fails_half_way_leaves_nothing():
+    before = folders()
+    with pytest.raises(RuntimeError, match="rate"), Bed(2, rate="fast"):
+        pass
+    assert folders() == before

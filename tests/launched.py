@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that horovod-data-run starts: real processes, with a look at what is left of them.
+
+    done = run_launcher("-np", "2", python("print('up')"))
+    with start_launcher("-np", "2", python(script)) as job:
+        job.wait_for("up", times=2)
+        job.signal(signal.SIGTERM)
+        status = job.finish(20)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ranks import launch
+
+LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
+
+
+def open_mpi() -> bool:
+    """Whether the MPI under test is Open MPI; else it is one that has Hydra."""
+    done = subprocess.run([*launch.launcher(), "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return "Open MPI" in done.stdout
+
+
+def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
+    """The tests' own, but for what the launcher is to find out by itself."""
+    ours = {"OMPI_MCA_rmaps_base_oversubscribe": None, "OMPI_MCA_mpi_yield_when_idle": None,
+            "OMPI_MCA_hwloc_base_binding_policy": None, "HOROVOD_DATA_EMBEDDED": None,
+            **{name: None for name in os.environ if name.startswith(("SLURM_", "PBS_", "LSB_"))}}
+    return launch.environment(Path(tempfile.gettempdir()), 0, {**ours, **extra})
+
+
+class Launched:
+    """A running horovod-data-run; its output and its ranks' in one text."""
+
+    def __init__(self, words: list[str], env: Mapping[str, str | None], cwd: Path | None):
+        self.returncode: int | None = None
+        self.seconds = 0.0
+        self._started = time.monotonic()
+        self._file = tempfile.NamedTemporaryFile(prefix="hvdata-launched-")
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=self._file, stderr=subprocess.STDOUT, env=environment(env), cwd=cwd,
+            start_new_session=True)  # so that members() can find whatever comes of it
+
+    @property
+    def output(self) -> str:
+        return Path(self._file.name).read_text(errors="replace")
+
+    def lines(self, start: str) -> list[str]:
+        """The sorted lines that begin with `start`, without it."""
+        return sorted(line[len(start):].strip() for line in self.output.splitlines() if line.startswith(start))
+
+    def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
+        deadline = time.monotonic() + timeout
+        while self.output.count(text) < times:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
+            time.sleep(0.02)
+
+    def signal(self, number: int, everybody: bool = False) -> None:
+        """To the launcher; or, as a terminal does it, to all in its process group."""
+        (os.killpg if everybody else os.kill)(self._process.pid, number)
+
+    def finish(self, timeout: float) -> int:
+        try:
+            self.returncode = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}") from None
+        self.seconds = time.monotonic() - self._started
+        return self.returncode
+
+    def members(self) -> list[str]:
+        """The command lines of all processes of the job that still run."""
+        found = []
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and os.getsid(int(entry)) == self._process.pid:
+                    stat = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                    if stat not in "ZX":
+                        words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                        found.append(f"{entry}: {words}")
+        return found
+
+    def gone(self, seconds: float = 10) -> bool:
+        """Whether no process of the job is left, `seconds` after now at the latest."""
+        deadline = time.monotonic() + seconds
+        while self.members() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.members()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(3)
+        for member in self.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(member.partition(":")[0]), signal.SIGKILL)
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def start_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None) -> Iterator[Launched]:
+    """Starts horovod-data-run with the MPI under test; whatever is left of the job at the end is killed."""
+    job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
+    try:
+        yield job
+    finally:
+        job.kill()
+
+
+def run_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None,
+                 timeout: float = 60) -> Launched:
+    """Runs a job to its end. See start_launcher."""
+    with start_launcher(*words, env=env, cwd=cwd) as job:
+        job.finish(timeout)
+        assert job.gone(), job.members()
+        return job
+
+
+def plan_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
+    """horovod-data-run in a process of its own that starts no job: --dry-run, --version, errors."""
+    return subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, env=environment(env or {}), timeout=50,
+                          stdin=subprocess.DEVNULL)

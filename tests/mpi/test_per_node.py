@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader for each of two hosts, dedicated or embedded: trainers are served by their own host, and all end together."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from oracle import deliver_per_host, equal, is_dynamic_delivery
+from together import Raised, host_of, outcomes, raises_everywhere, results
+
+pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4, 5), pytest.mark.limit(120)]
+REMAINDERS = ["drop", "partial", "pad"]
+same_on_all_ranks = settings(
+    derandomize=True, database=None, deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+prefetches = st.sampled_from([1, 2, 3, 8])
+
+
+class Hosts:
+    """Who trains where."""
+
+    def __init__(self, hvdata, comm):
+        everybody = comm.allgather((host_of(comm.rank), hvdata.rank()))
+        self.names = list(dict.fromkeys(host for host, _ in everybody))
+        self.ranks = [[rank for host, rank in everybody if host == name and rank is not None] for name in self.names]
+        self.mine = self.names.index(host_of(comm.rank))
+        self.sizes = [len(ranks) for ranks in self.ranks]
+
+    def by_rank(self, by_host):
+        """What each host has for each of its trainers, in the order of all ranks."""
+        flat = {rank: its for ranks, of_host in zip(self.ranks, by_host) for rank, its in zip(ranks, of_host)}
+        return [flat[rank] for rank in sorted(flat)]
+
+
+@pytest.fixture(scope="module")
+def hosts(hvdata, comm):
+    return Hosts(hvdata, comm)
+
+
+def batches_of(host: int, rows_of_batches):
+    starts = itertools.accumulate(rows_of_batches, initial=1000 * host)
+    return [np.arange(first, first + rows) for first, rows in zip(starts, rows_of_batches)]
+
+
+def from_hosts(batches_of_hosts):
+    def function(context):
+        mine = batches_of_hosts[context.input_pipeline_id]
+        return tf.data.Dataset.from_generator(lambda: iter(mine), output_signature=tf.TensorSpec([None], tf.int64))
+
+    return function
+
+
+def shares(hvdata, comm, dataset):
+    def local():
+        if not hvdata.is_trainer():
+            return None
+        return hvdata.rank(), [tf.nest.map_structure(lambda tensor: tensor.numpy(), element) for element in dataset]
+
+    got = dict(one for one in results(comm, local) if one is not None)
+    return [got[rank] for rank in sorted(got)]
+
+
+def assert_delivered(got, want, note):
+    assert [len(mine) for mine in got] == [len(mine) for mine in want], (note, got, want)
+    for mine, its in zip(got, want):
+        assert all(equal(a, b) for a, b in zip(mine, its)), (note, got, want)
+
+
+def test_roles(hvdata, comm, hosts):
+    embedded = os.environ.get("HOROVOD_DATA_EMBEDDED") == "1"
+    assert hvdata.num_readers() == 2
+    for name in hosts.names:
+        here = [comm_rank for comm_rank in range(comm.size) if host_of(comm_rank) == name]
+        roles = comm.allgather((hvdata.is_reader(), hvdata.is_trainer()))
+        reader = here[0] if embedded else here[-1]
+        assert [roles[rank] for rank in here] == [(rank == reader, embedded or rank != reader) for rank in here]
+    assert sum(hosts.sizes) == (hvdata.size() or sum(hosts.sizes))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@same_on_all_ranks
+@given(lengths=st.lists(st.integers(1, 9), min_size=2, max_size=2), prefetch=prefetches)
+def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
+    batches = [batches_of(host, [3] * length) for host, length in enumerate(lengths)]
+    ds = hvdata.distribute_dataset(from_hosts(batches), batch="per_rank", remainder=remainder, prefetch=prefetch)
+    want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "per_rank", remainder))
+    for epoch in range(2):
+        assert_delivered(shares(hvdata, comm, ds), want, (lengths, epoch))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@same_on_all_ranks
+@given(rows=st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=5), min_size=2, max_size=2), prefetch=prefetches)
+def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
+    """An element is a host's part of the global batch: it is cut for the trainers of that host."""
+    batches = [batches_of(host, mine) for host, mine in enumerate(rows)]
+    ds = hvdata.distribute_dataset(from_hosts(batches), batch="global", remainder=remainder, prefetch=prefetch)
+    want = hosts.by_rank(deliver_per_host(batches, hosts.sizes, "global", remainder))
+    for epoch in range(2):
+        assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
+def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
+    """No element to model its shares on: what the spec knows is kept, the rest is empty."""
+    def function(context):
+        n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
+        return tf.data.Dataset.range(n).map(lambda i: tf.fill([12, 5], tf.cast(i, tf.float32)))
+
+    ds = hvdata.distribute_dataset(function, batch=batch, remainder=remainder)
+    got = shares(hvdata, comm, ds)
+    steps = 0 if remainder == "drop" else 4 * max(hosts.sizes) // (hosts.sizes[0] if batch == "per_rank" else 1)
+    assert [len(mine) for mine in got] == [-(-steps // 1)] * len(got)
+    for rank in hosts.ranks[1]:
+        for element in got[rank]:
+            if remainder == "pad":
+                rows = 12 if batch == "per_rank" else 12 // hosts.sizes[1]
+                assert element[0].shape == (rows, 5) and not element[0].any()
+                assert element[1].shape == (rows,) and not element[1].any()
+            else:
+                assert element.shape == (0, 5)
+
+
+def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
+    batches = [batches_of(0, [2] * 5), batches_of(1, [2] * 9)]
+    ds = hvdata.distribute_dataset(from_hosts(batches), batch="per_rank", schedule="dynamic")
+    for _ in range(2):
+        got = shares(hvdata, comm, ds)
+        for host in range(2):
+            assert is_dynamic_delivery(batches[host], [got[rank] for rank in hosts.ranks[host]])
+
+
+def test_payload_stays_on_its_host(hvdata, comm, hosts):
+    """Large batches: nothing but headers goes by MPI."""
+    def function(context):
+        return tf.data.Dataset.range(12).map(lambda i: tf.fill([50_000], tf.cast(i, tf.float32))).batch(1)
+
+    before = hvdata.stats()
+    ds = hvdata.distribute_dataset(function, batch="per_rank")
+    assert len(set(map(len, shares(hvdata, comm, ds)))) == 1
+    after = hvdata.stats()
+    assert all(results(comm, lambda: after["payload_bytes_message"] == before["payload_bytes_message"]))
+    assert all(results(comm, lambda: after["mpi_bytes_sent"] - before["mpi_bytes_sent"] < 50_000))
+
+
+@pytest.mark.parametrize("remainder", REMAINDERS)
+@pytest.mark.parametrize("lengths", [(8, 3), (0, 5), (6, 6)])
+def test_cardinality(hvdata, comm, hosts, lengths, remainder):
+    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(lengths[context.input_pipeline_id]).batch(1),
+                                   batch="per_rank", remainder=remainder)
+    steps = [length // n if remainder == "drop" else -(-length // n) for length, n in zip(lengths, hosts.sizes)]
+    assert set(comm.allgather(int(ds.cardinality()))) == {(min if remainder == "drop" else max)(steps)}
+
+
+def test_static_shapes_are_those_of_the_own_host(hvdata, comm, hosts):
+    def function(context):
+        return tf.data.Dataset.range(36).batch(6 * hosts.sizes[context.input_pipeline_id], drop_remainder=True).take(1)
+
+    ds = hvdata.distribute_dataset(function, batch="global", remainder="pad")
+    got = shares(hvdata, comm, ds)
+    assert {element[0].shape for mine in got for element in mine} == {(6,)}
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_error_of_one_host_is_everybodys(hvdata, comm, hosts, bad):
+    def function(context):
+        n = hosts.sizes[context.input_pipeline_id]
+        ds = tf.data.Dataset.range(6 * n)
+        fails_at = 2 * n if context.input_pipeline_id == bad else -1
+        return ds.map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row"))
+
+    ds = hvdata.distribute_dataset(function, batch="per_rank", name="bad")
+
+    def walk():
+        got = 0
+        if not hvdata.is_trainer():
+            return None
+        try:
+            for _ in ds:
+                got += 1
+        except tf.errors.InvalidArgumentError as error:
+            return got, str(error)
+        return got, "no error"
+
+    for epoch in (1, 2):
+        for one in results(comm, walk):
+            if one is not None:
+                assert one[0] == 2, one
+                assert f"[reader {bad} on {hosts.names[bad]}, channel bad, epoch {epoch}, step 2] bad row" in one[1], one
+
+
+def test_on_reader_error_continue(hvdata, comm, hosts):
+    def function(context):
+        n = hosts.sizes[context.input_pipeline_id]
+        fails_at = 2 * n if context.input_pipeline_id == 1 else -1
+        return tf.data.Dataset.range(6 * n).map(
+            lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row")).batch(1)
+
+    for remainder, steps in (("drop", 2), ("partial", 6)):
+        ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
+        assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, host):
+    n = max(hosts.sizes)
+    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(6 * n), batch="per_rank")
+
+    def walk():
+        if not hvdata.is_trainer():
+            return None
+        return hvdata.rank(), sum(1 for _ in (ds.take(1) if hvdata.rank() in hosts.ranks[host] else ds))
+
+    for _ in range(2):
+        got = dict(one for one in results(comm, walk) if one is not None)
+        other = 1 - host
+        assert [got[rank] for rank in hosts.ranks[host]] == [1] * hosts.sizes[host]
+        assert [got[rank] for rank in hosts.ranks[other]] == [6 * n // hosts.sizes[other]] * hosts.sizes[other]
+
+
+def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
+    """Every rank saves and restores its own."""
+    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
+    trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
+    ds = hvdata.distribute_dataset(
+        lambda context: tf.data.Dataset.range(100 * context.input_pipeline_id,
+                                              100 * context.input_pipeline_id + 5 * hosts.sizes[context.input_pipeline_id]),
+        batch="per_rank")
+
+    def walk():
+        if not hvdata.is_trainer():
+            return []
+        wrong = []
+        whole = [int(x) for x in ds]
+        for cut in range(len(whole) + 1):
+            iterator = iter(ds)
+            head = [int(next(iterator)) for _ in range(cut)]
+            trainers.Barrier()
+            tf.train.Checkpoint(iterator=iterator).write(f"{folder}/{hvdata.rank()}")
+            trainers.Barrier()
+            again = iter(ds)
+            tf.train.Checkpoint(iterator=again).read(f"{folder}/{hvdata.rank()}")
+            trainers.Barrier()
+            tail = [int(x) for x in again]
+            if head + tail != whole:
+                wrong.append((cut, head, tail, whole))
+        return wrong
+
+    got = outcomes(comm, walk)
+    trainers.Free()
+    assert not any(isinstance(one, Raised) or one for one in got), got
+
+
+def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts):
+    if hosts.sizes[0] == 1:
+        pytest.skip("one rank divides everything")
+    rows = 2 * hosts.sizes[0] + 1
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(99).batch(rows, drop_remainder=True),
+                                                batch="global"),
+        ValueError, rf"every global batch has {rows} rows, which {hosts.sizes[0]} ranks don't divide")

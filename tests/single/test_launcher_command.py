@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines, and what horovod-data-run says without starting anything."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from launched import plan_launcher
+
+from horovod_data import _version
+from horovod_data.launcher import LaunchError, hydra, main, open_mpi
+from horovod_data.launcher.command import Command, Extras, exportable, on_rank
+from horovod_data.launcher.hosts import Host
+from horovod_data.launcher.plan import Request, make_plan
+
+TWO = (Host("a", 2), Host("b", 2))
+RUN = "-m horovod_data.launcher.rank"
+
+
+@pytest.mark.parametrize("program, started", [
+    ("python train.py --lr 1", f"python {RUN} train.py --lr 1"),
+    ("/opt/venv/bin/python3.11 -u -X dev train.py -c x", f"/opt/venv/bin/python3.11 -u -X dev {RUN} train.py -c x"),
+    ("python -Wignore -OO -m train a", f"python -Wignore -OO {RUN} -m train a"),
+    ("python3 -c pass", f"python3 {RUN} -c pass"),
+    ("python", None), ("python -", None), ("python -V", None), ("python -I train.py", None), ("python -i train.py", None),
+    ("python --help", None), ("sh -c python", None), ("./train.py", None), ("ipython train.py", None), ("python-config x", None),
+])  # fmt: skip
+def test_python_programs_are_run_by_ours(program, started):
+    assert " ".join(on_rank(program.split())) == (started or program)
+
+
+def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversubscribed=False, hosts=TWO) -> str:
+    return str(open_mpi.command(["mpirun"], make_plan(request, hosts), ["train"], extras, environ, oversubscribed))
+
+
+def mpiexec(extras=Extras(), request=Request(None, readers=1), hosts=TWO) -> str:
+    return str(hydra.command(["mpirun"], make_plan(request, hosts), ["train"], extras))
+
+
+def test_open_mpi():
+    assert mpirun(request=Request(None, readers=1, reader_hosts=("c",))) == (
+        "mpirun --bind-to none --map-by slot:OVERSUBSCRIBE --mca pml ob1 --mca btl '^openib' "
+        "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 5 "
+        "-np 4 -host a:2,b:2 -x HOROVOD_DATA_READERS=1 train : "
+        "-np 1 -host c:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= train")
+
+
+def test_hydra():
+    assert mpiexec(request=Request(None, readers=1, reader_hosts=("c",))) == (
+        "mpirun -hosts a:2,b:2,c:1 -genv HOROVOD_DATA_READERS 1 -np 4 train : -env CUDA_VISIBLE_DEVICES '' -np 1 train")
+
+
+def test_what_was_measured_to_matter_when_oversubscribed():
+    assert "--mca mpi_yield_when_idle 1" in mpirun(oversubscribed=True)
+    assert "mpi_yield_when_idle" not in mpirun()
+
+
+def test_parameters_of_the_user_win():
+    given = Extras(mpi_args=["--mca", "pml", "ucx", "--map-by", "ppr:2:node"])
+    text = mpirun(given, environ={"OMPI_MCA_oob_tcp_keepalive_time": "9", "OMPI_MCA_mpi_yield_when_idle": "0"}, oversubscribed=True)
+    assert "pml ucx" in text and "pml ob1" not in text and "btl '^openib'" in text
+    assert text.count("map-by") == 1 and "--bind-to none" in text
+    assert "keepalive_time" not in text and "keepalive_probes" in text and "yield" not in text
+    assert "--bind-to" not in mpirun(Extras(binding_args=["-rankfile", "f"]))
+    assert "bind-to none" not in mpirun(Extras(mpi_args=["-bind-to", "core"]))
+
+
+def test_options_for_both():
+    extras = Extras(environ={"A": "1 2"}, interfaces=["eth0"], ssh_port=2222, ssh_identity_file="key", output_filename="out",
+                    tag_output=True)
+    text = mpirun(extras)
+    for part in ("--mca plm_rsh_args '-p 2222 -i key'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0",
+                 "--tag-output", "--output-filename out"):
+        assert text.count(part) == 1, part
+    assert text.count("-x 'A=1 2'") == text.count("-np ")  # each context needs its own
+    text = mpiexec(extras)
+    for part in ("HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ", "-iface eth0", "-prepend-rank", "-genv A '1 2'",
+                 "-outfile-pattern out/rank.%r.stdout", "-errfile-pattern out/rank.%r.stderr"):
+        assert text.count(part) == 1, part
+
+
+def test_options_of_open_mpi_alone():
+    assert "--timestamp-output --output-filename" in mpirun(Extras(timestamps=True, output_filename="f"))
+    assert "eth0,eth1" in mpirun(Extras(interfaces=["eth0", "eth1"]))
+    for extras, text in ((Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
+                         (Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
+                         (Extras(interfaces=["eth0", "eth1"]), "Several network interfaces (eth0,eth1) need Open MPI")):
+        with pytest.raises(LaunchError, match=re.escape(text)):
+            mpiexec(extras)
+
+
+def test_variables_for_other_hosts():
+    assert mpirun(Extras(exported=["HOME", "PATH"])).count("-x HOME -x PATH -x HOROVOD_DATA_READERS=1") == 3
+    environ = dict.fromkeys(["PATH", "PYTHONPATH", "HOROVOD_DATA_TIMEOUT", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG",
+                             "PWD", "HOSTNAME", "SSH_TTY", "CUDA_VISIBLE_DEVICES", "HOROVOD_DATA_READERS", "OMPI_MCA_x",
+                             "PMI_RANK", "SLURM_JOB_ID", "BASH_FUNC_module%%", "_", "DISPLAY"], "x")
+    assert exportable(environ) == ["HOROVOD_CYCLE_TIME", "HOROVOD_DATA_TIMEOUT", "NCCL_DEBUG", "PATH", "PYTHONPATH"]
+
+
+def test_many_hosts():
+    hosts = tuple(Host(f"n{index}", 1) for index in range(64))
+    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in mpirun(request=Request(None), hosts=hosts)
+    assert "no_tree_spawn" not in mpirun(request=Request(None), hosts=hosts[:-1])
+
+
+def test_hydra_does_not_watch_over_hosts():
+    assert "Hydra does not watch over its hosts" in hydra.warning(make_plan(Request(None), TWO))
+    assert hydra.warning(make_plan(Request(1), TWO)) == ""
+
+
+def test_a_command_for_the_shell():
+    assert str(Command(["mpirun", "a b"], {"C": "d e"})) == "C='d e' mpirun 'a b'"
+
+
+# ---- In a process of its own.
+
+
+@pytest.fixture
+def mpi(tmp_path):
+    """Words that name an mpirun which says what it is told to."""
+
+    def make(said: str) -> list[str]:
+        (tmp_path / "mpirun").write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+        (tmp_path / "mpirun").chmod(0o755)
+        return ["--mpirun", str(tmp_path / "mpirun")]
+
+    return make
+
+
+OPEN_MPI = "mpirun (Open MPI) 4.1.4\n\nReport bugs to ..."
+HYDRA = "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: ..."
+
+
+def test_dry_run(mpi):
+    for said, shows in ((OPEN_MPI, "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
+                                   "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python"),
+                        (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m")):
+        done = plan_launcher(*mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9")
+        assert done.returncode == 0 and shows in done.stdout and "train.py --readers 9" in done.stdout, done
+        assert len(done.stdout.splitlines()) == 1 and not done.stderr
+
+
+def test_oversubscribed_here(mpi):
+    few = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "--dry-run", "true")
+    many = plan_launcher(*mpi(OPEN_MPI), "-np", "999", "--dry-run", "true")
+    assert "yield" not in few.stdout and "--mca mpi_yield_when_idle 1" in many.stdout
+
+
+def test_hosts_of_the_batch_system(mpi, tmp_path):
+    (tmp_path / "nodes").write_text("a\na\nb\n")
+    done = plan_launcher(*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
+    assert re.findall(r"-np (\d) -host (\S+)", done.stdout) == [("2", "a:2"), ("1", "a:1"), ("1", "b:1"), ("1", "b:1")], done
+    done = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "-H", "c:3", "--dry-run", "true", env={"PBS_NODEFILE": "/no/such"})
+    assert "-host c:1" in done.stdout, done
+
+
+def test_version():
+    done = plan_launcher("--version")
+    assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")
+
+
+def test_help_names_every_option():
+    said = plan_launcher("--help").stdout
+    for option in "--readers", "--readers-per-node", "--embedded", "--reader-hosts", "--hostfile", "--dry-run", "--verbose":
+        assert option in said
+
+
+def test_it_needs_neither_tensorflow_nor_mpi():
+    code = ("import sys\nfrom horovod_data.launcher.main import main\nmain(['-np', '1', '--dry-run', 'true'])\n"
+            "print(sorted({'tensorflow', 'numpy', 'mpi4py'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.stdout.splitlines()[-1] == "[]", done
+
+
+@pytest.mark.parametrize("words, text", [
+    ([], "There is no command to start. Write it behind the options, as in `horovod-data-run -np 4 python train.py`"),
+    (["-np", "1"], "There is no command to start"),
+    (["true"], "How many processes are to train? Say it with -np N"),
+    (["-np", "0", "true"], "-np 0: a job needs at least one trainer"),
+    (["-np", "5", "-H", "a:2,b:2", "true"], "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2"),
+    (["-np", "1", "-H", "a:b", "true"], "-H a:b: 'a:b' is not a host with its slots"),
+    (["-np", "1", "-H", "a", "--hostfile", "f", "true"], "-H a and --hostfile f contradict each other"),
+    (["-np", "1", "--hostfile", "/no/such", "true"], "--hostfile names the host file /no/such, which can't be read"),
+    (["-np", "1", "--readers", "1", "--readers-per-node", "1", "true"], "contradict each other"),
+    (["-np", "1", "--embedded", "true"], "--embedded says that the reader of each host also trains, but there is none"),
+    (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts names no host"),
+    (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], "-x NO_SUCH_VARIABLE: there is no such environment variable"),
+    (["-np", "1", "--mpi-args='x", "true"], "can't be taken apart into words"),
+    (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "There is no /no/such/mpirun in PATH: horovod-data-run works with Open MPI"),
+])  # fmt: skip
+def test_errors(words, text):
+    done = plan_launcher(*words)
+    assert done.returncode == 2 and done.stderr.startswith("horovod-data-run: error: ") and text in done.stderr, done
+    assert "Traceback" not in done.stderr
+
+
+def test_another_mpi(mpi):
+    done = plan_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
+    assert done.returncode == 2 and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
+
+
+def test_readers_in_the_environment():
+    done = plan_launcher("-np", "1", "true", env={"HOROVOD_DATA_READERS": "two"})
+    assert done.returncode == 2 and "HOROVOD_DATA_READERS='two' is not a number of readers" in done.stderr
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("words, option", [
+    (["--gloo"], "--gloo"), (["--min-np", "1"], "--min-np"), (["--host-discovery-script", "x"], "--host-discovery-script"),
+])  # fmt: skip
+def test_options_that_only_horovodrun_has(words, option):
+    done = plan_launcher("-np", "1", *words, "true")
+    assert done.returncode == 2 and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
+
+
+def test_without_horovod(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    assert main.main(["-np", "2", "--readers", "1", "--dry-run", "--", "true"]) == 0
+    assert "-np 2" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main.main(["-np", "2", "--fusion-threshold-mb", "32", "true"])

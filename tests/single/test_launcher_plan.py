@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs where: every process once, readers last, slots kept, and the same layout as init() makes of it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod_data.launcher import LaunchError, hydra, open_mpi
+from horovod_data.launcher.command import Extras
+from horovod_data.launcher.hosts import Host
+from horovod_data.launcher.plan import Group, Plan, Request, is_oversubscribed, make_plan
+from horovod_data.layout import make_layout
+
+TWO = (Host("a", 2), Host("b", 2))
+
+
+def ranks_of(plan: Plan) -> list[tuple[str, bool]]:
+    """(host, dedicated reader) of every rank."""
+    return [(group.host, group.reader) for group in plan.groups for _ in range(group.processes)]
+
+
+def layout_of(plan: Plan):
+    """What init() makes of the plan."""
+    hosts = [host for host, _ in ranks_of(plan)]
+    environ = plan.environ
+    per_node = environ.get("HOROVOD_DATA_READERS_PER_NODE")
+    if "HOROVOD_DATA_EMBEDDED" in environ:
+        per_node = "0"  # make_layout's number of dedicated readers on each host
+    return make_layout(hosts, int(environ.get("HOROVOD_DATA_READERS", 0)), None if per_node is None else int(per_node))
+
+
+hosts_of_any_kind = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
+    lambda slots: tuple(Host(f"host{index}", count) for index, count in enumerate(slots)))
+
+
+@st.composite
+def requests(draw):
+    hosts = draw(hosts_of_any_kind)
+    np = draw(st.none() | st.integers(1, sum(host.slots for host in hosts)))
+    kind = draw(st.sampled_from(["job", "node", "embedded", "elsewhere"]))
+    if kind == "job":
+        return hosts, Request(np, readers=draw(st.none() | st.integers(0, 9)))
+    if kind == "elsewhere":
+        names = draw(st.lists(st.sampled_from(["cpu0", "cpu1", "cpu2", "host0"]), min_size=1, max_size=3, unique=True))
+        return hosts, Request(np, readers=draw(st.integers(1, 9)), reader_hosts=tuple(names))
+    return hosts, Request(np, readers_per_node=1, embedded=kind == "embedded")
+
+
+@given(requests())
+def test_every_process_is_placed_once(asked):
+    hosts, request = asked
+    plan = make_plan(request, hosts)
+    ranks = ranks_of(plan)
+    trainers = [host for host, reader in ranks if not reader]
+    slots = {host.name: host.slots for host in hosts}
+    assert len(trainers) == (sum(slots.values()) if request.np is None else request.np)
+    assert all(trainers.count(name) <= slots[name] for name in set(trainers))
+    assert trainers == sorted(trainers, key=list(slots).index)  # by slot: neighbours share a host
+    readers = [host for host, reader in ranks if reader]
+    if request.readers_per_node:
+        assert readers == ([] if request.embedded else list(dict.fromkeys(trainers)))
+        for host in set(readers):  # the last of its host
+            assert [reader for name, reader in ranks if name == host][-1]
+    else:
+        assert len(readers) == (request.readers or 0)
+        assert all(reader for _, reader in ranks[len(trainers):])
+        allowed = request.reader_hosts or tuple(dict.fromkeys(trainers))
+        counts = [readers.count(name) for name in allowed]
+        assert set(readers) <= set(allowed) and max(counts) - min(counts) <= 1
+    assert all(group.processes > 0 for group in plan.groups)
+    assert sum(host.slots for host in plan.hosts) == len(ranks)
+
+
+@given(requests())
+def test_init_finds_the_same_roles(asked):
+    hosts, request = asked
+    plan = make_plan(request, hosts)
+    ranks = ranks_of(plan)
+    layout = layout_of(plan)
+    for rank, (_, reader) in enumerate(ranks):
+        assert (layout.trainer_index[rank] < 0) == reader
+        if reader:
+            assert layout.reader_index[rank] >= 0
+
+
+@given(requests())
+def test_the_command_lines_place_as_planned(asked):
+    hosts, request = asked
+    plan = make_plan(request, hosts)
+    extras = Extras()
+    words = open_mpi.command(["mpirun"], plan, ["PROGRAM"], extras, {}, False).words
+    placed = []
+    for context in re.split(r"(?:^| ): ", " ".join(words)):
+        (here,) = re.findall(r"-host (\S+)", context)
+        (number,) = re.findall(r"-np (\d+)", context)
+        reader = "-x CUDA_VISIBLE_DEVICES=" in context
+        listed = [(name, reader) for name, count in re.findall(r"([^,:]+):(\d+)", here) for _ in range(int(count))]
+        assert len(listed) == int(number)
+        placed += listed
+    assert placed == ranks_of(plan)
+    # A host in two contexts has its slots added up over them, which is right only if each context has one host.
+    names = re.findall(r"-host (\S+)", " ".join(words))
+    flat = [name for one in names for name in re.findall(r"([^,:]+):\d+", one)]
+    assert len(set(flat)) == len(flat) or all("," not in one for one in names)
+
+    words = hydra.command(["mpirun"], plan, ["PROGRAM"], extras).words
+    listed = words[words.index("-hosts") + 1]
+    on = [name for name, count in re.findall(r"([^,:]+):(\d+)", listed) for _ in range(int(count))]
+    assert on == [host for host, _ in ranks_of(plan)]
+    roles = []
+    for context in " ".join(word or "EMPTY" for word in words).split(" : "):
+        (number,) = re.findall(r"-np (\d+)", context)
+        roles += ["-env CUDA_VISIBLE_DEVICES EMPTY" in context] * int(number)
+    assert roles == [reader for _, reader in ranks_of(plan)]
+
+
+def test_two_hosts():
+    plan = make_plan(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
+    assert plan == Plan((Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)), {"HOROVOD_DATA_READERS": "1"})
+    assert plan.describe() == "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"
+    plan = make_plan(Request(None, readers_per_node=1), TWO)
+    assert ranks_of(plan) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
+    assert plan.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
+    assert plan.describe() == "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"
+    plan = make_plan(Request(None, readers_per_node=1, embedded=True), TWO)
+    assert plan.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
+    assert plan.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
+    assert make_plan(Request(1), TWO).describe() == "1 trainer on a:1; rank 0 reads"
+
+
+def test_a_host_that_trains_nobody_has_no_reader():
+    assert ranks_of(make_plan(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
+
+
+def test_oversubscribed_counts_readers():
+    plan = make_plan(Request(4, readers=1), (Host("a", 4),))
+    assert is_oversubscribed(plan, cores=4) and not is_oversubscribed(plan, cores=5)
+    assert not is_oversubscribed(make_plan(Request(4), TWO), cores=2)
+
+
+@pytest.mark.parametrize("request_, text", [
+    (Request(0), "-np 0: a job needs at least one trainer"),
+    (Request(-1), "-np -1: a job needs at least one trainer"),
+    (Request(5), "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2. Ask for fewer, or name more hosts"),
+    (Request(1, readers=-1), "--readers -1 is not a number of readers"),
+    (Request(1, readers_per_node=2), "--readers-per-node 2: there can be one reader on each host"),
+    (Request(1, readers_per_node=0), "--readers-per-node 0: there can be one reader on each host"),
+    (Request(1, readers=1, readers_per_node=1), "--readers 1 and --readers-per-node 1 contradict each other"),
+    (Request(1, embedded=True), "--embedded says that the reader of each host also trains, but there is none. Add --readers-"),
+    (Request(1, readers=1, embedded=True), "--embedded says that"),
+    (Request(1, reader_hosts=("c",)), "--reader-hosts says where dedicated readers run, but there are none. Add --readers R"),
+    (Request(1, readers=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
+    (Request(1, readers_per_node=1, reader_hosts=("c",)), "with --readers-per-node each host has its own. Leave it out"),
+])  # fmt: skip
+def test_requests_that_make_no_sense(request_, text):
+    with pytest.raises(LaunchError, match=re.escape(text)):
+        make_plan(request_, TWO)
+
+
+def test_one_slot_in_words():
+    with pytest.raises(LaunchError, match=re.escape("but there is 1 slot on a:1.")):
+        make_plan(Request(2), (Host("a", 1),))

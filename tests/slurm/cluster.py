@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Slurm of one node on this machine, for the time of the tests: its own munge, controller and node daemon, with their
+configuration, keys, state and logs in one folder. Needs root, for the node daemon starts jobs in their users' names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ranks import launch
+
+ROOT = Path(__file__).resolve().parents[2]
+CPUS = 8  # said to Slurm, however many there are: jobs of several tasks shall fit
+
+CONFIG = """
+ClusterName=test
+SlurmctldHost={host}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CryptoType=crypto/munge
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=pmix
+ReturnToService=2
+KillWait=3
+SlurmdParameters=config_overrides
+NodeName={host} CPUs={cpus} State=UNKNOWN
+PartitionName=test Nodes={host} Default=YES OverSubscribe=FORCE:8 State=UP
+"""
+
+
+class NoSlurm(Exception):
+    """Why there can be none here."""
+
+
+def install() -> None:
+    """Has Slurm installed where it isn't.
+
+    Raises:
+      NoSlurm: not root, or it can't be installed.
+    """
+    if os.geteuid() != 0:
+        raise NoSlurm("needs root, for Slurm's daemons")
+    done = subprocess.run([ROOT / "scripts" / "setup.sh", "slurm"], capture_output=True, text=True, timeout=300)
+    if done.returncode or not all(shutil.which(name) for name in ("munged", "slurmctld", "slurmd", "sbatch")):
+        raise NoSlurm(f"Slurm can't be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+class Slurm:
+    """The running daemons."""
+
+    def __init__(self) -> None:
+        # Not pytest's, which other users may not enter; munged must, for its user is its own.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="hvdata-slurm-"))
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        folder.chmod(0o755)
+        for name in "munge", "state", "spool":
+            (folder / name).mkdir()
+        host = socket.gethostname().partition(".")[0]
+        (folder / "slurm.conf").write_text(CONFIG.format(
+            folder=folder, host=host, cpus=CPUS, controller_port=free_port(), node_port=free_port()))
+        self.environ = {"SLURM_CONF": str(folder / "slurm.conf")}
+        try:
+            self._start_munge()
+            self._start("slurmctld", "-D", "-c", "-f", str(folder / "slurm.conf"))
+            self._start("slurmd", "-D", "-N", host, "-f", str(folder / "slurm.conf"))
+            self._await("the node", lambda: "idle" in self.say("sinfo", "-h", "-o", "%t"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def submit(self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path, timeout: float = 120) -> "Done":
+        """Runs a batch script to its end, with its output in `cwd`."""
+        output = cwd / f"{script.stem}.out"
+        variables = {**launch.environment(cwd, 0, env), **self.environ}
+        command = ["sbatch", "--parsable", f"--output={output}", str(script), *arguments]
+        sbatch = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables, timeout=30)
+        assert sbatch.returncode == 0, sbatch.stderr
+        job = sbatch.stdout.strip()
+        deadline = time.monotonic() + timeout
+        try:
+            # Not sbatch --wait, which looks ever more seldom.
+            while (state := self._field(job, "JobState")) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"the job was {state} after {timeout:g} s\n{output.read_text()}\n{self.logs()}")
+                time.sleep(0.2)
+        finally:
+            self.say("scancel", "--full", "--signal=KILL", job)
+        return Done(int(self._field(job, "ExitCode").partition(":")[0]), output.read_text())
+
+    def _field(self, job: str, name: str) -> str:
+        said = self.say("scontrol", "-o", "show", "job", job)
+        found = re.search(rf"\b{name}=(\S+)", said)
+        assert found, said
+        return found[1]
+
+    def say(self, *words: str) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **self.environ}, timeout=30)
+        return done.stdout + done.stderr
+
+    def logs(self) -> str:
+        return "\n".join(f"===== {path.name} =====\n{path.read_text(errors='replace')[-3000:]}"
+                         for path in sorted(self.folder.glob("*.log")))
+
+    def stop(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(15)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_munge(self) -> None:
+        folder = self.folder / "munge"
+        (folder / "key").write_bytes(os.urandom(1024))
+        (folder / "key").chmod(0o400)
+        for path in folder, folder / "key":
+            shutil.chown(path, "munge", "munge")
+        self._start("munged", "--foreground", "--force", f"--socket={folder}/socket", f"--key-file={folder}/key",
+                    f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed", user="munge", group="munge")
+        self._await("munged", (folder / "socket").exists)
+
+    def _start(self, *words: str, **identity: str) -> None:
+        with open(self.folder / f"{words[0]}.log", "ab") as log:
+            self._daemons.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                  env={**os.environ, **self.environ}, **identity))  # type: ignore[arg-type]
+
+    def _await(self, what: str, come) -> None:
+        deadline = time.monotonic() + 30
+        while not come():
+            if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in self._daemons):
+                raise NoSlurm(f"{what} did not come up\n{self.logs()}")
+            time.sleep(0.1)
+
+
+class Done:
+    """A job that has ended."""
+
+    def __init__(self, returncode: int, output: str):
+        self.returncode, self.output = returncode, output
+
+    def lines(self, start: str) -> list[str]:
+        """The sorted lines that begin with `start`, without it."""
+        return sorted(line[len(start):].strip() for line in self.output.splitlines() if line.startswith(start))
+
+    def __str__(self) -> str:
+        return f"status {self.returncode}\n{self.output}"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
