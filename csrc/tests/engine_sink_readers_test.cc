@@ -340,6 +340,7 @@ TEST_F(ReadersSinkTest, TheLastStepsAreSavedAndGoneOnWith) {
   for (const bool own : {true, false}) {  // by our own state, or by what a reader says of rank 0's
     MakeReaders(4);
     Answer();
+    Sent();
     Asker again;
     if (own) {
       ASSERT_TRUE(sink_->Restore(&again, state).ok());
