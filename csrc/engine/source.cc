@@ -35,6 +35,12 @@ Header Source::MakeHeader(Kind kind) const {
 }
 
 Source::Guard::~Guard() {
+  while (!source_->heard_.empty()) {
+    const std::function<void()> call = std::move(source_->heard_.front());
+    source_->heard_.pop_front();
+    call();
+  }
+  source_->speaker_ = std::thread::id();
   std::vector<std::pair<int, Header>> later;
   later.swap(source_->later_);
   lock_.unlock();
@@ -170,12 +176,19 @@ Source::Wish Source::Await() {
     if (PulledLocked()) return Wish::kStop;
     if (!saves_.empty()) return Wish::kSave;
     if (!in_hand_) break;
-    lanes_->Deal(std::move(*in_hand_));
-    in_hand_ = nullptr;
+    lock.unlock();
+    DealInHand();
+    lock.lock();
   }
   pulling_ = true;
   since_ = std::chrono::steady_clock::now();
   return Wish::kElement;
+}
+
+void Source::DealInHand() {
+  const Guard guard(this);
+  if (PulledLocked() || !in_hand_ || !lanes_->Room()) return;
+  lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
 }
 
 Source::Wish Source::Linger() {

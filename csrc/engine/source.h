@@ -6,6 +6,7 @@
 #ifndef HOROVOD_DATA_ENGINE_SOURCE_H_
 #define HOROVOD_DATA_ENGINE_SOURCE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -48,7 +50,7 @@ constexpr uint64_t kAllBehind = ~0ull;
 class Source {
  public:
   // Sends a header, with a share where it is data, to a member. Called under the source's mutex, which keeps the lanes
-  // in order; but for RECALL and READY, because whom we tell may be in our own process and answer at once.
+  // in order; but for RECALL and READY. Whom we tell may be in our own process and answer at once.
   using Send = std::function<void(int member, wire::Header, const Share*)>;
 
   // Trainers are counted as in World::audience.
@@ -145,10 +147,11 @@ class Source {
   void Shut();
 
  private:
-  // Holds the mutex; sends what must not be sent under it when it lets go.
+  // Holds the mutex, where shares may be sent. When it lets go it does what was heard meanwhile, and sends what must not be
+  // sent under the mutex.
   class Guard {
    public:
-    explicit Guard(Source* source) : source_(source), lock_(source->mu_) {}
+    explicit Guard(Source* source) : source_(source), lock_(source->mu_) { source->speaker_ = std::this_thread::get_id(); }
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -157,6 +160,17 @@ class Source {
     Source* const source_;
     std::unique_lock<std::mutex> lock_;
   };
+
+  // What a trainer says. One in our own process may say it inside of our sending it a share: it waits until that is done.
+  template <typename Call>
+  void Hear(Call call) {
+    if (speaker_ == std::this_thread::get_id()) {
+      heard_.emplace_back(std::move(call));
+      return;
+    }
+    const Guard guard(this);
+    call();
+  }
 
   struct Trainer {
     uint64_t opened = 0, closed = 0;  // the last epoch that it opened, that it closed
@@ -175,6 +189,7 @@ class Source {
   bool OverLocked() const;
   bool PulledLocked() const;
   void OpenLaneLocked(int trainer);
+  void DealInHand();
   void FinishLocked(Outcome outcome);
   void SayDroppedLocked();
   void SayLostLocked(Outcome* error);
@@ -198,6 +213,8 @@ class Source {
   const Send send_;
 
   mutable std::mutex mu_;
+  std::atomic<std::thread::id> speaker_{};  // holds the mutex by a Guard
+  std::deque<std::function<void()>> heard_;
   Signal changed_;
   std::vector<Trainer> trainers_;
   uint64_t epoch_ = 0;     // the epoch that is dealt, or was last

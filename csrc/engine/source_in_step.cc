@@ -26,7 +26,7 @@ void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const 
 }
 
 void Source::Fill(Step step) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const Guard guard(this);
   filled_ = true;
   if (lanes_) lanes_->Fill(std::move(step));
 }

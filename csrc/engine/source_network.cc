@@ -20,58 +20,60 @@ std::function<void()> Source::TakeCancelIfOver() {
 }
 
 void Source::OnOpen(int trainer, uint64_t epoch, uint64_t limit) {
-  const Guard guard(this);
-  Trainer& t = trainers_[static_cast<size_t>(trainer)];
-  if (epoch < t.opened) return;  // kept while the channel was made, and overtaken by the next
-  t.opened = epoch;
-  t.limit = limit;
-  if (started_ && dealing_ && epoch == epoch_) OpenLaneLocked(trainer);
-  changed_.NotifyAll();
+  Hear([=] {
+    Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    if (epoch < t.opened) return;  // kept while the channel was made, and overtaken by the next
+    t.opened = epoch;
+    t.limit = limit;
+    if (started_ && dealing_ && epoch == epoch_) OpenLaneLocked(trainer);
+    changed_.NotifyAll();
+  });
 }
 
 void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
-  const Guard guard(this);
-  Trainer& t = trainers_[static_cast<size_t>(trainer)];
-  if (epoch == t.opened) t.limit = limit;
-  if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
-  lanes_->Taken(trainer, taken, limit);
-  // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
-  if (lanes_->Room() || Member(trainer) == changed_.attended()) changed_.NotifyAll();
+  Hear([=] {
+    Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    if (epoch == t.opened) t.limit = limit;
+    if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
+    lanes_->Taken(trainer, taken, limit);
+    // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
+    if (lanes_->Room() || Member(trainer) == changed_.attended()) changed_.NotifyAll();
+  });
 }
 
 void Source::OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
-  const Guard guard(this);
-  if (!lanes_ || epoch != epoch_) return;
-  lanes_->Recalled(trainer, taken, limit);
-  changed_.NotifyAll();
+  Hear([=] {
+    if (!lanes_ || epoch != epoch_) return;
+    lanes_->Recalled(trainer, taken, limit);
+    changed_.NotifyAll();
+  });
 }
 
 // Everything that is left is there before any END is sent, and no CLAIM comes before that.
 void Source::OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (epoch != epoch_ || element < 0 || static_cast<uint64_t>(element) >= left_.size()) return;
-  const Left& left = left_[static_cast<size_t>(element)];
-  const std::shared_ptr<const Share>& share = filler ? left.filler : left.share;
-  if (!share) return;
-  Header h = MakeHeader(Kind::kData);
-  h.step = step;
-  h.a = static_cast<int64_t>(first_left_);
-  h.components = share->components;
-  send_(Member(trainer), std::move(h), share.get());
+  Hear([=] {
+    if (epoch != epoch_ || element < 0 || static_cast<uint64_t>(element) >= left_.size()) return;
+    const Left& left = left_[static_cast<size_t>(element)];
+    const std::shared_ptr<const Share>& share = filler ? left.filler : left.share;
+    if (!share) return;
+    Header h = MakeHeader(Kind::kData);
+    h.step = step;
+    h.a = static_cast<int64_t>(first_left_);
+    h.components = share->components;
+    send_(Member(trainer), std::move(h), share.get());
+  });
 }
 
 void Source::OnClose(int trainer, uint64_t epoch, uint64_t taken, int64_t dropped) {
-  std::function<void()> cancel;
-  {
-    const Guard guard(this);
+  Hear([=] {
     Trainer& t = trainers_[static_cast<size_t>(trainer)];
     if (epoch == epoch_) dropped_ = std::max(dropped_, dropped);  // all that reach the end say the same
     t.closed = std::max(t.closed, epoch);
     if (lanes_ && started_ && epoch == epoch_) lanes_->Close(trainer, taken);
-    cancel = TakeCancelIfOver();
+    const std::function<void()> cancel = TakeCancelIfOver();
+    if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
     changed_.NotifyAll();
-  }
-  if (cancel) std::thread(cancel).detach();  // user code may hold locks in there: not on this thread
+  });
 }
 
 void Source::OnGone(int trainer) {
@@ -103,48 +105,50 @@ void Source::Shut() {
 }
 
 void Source::OnSave(int trainer, uint64_t epoch, uint64_t taken, int64_t number) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (epoch > epoch_ && trainers_[static_cast<size_t>(trainer)].opened == epoch) {
-    early_saves_.push_back({trainer, epoch, number});  // another reader has dealt to it already
-    return;
-  }
-  if (!dealing_ || epoch != epoch_ || !lanes_) {
-    SendLastWordsLocked({trainer, epoch, number},
-                        {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +
-                                                  " is not under way on the reader: take an element before saving"});
-    return;
-  }
-  (void)taken;  // what the trainer took has been reported in TAKEN before
-  saves_.push_back({trainer, epoch, number});
-  changed_.NotifyAll();
+  Hear([=] {
+    if (epoch > epoch_ && trainers_[static_cast<size_t>(trainer)].opened == epoch) {
+      early_saves_.push_back({trainer, epoch, number});  // another reader has dealt to it already
+      return;
+    }
+    if (!dealing_ || epoch != epoch_ || !lanes_) {
+      SendLastWordsLocked({trainer, epoch, number},
+                          {kFailedPrecondition, Where(0) + "epoch " + std::to_string(epoch) +
+                                                    " is not under way on the reader: take an element before saving"});
+      return;
+    }
+    (void)taken;  // what the trainer took has been reported in TAKEN before
+    saves_.push_back({trainer, epoch, number});
+    changed_.NotifyAll();
+  });
 }
 
 void Source::OnRestore(int trainer, uint64_t epoch, Handed handed, int64_t number) {
-  const Guard guard(this);
-  Trainer& t = trainers_[static_cast<size_t>(trainer)];
-  if (number == 0) {
-    t.handed.erase(epoch);
+  Hear([this, trainer, epoch, handed = std::move(handed), number]() mutable {
+    Trainer& t = trainers_[static_cast<size_t>(trainer)];
+    if (number == 0) {
+      t.handed.erase(epoch);
+      changed_.NotifyAll();
+      return;
+    }
+    Header h = MakeHeader(Kind::kState);
+    h.epoch = epoch;
+    h.a = number;
+    // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
+    // where an iterator that was saved unused is to begin.
+    const bool from_front = handed.position == 0 && handed.state.empty();
+    if (epoch <= epoch_ && dealing_ && !from_front) {
+      Outcome late(kFailedPrecondition, world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
+                                            std::to_string(epoch) + ", which another rank has begun already: restore on "
+                                            "every rank, or on rank 0 before any collective, before the first element is asked for");
+      h.b = late.code;
+      h.text = Where(lanes_ ? lanes_->dealt() : 0) + late.message;
+      FinishLocked(std::move(late));
+    } else if (epoch > epoch_) {
+      t.handed[epoch] = std::move(handed);
+    }
+    send_(Member(trainer), std::move(h), nullptr);
     changed_.NotifyAll();
-    return;
-  }
-  Header h = MakeHeader(Kind::kState);
-  h.epoch = epoch;
-  h.a = number;
-  // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
-  // where an iterator that was saved unused is to begin.
-  const bool from_front = handed.position == 0 && handed.state.empty();
-  if (epoch <= epoch_ && dealing_ && !from_front) {
-    Outcome late(kFailedPrecondition, world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
-                                          std::to_string(epoch) + ", which another rank has begun already: restore on "
-                                          "every rank, or on rank 0 before any collective, before the first element is asked for");
-    h.b = late.code;
-    h.text = Where(lanes_ ? lanes_->dealt() : 0) + late.message;
-    FinishLocked(std::move(late));
-  } else if (epoch > epoch_) {
-    t.handed[epoch] = std::move(handed);
-  }
-  send_(Member(trainer), std::move(h), nullptr);
-  changed_.NotifyAll();
+  });
 }
 
 std::string Source::Handed::Text() const {

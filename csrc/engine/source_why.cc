@@ -15,19 +15,20 @@ using wire::Header;
 using wire::Kind;
 
 void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
-  const Guard guard(this);
-  const bool ends = in_step() && lanes_ && input_over_ && !lanes_->finished();
-  if (epoch == epoch_ && lanes_ && (lanes_->Held(trainer) || ends)) {
-    whys_.emplace_back(trainer, step);
-    SayReadyLocked(epoch_, InStep::kAsks, lanes_->dealt());
-    return;
-  }
-  Header h = MakeHeader(Kind::kBecause);
-  h.epoch = epoch;
-  h.step = step;
-  h.text = ExplainLocked(trainer, epoch, step);
-  SayStalledLocked(trainer, h);
-  send_(Member(trainer), std::move(h), nullptr);
+  Hear([=] {
+    const bool ends = in_step() && lanes_ && input_over_ && !lanes_->finished();
+    if (epoch == epoch_ && lanes_ && (lanes_->Held(trainer) || ends)) {
+      whys_.emplace_back(trainer, step);
+      SayReadyLocked(epoch_, InStep::kAsks, lanes_->dealt());
+      return;
+    }
+    Header h = MakeHeader(Kind::kBecause);
+    h.epoch = epoch;
+    h.step = step;
+    h.text = ExplainLocked(trainer, epoch, step);
+    SayStalledLocked(trainer, h);
+    send_(Member(trainer), std::move(h), nullptr);
+  });
 }
 
 // Whoever looks at the reader's output sees what a trainer sees on its own. One line a minute, however many trainers ask.

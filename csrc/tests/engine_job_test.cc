@@ -315,7 +315,9 @@ TEST(OneJob, WhoWaitsForWhom) {
   EXPECT_EQ(alone.numbers.size(), 2u);
   const std::string reason = "waited 0 s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "
                              "waits until rank 1 on node1 (has not begun this epoch) has taken more of them";
-  EXPECT_EQ(log, "horovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n");
+  EXPECT_EQ(log, "horovod_data: [reader 0 on node0, channel train, epoch 1, step 2] rank 0 on node0 waits for this step: " +
+                     reason.substr(reason.find(": ") + 2) +
+                     "\nhorovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n");
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
   EXPECT_EQ(alone.outcome.message, "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +
                                        ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");

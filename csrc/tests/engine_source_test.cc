@@ -1,54 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/source.h"
-
-#include <gtest/gtest.h>
+#include "engine_source_fixture.h"
 
 #include <condition_variable>
 
-#include "engine_job.h"
-
 namespace hvdata {
 namespace {
-
-using wire::Header;
-using wire::Kind;
-
-// Reader 0 of 2 trainers, one call at a time.
-class SourceTest : public testing::Test {
- protected:
-  void SetUp() override { Make(plan::Schedule::kStatic); }
-  void Make(plan::Schedule schedule, int readers = 1) {
-    world_ = MakeWorld(readers - 1, 2, readers, true);
-    ChannelConfig config;
-    config.name = "train";
-    config.schedule = schedule;
-    config.remainder = plan::Remainder::kDrop;
-    config.batch = plan::Batch::kPerRank;
-    source_ = std::make_unique<Source>(config, &world_, [this](int member, Header h, const Share* share) {
-      EXPECT_EQ(share != nullptr, h.kind == Kind::kData);
-      const Member& to = world_.members[static_cast<size_t>(member)];
-      sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
-                      wire::KindName(h.kind) + " e" + std::to_string(h.epoch) + " " +
-                      std::to_string(h.step) + "," + std::to_string(h.a) + "," + std::to_string(h.b) +
-                      (h.text.empty() ? "" : " " + h.text));
-    });
-  }
-  Texts Sent() { return std::exchange(sent_, {}); }
-  int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0)); }
-  void Begin(uint64_t epoch) {
-    ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
-    EXPECT_TRUE(source_->Begin(epoch, nullptr).empty());
-    source_->Start({});
-  }
-  void Deal(int shares = 2) {
-    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
-    source_->Deal(MakeStep(source_->Steps(), shares));
-  }
-
-  World world_;
-  Texts sent_;
-  std::unique_ptr<Source> source_;
-};
 
 TEST_F(SourceTest, TheFirstOpenStartsAnEpochAndTheLastCloseEndsIt) {
   EXPECT_EQ(NextEpoch(), 0);
@@ -201,10 +157,10 @@ TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
 
 TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   source_->OnOpen(0, 1, 1);
-  source_->OnSave(0, 1, 0, 5);
+  source_->OnSave(1, 1, 0, 5);
   Texts sent = Sent();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].substr(0, 16), "0 STATE e1 0,5,9");
+  EXPECT_EQ(sent[0].substr(0, 16), "1 STATE e1 0,5,9") << "it has not opened the epoch";
   Begin(1);
   source_->OnSave(0, 1, 0, 6);
   source_->OnClose(0, 1, 0);
@@ -214,6 +170,19 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   sent = Sent();
   ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
   EXPECT_EQ(sent[0], "0 STATE e1 0,6,0") << "its sink knows whether it has seen the end";
+}
+
+// Another reader was quicker, and the trainer has had a step of that one.
+TEST_F(SourceTest, ASaveThatComesBeforeTheEpochBeginsHereWaits) {
+  source_->OnOpen(0, 1, 1);
+  source_->OnSave(0, 1, 0, 5);
+  EXPECT_EQ(Sent(), Texts());
+  Begin(1);
+  ASSERT_EQ(source_->Await(), Source::Wish::kSave);
+  const auto requests = source_->TakeSaveRequests();
+  ASSERT_EQ(requests.size(), 1u);
+  source_->AnswerSave(requests[0], {}, "words");
+  EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,5,0 words"}));
 }
 
 TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {

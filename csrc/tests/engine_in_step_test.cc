@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/in_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "engine_job.h"
+
+namespace hvdata {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+// Reader 0 of three, one per host; the test is all of them.
+class InStepTest : public testing::Test {
+ protected:
+  static constexpr int kReaders = 3;
+
+  void Ready(int reader, InStep::Says says, uint64_t steps, uint64_t epoch = 1, Outcome outcome = {}, uint32_t channel = 7) {
+    Header h;
+    h.kind = Kind::kReady;
+    h.channel = channel;
+    h.epoch = epoch;
+    h.step = steps;
+    h.a = says;
+    h.b = outcome.code;
+    h.text = outcome.message;
+    in_step_.OnReady(reader, h);
+  }
+  // "r1 e1 3" may go up to 3; "... end" and there ends; "... end!13 text"; "... behind: text".
+  Texts Gos() {
+    std::lock_guard<std::mutex> lock(mu_);
+    Texts texts;
+    for (const auto& [reader, h] : std::exchange(gos_, {})) {
+      std::string text = "r" + std::to_string(reader) + " e" + std::to_string(h.epoch) + " " + std::to_string(h.step);
+      if (h.a == 1) text += h.b == kOk ? " end" : " end!" + std::to_string(h.b) + " " + h.text;
+      if (h.a == 2) text += " behind: " + h.text;
+      texts.push_back(text);
+    }
+    return texts;
+  }
+  static Texts ToAll(const std::string& go) { return {"r0 " + go, "r1 " + go, "r2 " + go}; }
+
+  const World world_ = MakeWorld(0, 3, kReaders, false, true);
+  std::mutex mu_;
+  std::vector<std::pair<int, Header>> gos_;
+  InStep in_step_{&world_, [this](int reader, Header h) {
+                    EXPECT_EQ(h.kind, Kind::kGo);
+                    std::lock_guard<std::mutex> lock(mu_);
+                    gos_.emplace_back(reader, std::move(h));
+                  }};
+};
+
+TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
+  Ready(0, InStep::kHas, 1);
+  Ready(1, InStep::kHas, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, InStep::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(2, InStep::kHas, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(0, InStep::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2"));
+}
+
+TEST_F(InStepTest, TheFirstToEndEndsAll) {
+  Ready(1, InStep::kEnded, 2);
+  Ready(0, InStep::kHas, 5);
+  Ready(2, InStep::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(2, InStep::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end"));
+  Ready(2, InStep::kHas, 3);
+  Ready(0, InStep::kEnded, 6);
+  EXPECT_EQ(Gos(), Texts()) << "an end is said once";
+}
+
+TEST_F(InStepTest, WithFillersTheLastToEndEndsAll) {
+  Ready(1, InStep::kFills, 0);
+  Ready(0, InStep::kHas, 1);
+  Ready(2, InStep::kHas, 3);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(0, InStep::kFills, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 3"));
+  Ready(2, InStep::kFills, 3);
+  EXPECT_EQ(Gos(), ToAll("e1 3 end"));
+}
+
+TEST_F(InStepTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
+  Ready(2, InStep::kEnded, 0, 4);
+  EXPECT_EQ(Gos(), ToAll("e4 0 end"));
+  Ready(0, InStep::kHas, 1, 4);
+  Ready(1, InStep::kEnded, 0, 4);
+  EXPECT_EQ(Gos(), Texts());
+}
+
+TEST_F(InStepTest, AnErrorEndsAllInItsPlace) {
+  Ready(0, InStep::kHas, 4);
+  Ready(1, InStep::kFailed, 2, 1, {kInternal, "broken"});
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, InStep::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
+}
+
+TEST_F(InStepTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
+  Ready(0, InStep::kEnded, 2);
+  Ready(1, InStep::kFailed, 2, 1, {kInternal, "broken"});
+  Ready(2, InStep::kEnded, 5);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
+  Ready(0, InStep::kFills, 1, 2);
+  Ready(1, InStep::kFailed, 3, 2, {kInternal, "broken"});
+  Ready(2, InStep::kHas, 9, 2);
+  EXPECT_EQ(Gos(), ToAll("e2 3 end!13 broken"));
+}
+
+TEST_F(InStepTest, AnEndStandsThoughMoreWordsCome) {
+  Ready(1, InStep::kFailed, 1, 1, {kInternal, "broken"});
+  Ready(1, InStep::kHas, 4);
+  Ready(1, InStep::kEnded, 5);
+  Ready(0, InStep::kHas, 9);
+  Ready(2, InStep::kHas, 9);
+  EXPECT_EQ(Gos(), ToAll("e1 1 end!13 broken"));
+}
+
+TEST_F(InStepTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
+  Ready(0, InStep::kHas, 2);
+  Ready(2, InStep::kHas, 3);
+  Ready(1, InStep::kLeft, 0);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 2", "r2 e1 2"}));
+  Ready(0, InStep::kEnded, 2);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 2 end", "r2 e1 2 end"}));
+  Ready(0, InStep::kHas, 1, 2);
+  Ready(2, InStep::kHas, 1, 2);
+  EXPECT_EQ(Gos(), Texts()) << "it has left that epoch, not this one";
+  Ready(1, InStep::kHas, 1, 2);
+  EXPECT_EQ(Gos(), ToAll("e2 1"));
+}
+
+TEST_F(InStepTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
+  Ready(0, InStep::kHas, 1, 1);
+  Ready(2, InStep::kHas, 1, 1);
+  Ready(0, InStep::kHas, 1, 2);
+  Ready(2, InStep::kHas, 2, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(1, InStep::kLeftForGood, 0, 1);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 1", "r2 e1 1", "r0 e2 1", "r2 e2 1"}));
+  Ready(0, InStep::kHas, 1, 3);
+  Ready(2, InStep::kHas, 1, 3);
+  EXPECT_EQ(Gos(), (Texts{"r0 e3 1", "r2 e3 1"}));
+  Ready(0, InStep::kHas, 1, 1, {}, 8);
+  Ready(2, InStep::kHas, 1, 1, {}, 8);
+  EXPECT_EQ(Gos(), Texts()) << "of another channel it is still there";
+}
+
+// One that goes on with fillers beside a longer one has been given those steps: they do not end before.
+TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
+  Ready(0, InStep::kFills, 2);
+  Ready(2, InStep::kFills, 1);
+  Ready(1, InStep::kHas, 7);
+  EXPECT_EQ(Gos(), ToAll("e1 7"));
+  Ready(1, InStep::kLeft, 7);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
+}
+
+TEST_F(InStepTest, WhoAsksHearsWhoIsBehind) {
+  Ready(0, InStep::kHas, 3);
+  Ready(0, InStep::kAsks, 3);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 behind: reader 1 on node1, reader 2 on node2"}));
+  Ready(2, InStep::kEnded, 2);
+  Ready(1, InStep::kHas, 1);
+  Gos();
+  Ready(0, InStep::kAsks, 3);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 1 behind: reader 1 on node1"})) << "one that has ended is not waited for";
+}
+
+// What three readers have: so many steps, and how they end.
+struct Script {
+  uint64_t steps;
+  InStep::Says last;
+};
+
+// The end of all, told otherwise: where the first ends that can't be filled up, or else the longest.
+uint64_t EndOf(const std::vector<Script>& scripts) {
+  uint64_t end = ~0ull, longest = 0;
+  for (const Script& s : scripts) {
+    if (s.last != InStep::kFills) end = std::min(end, s.steps);
+    longest = std::max(longest, s.steps);
+  }
+  return end == ~0ull ? longest : end;
+}
+
+class AnyOrder : public InStepTest, public testing::WithParamInterface<unsigned> {
+ protected:
+  std::vector<Script> Scripts() const {
+    std::mt19937 random(GetParam());
+    std::vector<Script> scripts;
+    for (int r = 0; r < kReaders; ++r) {
+      const InStep::Says plain = GetParam() % 2 ? InStep::kEnded : InStep::kFills;
+      scripts.push_back({random() % 6, random() % 5 == 0 ? InStep::kFailed : plain});
+    }
+    return scripts;
+  }
+  void Say(int reader, const Script& script, uint64_t word) {
+    if (word < script.steps) return Ready(reader, InStep::kHas, word + 1);
+    const bool fails = script.last == InStep::kFailed;
+    Ready(reader, script.last, script.steps, 1, fails ? Outcome(kInternal, std::to_string(reader)) : Outcome());
+  }
+  // All were told the same end once, and nothing beyond it.
+  void ExpectEnd(uint64_t end, const std::vector<Script>& scripts) {
+    for (int r = 0; r < kReaders; ++r) {
+      int ends = 0;
+      for (const auto& [to, go] : gos_) {
+        if (to != r) continue;
+        EXPECT_LE(go.step, end);
+        if (go.a != 1) continue;
+        ++ends;
+        EXPECT_EQ(go.step, end);
+        if (go.b == kOk) continue;
+        const Script& failed = scripts[std::stoul(go.text)];
+        EXPECT_TRUE(failed.last == InStep::kFailed && failed.steps == end) << "reader " << go.text;
+      }
+      EXPECT_EQ(ends, 1) << "reader " << r;
+    }
+  }
+};
+
+TEST_P(AnyOrder, OneAndTheSameEnd) {
+  const std::vector<Script> scripts = Scripts();
+  std::mt19937 random(GetParam() + 1000);
+  std::vector<uint64_t> said(kReaders, 0), heard(kReaders, 0);
+  std::vector<bool> over(kReaders, false);
+  size_t seen = 0;
+  for (int left = kReaders; left > 0;) {
+    const size_t r = random() % kReaders;
+    if (said[r] > scripts[r].steps) continue;
+    Say(static_cast<int>(r), scripts[r], said[r]);
+    left -= ++said[r] > scripts[r].steps;
+    for (; seen < gos_.size(); ++seen) {
+      const auto& [to, go] = gos_[seen];
+      const auto at = static_cast<size_t>(to);
+      EXPECT_FALSE(over[at]) << "nothing comes after an end";
+      EXPECT_GE(go.step, heard[at]) << "never back";
+      heard[at] = go.step;
+      over[at] = go.a == 1;
+      for (size_t other = 0; other < scripts.size(); ++other) {
+        const bool filled = said[other] > scripts[other].steps && scripts[other].last == InStep::kFills;
+        EXPECT_TRUE(filled || go.step <= std::min(said[other], scripts[other].steps)) << "reader " << other << " has it not";
+      }
+    }
+  }
+  ExpectEnd(EndOf(scripts), scripts);
+}
+
+TEST_P(AnyOrder, OneAndTheSameEndFromThreads) {
+  const std::vector<Script> scripts = Scripts();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kReaders; ++r) {
+    threads.emplace_back([this, r, &scripts] {
+      const Script& mine = scripts[static_cast<size_t>(r)];
+      for (uint64_t word = 0; word <= mine.steps; ++word) Say(r, mine, word);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectEnd(EndOf(scripts), scripts);
+}
+
+// Readers that leave at any moment: the others are never called back, and are ended once all have said their last word.
+TEST_P(AnyOrder, WhoeverLeaves) {
+  const std::vector<Script> scripts = Scripts();
+  std::mt19937 random(GetParam() + 2000);
+  std::vector<uint64_t> said(kReaders, 0), heard(kReaders, 0);
+  std::vector<bool> gone(kReaders, false), over(kReaders, false);
+  size_t seen = 0;
+  const auto done = [&](size_t r) { return gone[r] || said[r] > scripts[r].steps; };
+  while (!(done(0) && done(1) && done(2))) {
+    const size_t r = random() % kReaders;
+    if (gone[r]) continue;
+    if (random() % 8 == 0) {
+      gone[r] = true;
+      Ready(static_cast<int>(r), random() % 2 ? InStep::kLeft : InStep::kLeftForGood, said[r]);
+    } else if (said[r] <= scripts[r].steps) {
+      Say(static_cast<int>(r), scripts[r], said[r]++);
+    }
+    for (; seen < gos_.size(); ++seen) {
+      const auto& [to, go] = gos_[seen];
+      const auto at = static_cast<size_t>(to);
+      EXPECT_FALSE(gone[at] || over[at]);
+      EXPECT_GE(go.step, heard[at]) << "never back";
+      heard[at] = go.step;
+      over[at] = go.a == 1;
+    }
+  }
+  for (size_t r = 0; r < scripts.size(); ++r) EXPECT_TRUE(gone[r] || over[r]) << "reader " << r << " waits for ever";
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, AnyOrder, testing::Range(0u, 200u));
+
+}  // namespace
+}  // namespace hvdata
