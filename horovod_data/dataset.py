@@ -263,10 +263,10 @@ def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[
         return
     names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
     print("horovod_data: " + explain(
-        f"[{job.where}, channel {label}] {names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
+        f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
         "the same data too, every element is delivered several times",
         "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
-        "input_pipeline_id"), file=sys.stderr, flush=True)
+        "input_pipeline_id", f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}"), file=sys.stderr, flush=True)
 
 
 def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:

@@ -163,7 +163,7 @@ def deliver_from_readers(
     left: list[Element] = []
     if batch == "per_rank":
         for elements in elements_of_readers:
-            left += elements[len(elements) // n * n :]
+            left.extend(elements[len(elements) // n * n :])
         elements_of_readers = [elements[: len(elements) // n * n] for elements in elements_of_readers]
     dealt = [deliver(elements, n, batch, remainder=remainder) for elements in elements_of_readers]
     last = deliver(left, n, batch, remainder=remainder) if left else [[] for _ in range(n)]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When nothing moves: who waits for whom, since which step and on which host, and why; on the rank and on the reader."""
+
+import re
+import signal
+import socket
+import time
+
+import pytest
+from jobs import run_job, start_job
+from ranks.worlds import CAN_NAME_HOSTS
+
+pytestmark = pytest.mark.limit(120)
+HOST = re.escape(socket.gethostname())
+SOON = {"HOROVOD_DATA_STALL_SECONDS": "1"}
+PRELUDE = """
+import os, sys, time
+import numpy as np
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+
+def slow(i):
+    if i == 2:
+        time.sleep(4)
+    return i
+"""
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("horovod_data: ")]
+
+
+def assert_said(text: str, pattern: str, job) -> None:
+    assert [line for line in lines(text) if re.search(pattern, line)], f"{pattern!r} not in:\n{job.describe()}"
+
+
+def test_a_pipeline_that_does_not_produce():
+    job = run_job(PRELUDE + """
+make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+hvdata.serve()
+for _ in ds: pass
+""", np=1, readers=1, env=SOON, timeout=90)
+    assert job.returncode == 0, job.describe()
+    why = rf"the pipeline of reader 0 on {HOST} has not produced step 2 for \d s"
+    assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 2\] has waited 1 s for step 2 from reader 0 on "
+                rf"{HOST}: {why}", job)
+    assert_said(job.stderr[1], rf"\[reader 0 on {HOST}, channel train, epoch 1, step 2\] rank 0 on {HOST} waits for this step: {why}", job)
+    assert len(lines(job.stderr[0])) == 1, "one line a minute\n" + job.describe()
+
+
+def test_a_rank_that_takes_nothing():
+    job = run_job(PRELUDE + """
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40), batch="per_rank", name="train", prefetch=1)
+hvdata.serve()
+for step, _ in enumerate(ds):
+    if hvdata.rank() == 1 and step == 5: time.sleep(4)
+""", np=2, readers=1, env=SOON, timeout=90)
+    assert job.returncode == 0, job.describe()
+    why = rf"reader 0 on {HOST} has dealt \d+ steps and waits until rank 1 on {HOST} has taken more of them"
+    assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 7\] has waited 1 s .*: {why}", job)
+    assert_said(job.stderr[2], rf"\[reader 0 on {HOST}, channel train, epoch 1, step 7\] rank 0 on {HOST} waits for this step: {why}", job)
+
+
+def test_a_reader_that_is_stopped():
+    """Nothing comes from it at all: the same as of a link that is silent."""
+    with start_job(PRELUDE + """
+make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=1)
+hvdata.serve()
+for i in ds: print("got", int(i), flush=True)
+""", np=1, readers=1, env=SOON) as job:
+        job.wait_for("got 1", rank=0)
+        job.kill_rank(1, signal.SIGSTOP)
+        job.wait_for("has not answered either: its process is stopped, or its link is silent", rank=0, timeout=30)
+        time.sleep(0.1)
+        job.kill_rank(1, signal.SIGCONT)
+        assert job.finish(60) == 0, job.describe()
+        assert "got 3" in job.stdout[0]
+
+
+def test_of_several_readers_the_one_whose_step_is_due():
+    job = run_job(PRELUDE + """
+def make(context):
+    ds = tf.data.Dataset.range(4)
+    return ds.map(lambda i: tf.numpy_function(slow, [i], tf.int64)) if context.input_pipeline_id == 1 else ds
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+hvdata.serve()
+for _ in ds: pass
+""", np=1, readers=2, env=SOON, timeout=90)
+    assert job.returncode == 0, job.describe()
+    assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 5\] has waited 1 s for step 5 from reader 1 on "
+                rf"{HOST}: the pipeline of reader 1 on {HOST} has not produced step 2", job)
+    assert lines(job.stderr[2]) and not lines(job.stderr[1]), job.describe()
+
+
+@pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
+def test_a_host_that_another_one_keeps_waiting():
+    job = run_job(PRELUDE + """
+def make(context):
+    ds = tf.data.Dataset.range(4)
+    return ds.map(lambda i: tf.numpy_function(slow, [i], tf.int64)) if context.input_pipeline_id == 1 else ds
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+for _ in ds: pass
+""", np=2, timeout=90, env={**SOON, "HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
+    assert job.returncode == 0, job.describe()
+    why = r"reader 0 on host0 has step 2 and waits for reader 1 on host1, which has not"
+    assert_said(job.stderr[0], rf"\[rank 0 on host0, channel train, epoch 1, step 2\] has waited 1 s .*: {why}", job)
+    assert_said(job.stderr[1], r"\[rank 1 on host1, .*: the pipeline of reader 1 on host1 has not produced step 2", job)
