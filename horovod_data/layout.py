@@ -69,8 +69,8 @@ def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Option
     else:
         reading = {rank for group in groups for rank in group[-each:]}
         training = set(range(size)) - reading
-    group = (0,) * size if readers_per_node is None else tuple(names.index(host) for host in hosts)
-    return Layout(_numbered(size, reading), _numbered(size, training), group)
+    group_of = [0 if readers_per_node is None else names.index(host) for host in hosts]
+    return Layout(_numbered(size, reading), _numbered(size, training), tuple(group_of))
 
 
 def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:

@@ -26,9 +26,9 @@ class Settings:
     readers_per_node: Optional[int]
     stall_seconds: float
     timeout_seconds: float
-    embedded: bool = False  # the readers of the nodes train as well
     payload: str = "auto"  # one of PAYLOADS
     arena_bytes: int = 1 << 30
+    embedded: bool = False  # the readers of the nodes train as well
 
 
 def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,

@@ -125,6 +125,17 @@ def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
     environ |= {"HOROVOD_DATA_PAYLOAD": "message", "HOROVOD_DATA_ARENA_MB": "0.5"}
     assert settings.read_settings(environ) == settings.Settings(1, None, 2.5, 0.0, "message", 1 << 19)
     assert settings.read_settings(environ, readers=0).readers == 0
+    assert settings.read_settings({"HOROVOD_DATA_READERS": "3"}).readers == 3
+
+
+def test_readers_of_the_nodes():
+    environ = {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
+    read = settings.read_settings(environ)
+    assert (read.readers, read.readers_per_node, read.embedded) == (0, 1, True)
+    assert settings.read_settings(environ, readers_per_node=1, embedded=False).embedded is False
+    other = settings.read_settings(environ, readers=2)  # an argument wins over both
+    assert (other.readers, other.readers_per_node, other.embedded) == (2, None, False)
+    assert settings.read_settings({"HOROVOD_DATA_READERS_PER_NODE": "0"}).readers_per_node is None
 
 
 @pytest.mark.parametrize("environ, arguments, error, text", [
@@ -132,12 +143,13 @@ def test_the_launcher_sets_the_number_of_readers_and_an_argument_wins():
     ({}, {"readers": "1"}, TypeError, "readers must be an integer, not '1'"),
     ({}, {"readers": True}, TypeError, "readers must be an integer, not True"),
     ({}, {"readers": 1.0}, TypeError, "readers must be an integer, not 1.0"),
-    ({}, {"readers": 2}, ValueError, "readers=2: this version supports at most one reader. Use readers=0"),
-    ({}, {"readers_per_node": 1}, ValueError, "readers_per_node=1: this version has no reader on every node"),
+    ({}, {"readers_per_node": 2}, ValueError, "readers_per_node=2: a host can have one reader of its own. Use readers_per_node=1"),
+    ({}, {"embedded": True}, ValueError, "no readers per node were asked for. Use readers_per_node=1 with it"),
+    ({}, {"readers_per_node": 1, "embedded": 1}, TypeError, "embedded must be True or False, not 1"),
+    ({"HOROVOD_DATA_EMBEDDED": "yes"}, {"readers_per_node": 1}, ValueError, "HOROVOD_DATA_EMBEDDED='yes' is neither 0 nor 1"),
     ({}, {"readers": 1, "readers_per_node": 1}, ValueError, "readers=1 and readers_per_node=1 contradict each other"),
     ({"HOROVOD_DATA_READERS": "two"}, {}, ValueError, "HOROVOD_DATA_READERS='two' is not a number of readers"),
-    ({"HOROVOD_DATA_READERS": "3"}, {}, ValueError, "HOROVOD_DATA_READERS=3: this version"),
-    ({"HOROVOD_DATA_READERS_PER_NODE": "1"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=1: this version"),
+    ({"HOROVOD_DATA_READERS_PER_NODE": "4"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=4: a host can have one reader"),
     ({"HOROVOD_DATA_PAYLOAD": "pigeon"}, {}, ValueError, "Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it"),
     ({"HOROVOD_DATA_ARENA_MB": "0"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='0' is not a size in MiB above 0"),
     ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),

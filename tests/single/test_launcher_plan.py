@@ -26,9 +26,8 @@ def layout_of(plan: Plan):
     hosts = [host for host, _ in ranks_of(plan)]
     environ = plan.environ
     per_node = environ.get("HOROVOD_DATA_READERS_PER_NODE")
-    if "HOROVOD_DATA_EMBEDDED" in environ:
-        per_node = "0"  # make_layout's number of dedicated readers on each host
-    return make_layout(hosts, int(environ.get("HOROVOD_DATA_READERS", 0)), None if per_node is None else int(per_node))
+    return make_layout(hosts, int(environ.get("HOROVOD_DATA_READERS", 0)), None if per_node is None else int(per_node),
+                       environ.get("HOROVOD_DATA_EMBEDDED") == "1")
 
 
 hosts_of_any_kind = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(

@@ -33,7 +33,9 @@ def test_several_dedicated_readers():
 
 
 def test_the_first_rank_of_every_host_reads_and_trains():
-    layout = make_layout(["a", "b", "a", "b"], readers_per_node=0)
+    layout = make_layout(["a", "b", "a", "b"], readers_per_node=1, embedded=True)
+    assert layout.group == (0, 1, 0, 1)
+    assert layout.audience(2) == (0, 2)
     assert layout.readers == (0, 1)
     assert layout.trainers == (0, 1, 2, 3)
 
@@ -63,11 +65,14 @@ def test_somebody_must_train_on_every_host():
     hosts=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
     count=st.integers(0, 4),
     per_node=st.booleans(),
+    embedded=st.booleans(),
 )
-def test_every_job(hosts, count, per_node):
+def test_every_job(hosts, count, per_node, embedded):
     groups = [[rank for rank, other in enumerate(hosts) if other == host] for host in set(hosts)]
     groups = groups if per_node else [list(range(len(hosts)))]
-    arguments = {"readers_per_node": count} if per_node else {"readers": count}
+    arguments = {"readers_per_node": 1, "embedded": embedded} if per_node else {"readers": count}
+    if per_node:
+        count = 0 if embedded else 1
     if any(count >= len(group) for group in groups):
         with pytest.raises(ValueError):
             make_layout(hosts, **arguments)

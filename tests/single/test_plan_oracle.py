@@ -43,10 +43,10 @@ void rotate(int readers, int64_t* steps, int64_t* order) {
   Rotation rotation(readers);
   while (!rotation.Done()) {
     if (steps[rotation.Reader()]-- == 0) {
-      rotation.Retire();
+      rotation.Retire(rotation.Reader());
     } else {
       *order++ = rotation.Reader();
-      rotation.Advance();
+      rotation.Advance(rotation.Reader());
     }
   }
 }
