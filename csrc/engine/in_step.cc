@@ -62,8 +62,8 @@ void InStep::OnReady(int reader, const Header& header) {
     std::vector<Key> touched;
     if (says == kLeftForGood) {
       gone_[header.channel].insert(reader);
-      for (auto it = epochs_.lower_bound({header.channel, 0}); it != epochs_.end() && it->first.first == header.channel; ++it) {
-        touched.push_back(it->first);
+      for (const auto& [key, epoch] : epochs_) {
+        if (key.first == header.channel) touched.push_back(key);
       }
     } else {
       touched.push_back({header.channel, header.epoch});
@@ -99,7 +99,8 @@ void InStep::OnReady(int reader, const Header& header) {
         h.text = BehindLocked(epoch);
         out.emplace_back(reader, std::move(h));
       }
-      const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(), [](const Reader& one) { return one.says == kLeft; });
+      const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
+                                    [](const Reader& one) { return one.says == kLeft; });
       if (over) epochs_.erase(key);
     }
   }

@@ -141,8 +141,12 @@ class JobDealer {
     return outcome;
   }
 
+  int TrainerOf(int lane) const {
+    return world_.members[static_cast<size_t>(world_.audience[static_cast<size_t>(lane)])].trainer;
+  }
+
   std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
-    const int trainer = lane < 0 ? -1 : world_.members[static_cast<size_t>(world_.audience[static_cast<size_t>(lane)])].trainer;
+    const int trainer = lane < 0 ? -1 : TrainerOf(lane);
     return MakeToken(Number(epoch_, world_.me().reader, k) + (filler ? kFiller : 0), trainer);
   }
 
@@ -191,8 +195,7 @@ class JobDealer {
     Step step;
     step.first = next_;
     for (int t = 0; t < world_.audience_count(); ++t) {
-      const int trainer = world_.members[static_cast<size_t>(world_.audience[static_cast<size_t>(t)])].trainer;
-      step.shares.push_back(MakeToken(kFiller, trainer));
+      step.shares.push_back(MakeToken(kFiller, TrainerOf(t)));
     }
     source_->Fill(std::move(step));
   }

@@ -280,7 +280,7 @@ TEST_F(SourceTest, RecallsAreSentWithoutTheMutex) {
   std::unique_ptr<Source> source;
   ChannelConfig config;
   config.schedule = plan::Schedule::kDynamic;
-  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {  // members are numbered as trainers here
+  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {  // as members here
     if (h.kind == Kind::kRecall) source->OnRecalled(trainer, h.epoch, 0, 0);  // as a trainer in our own process does
     sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind));
   });
