@@ -218,10 +218,11 @@ void Source::Finish(Outcome outcome) {
 }
 
 void Source::FinishLocked(Outcome outcome) {
-  pulling_ = false;
+  const bool pulled = std::exchange(pulling_, false);
   input_ended_ = input_ended_ || outcome.ok();
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
-  if (OverLocked() || lanes_->finished() || std::exchange(input_over_, true)) return;
+  if (pulled && OverLocked()) return;
+  if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
   if (!outcome.ok() && config_.on_error_continue && (filled_ || !fills())) SayLostLocked(&outcome);

@@ -188,6 +188,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   SourceTest::Make(config, MakeWorld(1, 2, 2, true));
   OpenAll(1, 9);
   Begin(1);
+  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   testing::internal::CaptureStderr();
   source_->Finish({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
