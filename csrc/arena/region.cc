@@ -18,10 +18,10 @@ std::atomic<bool> forked{false};
 
 // The regions that this process has made: what a forked child must not change in its parent. There are few.
 struct Made {
-  std::atomic<bool> taken{false};
   std::atomic<char*> data{nullptr};  // set last, so that a child that finds it finds the rest as well
   uint64_t size = 0;
   int fd = -1;
+  std::atomic<bool> taken{false};
 };
 Made made[16];
 
@@ -30,7 +30,7 @@ void InChild() {
   forked = true;
   for (Made& region : made) {
     char* const data = region.data;
-    if (data != nullptr) mmap(data, region.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region.fd, 0);
+    if (data != nullptr) (void)mmap(data, region.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region.fd, 0);
   }
 }
 
