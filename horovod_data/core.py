@@ -21,7 +21,7 @@ SLICE_MS = 100
 _PENDING = -1
 
 # absl::StatusCode to what Python calls it; anything else is a RuntimeError.
-_EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError, 12: NotImplementedError}
+_EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
 
 
 class State(enum.IntEnum):

@@ -16,7 +16,6 @@ enum Code : int {
   kDeadlineExceeded = 4,
   kNotFound = 5,
   kFailedPrecondition = 9,
-  kUnimplemented = 12,
   kInternal = 13,
   kUnavailable = 14,
 };

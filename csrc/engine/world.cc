@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/world.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace hvdata {
+
+namespace {
+std::vector<int> LanesOf(const std::vector<int>& ends, size_t members) {
+  std::vector<int> lanes(members, -1);
+  for (size_t lane = 0; lane < ends.size(); ++lane) lanes[static_cast<size_t>(ends[lane])] = static_cast<int>(lane);
+  return lanes;
+}
+}  // namespace
 
 World World::Of(int self, std::vector<Member> members) {
   World world;
@@ -28,18 +35,10 @@ World World::Of(int self, std::vector<Member> members) {
   for (int member : world.trainers) {
     if (world.members[static_cast<size_t>(member)].group == group) world.audience.push_back(member);
   }
+  world.source_lanes = LanesOf(world.sources, world.members.size());
+  world.audience_lanes = LanesOf(world.audience, world.members.size());
   return world;
 }
-
-namespace {
-int LaneOf(const std::vector<int>& ends, int member) {
-  const auto found = std::find(ends.begin(), ends.end(), member);
-  return found == ends.end() ? -1 : static_cast<int>(found - ends.begin());
-}
-}  // namespace
-
-int World::SourceLane(int member) const { return LaneOf(sources, member); }
-int World::AudienceLane(int member) const { return LaneOf(audience, member); }
 
 std::string World::Name(int member) const {
   const Member& m = members[static_cast<size_t>(member)];
