@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace hvdata {
 
@@ -54,6 +55,29 @@ std::string InStep::BehindLocked(const Epoch& epoch) const {
   return JoinNames(names);
 }
 
+// A host that goes on in mid-epoch beside one that begins it anew would have other steps left than that one.
+void InStep::CheckBeginningsLocked(Epoch* epoch, int reader, const Header& header) const {
+  const auto says = static_cast<Says>(header.a);
+  Reader& r = epoch->readers[static_cast<size_t>(reader)];
+  if (r.begun || says == kLeft || says == kLeftForGood || says == kAsks) return;
+  r.begun = true;
+  if (says == kGoesOn && header.step > 0) r.goes_on = header.text;
+  std::string place;
+  std::vector<std::string> anew;
+  for (size_t i = 0; i < epoch->readers.size(); ++i) {
+    const Reader& one = epoch->readers[i];
+    if (!one.begun) continue;
+    if (one.goes_on.empty()) anew.push_back(world_->ReaderName(static_cast<int>(i)));
+    else if (place.empty()) place = one.goes_on;
+  }
+  if (place.empty() || anew.empty()) return;
+  r.says = kFailed;
+  r.steps = epoch->allowed;
+  r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
+                                        JoinNames(anew) + ": each host's reader has its own place, so restore the iterator "
+                                        "on every rank, each from what it saved itself"};
+}
+
 void InStep::OnReady(int reader, const Header& header) {
   std::vector<std::pair<int, Header>> out;
   {
@@ -73,6 +97,7 @@ void InStep::OnReady(int reader, const Header& header) {
       epoch.readers.resize(world_->readers.size());
       for (int r : gone_[header.channel]) epoch.readers[static_cast<size_t>(r)].says = kLeft;
       Reader& r = epoch.readers[static_cast<size_t>(reader)];
+      CheckBeginningsLocked(&epoch, reader, header);
       // What comes later may have been overtaken: an end stands, but for the reader's leaving.
       if (r.says == kHas) r.steps = std::max(r.steps, header.step);
       if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ class InStep {
     kLeft,          // all of its trainers have left this epoch
     kLeftForGood,   // ... and every later one
     kAsks,          // so many, and who keeps it waiting?
+    kGoesOn,        // from a checkpoint, with this step; its text is the reader's place for an error
   };
   // Sends to a reader, by index. Never called under the mutex: our own reader answers at once.
   using Send = std::function<void(int reader, wire::Header)>;
@@ -42,6 +44,8 @@ class InStep {
     uint64_t steps = 0;
     Says says = kHas;
     Outcome outcome;
+    bool begun = false;
+    std::string goes_on;  // the place where it goes on from a checkpoint
   };
   struct Epoch {
     std::vector<Reader> readers;
@@ -52,6 +56,7 @@ class InStep {
 
   bool AdvanceLocked(Epoch* epoch, Outcome* outcome) const;
   std::string BehindLocked(const Epoch& epoch) const;
+  void CheckBeginningsLocked(Epoch* epoch, int reader, const wire::Header& header) const;
 
   const World* const world_;
   const Send send_;

@@ -133,6 +133,8 @@ void Source::Start(const std::vector<uint64_t>& positions, uint64_t turn, uint64
   turn_ = turn;
   tail_taken_ = tail_taken;
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
+  const bool resumes = std::any_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.resumes; });
+  if (resumes) SayReadyLocked(epoch_, InStep::kGoesOn, 0, {kOk, Where(turn_)});
   std::vector<std::string> gone;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     if (trainers_[i].opened == epoch_) OpenLaneLocked(static_cast<int>(i));

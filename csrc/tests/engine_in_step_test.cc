@@ -67,6 +67,39 @@ TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
   EXPECT_EQ(Gos(), ToAll("e1 2"));
 }
 
+TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
+  Ready(0, InStep::kGoesOn, 5, 1, {kOk, "[r0] "});
+  Ready(1, InStep::kGoesOn, 4, 1, {kOk, "[r1] "});
+  Ready(2, InStep::kGoesOn, 5, 1, {kOk, "[r2] "});
+  EXPECT_EQ(Gos(), ToAll("e1 4"));
+}
+
+TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
+  const std::string text = "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
+                           ": each host's reader has its own place, so restore the iterator on every rank, each from what "
+                           "it saved itself";
+  Ready(1, InStep::kGoesOn, 5, 1, {kOk, "[r1] "});
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, InStep::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 0 end!9 [r1] " + text));
+  Ready(0, InStep::kGoesOn, 5, 1, {kOk, "[r0] "});
+  EXPECT_EQ(Gos(), Texts());
+  // The other way round, with one that has nothing.
+  Ready(2, InStep::kEnded, 0, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(1, InStep::kGoesOn, 3, 2, {kOk, "[r1] "});
+  EXPECT_EQ(Gos(), ToAll("e2 0 end!9 [r1] " + text));
+}
+
+TEST_F(InStepTest, ACheckpointOfTheBeginningIsABeginning) {
+  Ready(0, InStep::kGoesOn, 0, 1, {kOk, "[r0] "});
+  Ready(1, InStep::kHas, 1);
+  Ready(2, InStep::kHas, 1);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(0, InStep::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+}
+
 TEST_F(InStepTest, TheFirstToEndEndsAll) {
   Ready(1, InStep::kEnded, 2);
   Ready(0, InStep::kHas, 5);

@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import re
 
 import numpy as np
 import pytest
@@ -255,6 +256,33 @@ def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
     got = outcomes(comm, walk)
     trainers.Free()
     assert not any(isinstance(one, Raised) or one for one in got), got
+
+
+def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, tmp_path_factory):
+    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
+    n = max(hosts.sizes)
+    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(4 * n), batch="per_rank")
+
+    def walk():
+        if not hvdata.is_trainer():
+            return "reads"
+        iterator = iter(ds)
+        next(iterator), next(iterator)
+        if hvdata.rank() == 0:
+            checkpoint = tf.train.Checkpoint(iterator=iterator)
+            checkpoint.write(f"{folder}/0")
+            checkpoint.read(f"{folder}/0")
+        else:
+            iterator = iter(ds)
+        return int(next(iterator))
+
+    got = [one for one in outcomes(comm, walk) if one != "reads"]
+    assert len(got) == hvdata.size()
+    for one in got:
+        assert isinstance(one, Raised) and re.search(
+            r"\[reader 0 on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
+            r"anew on reader 1 on \S+: .* restore the iterator on every rank", one.text), got
+    assert [len(mine) for mine in shares(hvdata, comm, ds)] == [4] * len(got)  # and the next epoch is a whole one
 
 
 def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts):
