@@ -237,6 +237,8 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
 
 def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> int:
     """The cardinality that every trainer sees."""
+    if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # Keras would count on more than may come
+        counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 
     def steps(count: int, reader: int) -> int:
         return steps_of(count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader)))

@@ -180,7 +180,7 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
     }, post_->sink_door(number));
   }
   if (is_source) {
-    channel.source = std::make_shared<Source>(config, &world_, [this](int member, Header h, const Share* share) {
+    channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, [this](int member, Header h, const Share* share) {
       if (share) {
         SendShare(member, std::move(h), *share);
       } else {

@@ -17,58 +17,83 @@ constexpr uint64_t kAll = ~0ull;
 InStep::InStep(const World* world, Send send) : world_(world), send_(std::move(send)) {}
 
 // How far all may go, and whether the epoch ends there. True when that is news.
-bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) const {
+bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) {
   if (epoch->ended) return false;
   uint64_t reach = kAll;  // what every reader has, or can make up
   uint64_t end = kAll;    // nobody goes further
   uint64_t longest = 0;
   bool running = false;
   for (const Reader& r : epoch->readers) {
-    const bool ends = r.says == kEnded || r.says == kFailed;
-    if (r.says == kHas || ends) reach = std::min(reach, r.steps);
-    if (r.says == kFailed && r.steps <= end) {  // an error goes before an end in the same step
+    if (r.says != kLeft) longest = std::max(longest, r.steps);
+    running = running || r.says == kHas;
+  }
+  for (const Reader& r : epoch->readers) {
+    if (r.says == kLeft || (r.says == kFills && r.outcome.ok())) continue;
+    reach = std::min(reach, r.steps);
+    // Of those that fill only one whose share is really needed, and that can't make it, ends with that error.
+    const bool fails = r.says == kFailed || (r.says == kFills && longest > r.steps);
+    if (fails && r.steps <= end) {  // an error goes before an end in the same step
       if (outcome->ok() || r.steps < end) *outcome = r.outcome;
       end = r.steps;
     } else if (r.says == kEnded && r.steps < end) {
       *outcome = {};
       end = r.steps;
     }
-    if (r.says == kFills) longest = std::max(longest, r.steps);
-    running = running || r.says == kHas;
   }
   // With those steps that all have been given already, though who had them may have left.
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
-  const uint64_t allowed = std::min(reach, end);
-  const bool news = allowed > epoch->allowed || allowed == end;
+  const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
+  const bool news = allowed > epoch->allowed || allowed >= end;
   epoch->allowed = allowed;
-  epoch->ended = allowed == end;
+  epoch->ended = allowed >= end;
   return news;
 }
 
-std::string InStep::BehindLocked(const Epoch& epoch) const {
-  std::vector<std::string> names;
+std::vector<int> InStep::BehindLocked(const Epoch& epoch) {
+  std::vector<int> behind;
   for (size_t r = 0; r < epoch.readers.size(); ++r) {
-    if (epoch.readers[r].says == kHas && epoch.readers[r].steps == epoch.allowed) {
-      names.push_back(world_->ReaderName(static_cast<int>(r)));
-    }
+    if (epoch.readers[r].says == kHas && epoch.readers[r].steps == epoch.allowed) behind.push_back(static_cast<int>(r));
   }
-  return JoinNames(names);
+  return behind;
+}
+
+// Says at once who is behind, and asks these what keeps them: they may be silent.
+void InStep::AskLocked(Epoch* epoch, int reader, const Header& go, Outgoing* out) const {
+  epoch->askers.insert(reader);
+  std::vector<std::string> names;
+  Header h = go;
+  for (int r : BehindLocked(*epoch)) {
+    names.push_back(world_->ReaderName(r));
+    h.a = kExplain;
+    out->emplace_back(r, h);
+  }
+  h.a = kBehind;
+  h.text = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
+  out->emplace_back(reader, std::move(h));
+}
+
+void InStep::PassOnLocked(const Epoch& epoch, int reader, const Header& ready, Header go, Outgoing* out) const {
+  go.a = kBehind;
+  go.b = 1;
+  go.text = world_->ReaderName(reader) + ", which has not: " + ready.text;
+  for (int to : epoch.askers) out->emplace_back(to, go);
 }
 
 // A host that goes on in mid-epoch beside one that begins it anew would have other steps left than that one.
 void InStep::CheckBeginningsLocked(Epoch* epoch, int reader, const Header& header) const {
   const auto says = static_cast<Says>(header.a);
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || says == kLeft || says == kLeftForGood || says == kAsks) return;
+  if (r.begun || says == kLeft || says == kLeftForGood || says == kAsks || says == kExplains) return;
   r.begun = true;
-  if (says == kGoesOn && header.step > 0) r.goes_on = header.text;
+  r.from = header.step;
+  if (says == kGoesOn) r.goes_on = header.text;
   std::string place;
   std::vector<std::string> anew;
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
     if (one.goes_on.empty()) anew.push_back(world_->ReaderName(static_cast<int>(i)));
-    else if (place.empty()) place = one.goes_on;
+    else if (place.empty() && one.from > 0) place = one.goes_on;
   }
   if (place.empty() || anew.empty()) return;
   r.says = kFailed;
@@ -79,7 +104,7 @@ void InStep::CheckBeginningsLocked(Epoch* epoch, int reader, const Header& heade
 }
 
 void InStep::OnReady(int reader, const Header& header) {
-  std::vector<std::pair<int, Header>> out;
+  Outgoing out;
   {
     std::lock_guard<std::mutex> lock(mu_);
     const auto says = static_cast<Says>(header.a);
@@ -99,7 +124,7 @@ void InStep::OnReady(int reader, const Header& header) {
       Reader& r = epoch.readers[static_cast<size_t>(reader)];
       CheckBeginningsLocked(&epoch, reader, header);
       // What comes later may have been overtaken: an end stands, but for the reader's leaving.
-      if (r.says == kHas) r.steps = std::max(r.steps, header.step);
+      if (r.says == kHas && says != kExplains) r.steps = std::max(r.steps, header.step);
       if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {
         r.says = says;
         r.outcome = {static_cast<int>(header.b), header.text};
@@ -111,18 +136,19 @@ void InStep::OnReady(int reader, const Header& header) {
       h.channel = key.first;
       h.epoch = key.second;
       h.step = epoch.allowed;
-      h.a = epoch.ended ? 1 : 0;
-      h.b = outcome.code;
-      h.text = outcome.message;
       if (news) {
+        epoch.askers.clear();
+        Header go = h;
+        go.a = epoch.ended ? kEndsThere : kAllHave;
+        go.b = outcome.code;
+        go.text = outcome.message;
         for (size_t to = 0; to < epoch.readers.size(); ++to) {
-          if (epoch.readers[to].says != kLeft) out.emplace_back(static_cast<int>(to), h);
+          if (epoch.readers[to].says != kLeft) out.emplace_back(static_cast<int>(to), go);
         }
       } else if (says == kAsks) {
-        h.a = 2;
-        h.b = 0;
-        h.text = BehindLocked(epoch);
-        out.emplace_back(reader, std::move(h));
+        AskLocked(&epoch, reader, h, &out);
+      } else if (says == kExplains) {
+        PassOnLocked(epoch, reader, header, std::move(h), &out);
       }
       const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                     [](const Reader& one) { return one.says == kLeft; });

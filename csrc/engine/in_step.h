@@ -31,6 +31,14 @@ class InStep {
     kLeftForGood,   // ... and every later one
     kAsks,          // so many, and who keeps it waiting?
     kGoesOn,        // from a checkpoint, with this step; its text is the reader's place for an error
+    kExplains,      // what keeps it, as text
+  };
+  // What a GO says beside the number of steps.
+  enum Tells : int64_t {
+    kAllHave = 0,  // so many
+    kEndsThere,    // with the status that is given
+    kBehind,       // to one that asked: text, who has not; b = 1: and why not
+    kExplain,      // what keeps you?
   };
   // Sends to a reader, by index. Never called under the mutex: our own reader answers at once.
   using Send = std::function<void(int reader, wire::Header)>;
@@ -43,19 +51,24 @@ class InStep {
   struct Reader {
     uint64_t steps = 0;
     Says says = kHas;
-    Outcome outcome;
+    Outcome outcome;      // kFailed: the error; kFills: why it can't, if it can't
     bool begun = false;
+    uint64_t from = 0;
     std::string goes_on;  // the place where it goes on from a checkpoint
   };
   struct Epoch {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
     bool ended = false;
+    std::set<int> askers;  // who waits to hear what keeps the others
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+  using Outgoing = std::vector<std::pair<int, wire::Header>>;
 
-  bool AdvanceLocked(Epoch* epoch, Outcome* outcome) const;
-  std::string BehindLocked(const Epoch& epoch) const;
+  static bool AdvanceLocked(Epoch* epoch, Outcome* outcome);
+  void AskLocked(Epoch* epoch, int reader, const wire::Header& go, Outgoing* out) const;
+  void PassOnLocked(const Epoch& epoch, int reader, const wire::Header& ready, wire::Header go, Outgoing* out) const;
+  static std::vector<int> BehindLocked(const Epoch& epoch);
   void CheckBeginningsLocked(Epoch* epoch, int reader, const wire::Header& header) const;
 
   const World* const world_;

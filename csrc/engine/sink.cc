@@ -84,7 +84,6 @@ void Sink::OpenLocked(Asker* asker, Outgoing* out) {
   }
 }
 
-
 void Sink::CloseLocked(Outgoing* out) {
   open_ = false;
   for (int r = 0; r < world_->source_count(); ++r) {
@@ -132,6 +131,10 @@ int Sink::NextLaneLocked() const {
   if (!dynamic() || world_->source_count() == 1) return rotation_.Reader();
   if (promised_ >= 0) return promised_;
   const int readers = world_->source_count();
+  for (int reader = 0; reader < readers; ++reader) {  // an error does not wait until the others have nothing
+    const Lane& lane = At(reader);
+    if (lane.ended && lane.queue.empty() && !lane.outcome.ok() && rotation_.Runs(reader)) return reader;
+  }
   for (int i = 1; i <= readers; ++i) {
     const int reader = (last_ + i) % readers;
     if (!At(reader).queue.empty()) return reader;
@@ -228,10 +231,14 @@ Outcome Sink::Next(Asker* asker, Arrival* arrival, bool* end) {
     }
     if (!tail_ && lane.ended) {
       outcome = lane.outcome;
-      over = outcome.ok() && RetireLocked(reader, &out);
-      if (outcome.ok() && !over) {
-        SendAll(&lock, &out);
-        continue;
+      if (outcome.ok() || lane.lost) {
+        over = RetireLocked(reader, &out);
+        const bool nobody = std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.lost; });
+        if (!over || !nobody) outcome = {};
+        if (!over) {
+          SendAll(&lock, &out);
+          continue;
+        }
       }
     }
     if (over || !outcome.ok()) {
@@ -311,6 +318,7 @@ void Sink::OnEnd(int reader, const Header& header) {
   lane.ended = true;
   if (header.a != kOk) {
     lane.outcome = Outcome(static_cast<int>(header.a), header.text);
+    lane.lost = (header.b & kLost) != 0;
   } else {
     lane.no_filler = header.text;
     lane.left = header.b & 0xffffffff;

@@ -105,6 +105,7 @@ class Sink {
     uint64_t position = 0;   // elements of the epoch up to and with the last step taken
     bool on_demand = false;  // after a recall: is to send only what is waited for
     bool ended = false;
+    bool lost = false;       // the reader has failed, and the others go on
     Outcome outcome;
     int64_t left = 0;        // elements that the reader had left at its end
     std::string no_filler;   // why these can't stand for others

@@ -13,9 +13,10 @@ namespace hvdata {
 using wire::Header;
 using wire::Kind;
 
-Source::Source(ChannelConfig config, const World* world, Send send, Doorbell door)
+Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door)
     : config_(std::move(config)),
       world_(world),
+      stall_seconds_(stall_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
       trainers_(static_cast<size_t>(world->audience_count())) {}
@@ -82,7 +83,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   turn_ = tail_taken_ = 0;
   dropped_ = 0;
   left_out_ = false;
-  filled_ = input_ended_ = false;
+  lost_ = input_ended_ = false;
   undealt_ = 0;
   cancel_ = std::move(cancel);
   saves_.insert(saves_.end(), early_saves_.begin(), early_saves_.end());
@@ -101,7 +102,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
     h.step = step;
     h.a = outcome.code;
     const uint64_t had = trainers_[static_cast<size_t>(trainer)].resumes ? 0 : tail_taken_;  // it knows itself
-    h.b = static_cast<int64_t>(left_.size() | had << 32);
+    h.b = static_cast<int64_t>(left_.size() | had << 32) | (lost_ ? kLost : 0);
     h.text = outcome.ok() ? no_filler_ : outcome.message;
     send_(Member(trainer), std::move(h), nullptr);
   };
@@ -168,13 +169,15 @@ Source::Wish Source::Await() {
   pulling_ = false;
   const bool ahead = world_->source_count() > 1;
   for (;;) {
-    changed_.Wait(&lock, [this, ahead] {
+    const auto ready = [this, ahead] {
       if (PulledLocked() || !saves_.empty() || lanes_->Room() || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->Full();
       changed_.Attend(full.empty() ? Doorbell::kEverybody : Member(full.back()));
       return false;
-    });
+    };
+    const auto stall = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(stall_seconds_));
+    while (!changed_.WaitFor(&lock, stall, ready)) SayFullLocked();
     if (PulledLocked()) return Wish::kStop;
     if (!saves_.empty()) return Wish::kSave;
     if (!in_hand_) break;
@@ -219,7 +222,12 @@ void Source::Finish(Outcome outcome) {
   FinishLocked(std::move(outcome));
 }
 
-void Source::FinishLocked(Outcome outcome) {
+void Source::FinishFailed(Outcome error) {
+  const Guard guard(this);
+  FinishLocked(std::move(error), config_.on_error_continue && world_->readers.size() > 1);
+}
+
+void Source::FinishLocked(Outcome outcome, bool others_go_on) {
   const bool pulled = std::exchange(pulling_, false);
   input_ended_ = input_ended_ || outcome.ok();
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
@@ -227,7 +235,11 @@ void Source::FinishLocked(Outcome outcome) {
   if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
-  if (!outcome.ok() && config_.on_error_continue && (filled_ || !fills())) SayLostLocked(&outcome);
+  if (others_go_on) {
+    SayLostLocked(outcome.message);
+    lost_ = world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
+    if (!lost_) outcome = Outcome();
+  }
   if (left_out_ && outcome.ok() && steps == 0 && !told_empty_) {
     told_empty_ = true;
     Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
@@ -235,22 +247,29 @@ void Source::FinishLocked(Outcome outcome) {
   }
   SayDroppedLocked();
   if (in_step()) {
-    SayReadyLocked(epoch_, !outcome.ok() ? InStep::kFailed : fills() ? InStep::kFills : InStep::kEnded, steps, outcome);
+    const bool end = outcome.ok();
+    if (end && !no_filler_.empty()) outcome = {kInvalidArgument, Where(turn_ + steps) + no_filler_};
+    SayReadyLocked(epoch_, !end ? InStep::kFailed : fills() ? InStep::kFills : InStep::kEnded, steps, outcome);
   } else {
     lanes_->Finish(std::move(outcome));
   }
   changed_.NotifyAll();
 }
 
-// on_reader_error="continue": the error becomes an end, and a line that says what it costs.
-void Source::SayLostLocked(Outcome* error) {
+// What on_reader_error="continue" costs.
+void Source::SayLostLocked(const std::string& error) {
   const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
   const uint64_t had = (turn_ + lanes_->dealt()) * (groups ? trainers_.size() : 1);
   const int64_t left = config_.elements - static_cast<int64_t>(had);
-  Log(error->message + ". on_reader_error=\"continue\": the epoch goes on without this reader; " +
+  const char* on = "the epoch goes on without this reader; ";
+  if (world_->grouped) {
+    on = !in_step() ? "the epoch is over for the ranks of this host; "
+         : fills()  ? "the epoch goes on, for the ranks of this host without rows; "
+                    : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
+  }
+  Log(error + ". on_reader_error=\"continue\": " + on +
       (left > 0 ? std::to_string(left) + " of its " + std::to_string(config_.elements) + " elements are"
                 : std::string("at least 1 of its elements is")) + " lost");
-  *error = Outcome();
 }
 
 bool Source::shares_tail() const {
@@ -303,6 +322,7 @@ void Source::End() {
   }
   saves_.clear();
   whys_.clear();
+  held_by_.clear();
   changed_.NotifyAll();
 }
 

@@ -46,6 +46,8 @@ struct ChannelConfig {
 
 // The position of a trainer that has all of its shares of an epoch behind it.
 constexpr uint64_t kAllBehind = ~0ull;
+// In an END's b, beside what is left: this reader has failed, and the others go on.
+constexpr int64_t kLost = 1ll << 62;
 
 class Source {
  public:
@@ -54,7 +56,7 @@ class Source {
   using Send = std::function<void(int member, wire::Header, const Share*)>;
 
   // Trainers are counted as in World::audience.
-  Source(ChannelConfig config, const World* world, Send send, Doorbell door = {});
+  Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door = {});
 
   const ChannelConfig& config() const { return config_; }
   const World& world() const { return *world_; }
@@ -91,6 +93,8 @@ class Source {
   void Deal(Step step);
   // The input has ended with `outcome`. Errors get the place where they happened in front.
   void Finish(Outcome outcome);
+  // The pipeline has failed. With on_reader_error="continue" the others go on, if there are any.
+  void FinishFailed(Outcome error);
   // Several readers share the trainers: what this one has left at its end, too few elements for a step, goes into the last
   // steps (plan::Tail). Before Finish.
   bool shares_tail() const;
@@ -103,6 +107,7 @@ class Source {
   // Before Finish, for a reader that keeps in step with others: the shares of the steps that it does not have itself.
   bool fills() const { return in_step() && config_.remainder != plan::Remainder::kDrop; }
   void Fill(Step step);
+  void CannotFill(std::string why);
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows, which makes no step.
   void Dropped(int64_t count);
   // Steps dealt so far in this epoch.
@@ -190,11 +195,13 @@ class Source {
   bool PulledLocked() const;
   void OpenLaneLocked(int trainer);
   void DealInHand();
-  void FinishLocked(Outcome outcome);
+  void FinishLocked(Outcome outcome, bool others_go_on = false);
   void SayDroppedLocked();
-  void SayLostLocked(Outcome* error);
-  void SayWhyLocked(int trainer, uint64_t step, const std::string& text);
-  void SayStalledLocked(int trainer, const wire::Header& because);
+  void SayLostLocked(const std::string& error);
+  void SayHeldLocked();
+  std::string HeldLocked(uint64_t step) const;
+  void SayFullLocked();
+  void SayStalledLocked(uint64_t epoch, uint64_t step, const std::string& what);
   void SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const Outcome& outcome = {});
   void GoLocked(const wire::Header& go);
   void SayCutShortLocked();
@@ -203,13 +210,14 @@ class Source {
   // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
   void SendLastWordsLocked(const SaveRequest& request, Outcome why);
   std::function<void()> TakeCancelIfOver();
-  std::string ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const;
+  std::string ExplainLocked(int trainer, uint64_t epoch) const;
   std::string Where(uint64_t step) const;
   std::string Me() const { return world_->ReaderName(world_->me().reader); }
   int Member(int trainer) const { return world_->audience[static_cast<size_t>(trainer)]; }
 
   const ChannelConfig config_;
   const World* const world_;
+  const double stall_seconds_;
   const Send send_;
 
   mutable std::mutex mu_;
@@ -229,15 +237,16 @@ class Source {
   std::unique_ptr<uint64_t> cut_short_;     // the step of this run on which another reader's end has ended the epoch
   uint64_t undealt_ = 0;                    // steps that came too late to be dealt
   bool input_ended_ = false;                // the input has come to its own end
-  bool filled_ = false;                     // there are shares for steps that we don't have
+  bool lost_ = false;                       // it has failed, and the others go on
   bool input_over_ = false;                 // Finish has been called
   std::unique_ptr<Step> in_hand_;           // pulled before there was room for it
   std::vector<Left> left_;
   uint64_t first_left_ = 0;                 // number of the first of these in the epoch
-  std::string no_filler_;
+  std::string no_filler_;                   // why there are no shares for steps that we don't have
   uint64_t turn_ = 0, tail_taken_ = 0;      // where the lanes began in the epoch
   std::map<uint64_t, wire::Header> goes_;   // by epoch: the last GO of each that has not ended
-  std::vector<std::pair<int, uint64_t>> whys_;  // trainers, and the steps, that wait to hear who keeps us waiting
+  std::map<int, uint64_t> whys_;            // trainers, and the steps, that wait to hear who keeps us waiting
+  std::string held_by_;                     // as far as we know
   std::chrono::steady_clock::time_point said_stalled_{std::chrono::seconds(-3600)};
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;

@@ -27,14 +27,26 @@ void Source::SayReadyLocked(uint64_t epoch, int64_t says, uint64_t steps, const 
 
 void Source::Fill(Step step) {
   const Guard guard(this);
-  filled_ = true;
   if (lanes_) lanes_->Fill(std::move(step));
+}
+
+void Source::CannotFill(std::string why) {
+  std::lock_guard<std::mutex> lock(mu_);
+  no_filler_ = std::move(why);
 }
 
 void Source::OnGo(const Header& header) {
   const Guard guard(this);
-  if (header.a == 2) {
-    for (const auto& [trainer, step] : std::exchange(whys_, {})) SayWhyLocked(trainer, step, header.text);
+  if (header.a == InStep::kExplain) {
+    return SayReadyLocked(header.epoch, InStep::kExplains, 0, {kOk, ExplainLocked(-1, header.epoch)});
+  }
+  if (header.a == InStep::kBehind) {
+    held_by_ = header.text;
+    SayHeldLocked();
+    if (header.b == 0 || whys_.empty()) return;
+    SayStalledLocked(epoch_, whys_.begin()->second, world_->AudienceName(whys_.begin()->first) + " waits for this step: " +
+                                                        HeldLocked(whys_.begin()->second));
+    whys_.clear();
     return;
   }
   if (header.epoch < epoch_ || (header.epoch == epoch_ && !dealing_)) return;
@@ -42,14 +54,14 @@ void Source::OnGo(const Header& header) {
     GoLocked(header);
   } else {
     Header& kept = goes_[header.epoch];
-    if (kept.a == 0 && (header.a == 1 || header.step >= kept.step)) kept = header;
+    if (kept.a == InStep::kAllHave && (header.a == InStep::kEndsThere || header.step >= kept.step)) kept = header;
   }
 }
 
 void Source::GoLocked(const Header& go) {
   if (!lanes_ || lanes_->finished()) return;
   const uint64_t steps = std::max(go.step, turn_) - turn_;
-  if (go.a == 0) {
+  if (go.a == InStep::kAllHave) {
     lanes_->Allow(steps);
     return;
   }
@@ -70,14 +82,18 @@ void Source::SayCutShortLocked() {
                     : "whatever the pipeline of this reader would still have yielded is left out"));
 }
 
-// Reader 0 has said who keeps the others waiting.
-void Source::SayWhyLocked(int trainer, uint64_t step, const std::string& text) {
-  Header h = MakeHeader(Kind::kBecause);
-  h.step = step;
-  h.text = Me() + " has step " + std::to_string(step) + " and waits for " + (text.empty() ? "no other reader" : text) +
-           ", which has not";
-  SayStalledLocked(trainer, h);
-  send_(Member(trainer), std::move(h), nullptr);
+std::string Source::HeldLocked(uint64_t step) const {
+  return Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
+}
+
+// What we know of who keeps us waiting, to those of our trainers who asked.
+void Source::SayHeldLocked() {
+  for (const auto& [trainer, step] : whys_) {
+    Header h = MakeHeader(Kind::kBecause);
+    h.step = step;
+    h.text = HeldLocked(step);
+    send_(Member(trainer), std::move(h), nullptr);
+  }
 }
 
 }  // namespace hvdata

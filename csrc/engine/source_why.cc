@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a step does not come: what the reader answers to a trainer that has waited for long.
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -17,31 +18,51 @@ using wire::Kind;
 void Source::OnWhy(int trainer, uint64_t epoch, uint64_t step) {
   Hear([=] {
     const bool ends = in_step() && lanes_ && input_over_ && !lanes_->finished();
-    if (epoch == epoch_ && lanes_ && (lanes_->Held(trainer) || ends)) {
-      whys_.emplace_back(trainer, step);
+    const bool held = epoch == epoch_ && lanes_ && (lanes_->Held(trainer) || ends);
+    if (held) {
+      // Those who keep us waiting are asked, and we answer what we know: they, or the way to them, may be silent.
+      const bool unanswered = !whys_.empty();
+      whys_[trainer] = step;
+      if (!unanswered) held_by_ = world_->ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
+      SayHeldLocked();
       SayReadyLocked(epoch_, InStep::kAsks, lanes_->dealt());
-      return;
+      if (!unanswered) return;
     }
     Header h = MakeHeader(Kind::kBecause);
     h.epoch = epoch;
     h.step = step;
-    h.text = ExplainLocked(trainer, epoch, step);
-    SayStalledLocked(trainer, h);
-    send_(Member(trainer), std::move(h), nullptr);
+    h.text = held ? HeldLocked(step) : ExplainLocked(trainer, epoch);
+    SayStalledLocked(epoch, step, world_->AudienceName(trainer) + " waits for this step: " + h.text);
+    if (!held) send_(Member(trainer), std::move(h), nullptr);
   });
 }
 
 // Whoever looks at the reader's output sees what a trainer sees on its own. One line a minute, however many trainers ask.
-void Source::SayStalledLocked(int trainer, const Header& because) {
+void Source::SayStalledLocked(uint64_t epoch, uint64_t step, const std::string& what) {
   const auto now = std::chrono::steady_clock::now();
   if (now - said_stalled_ < std::chrono::seconds(50)) return;
   said_stalled_ = now;
-  Log("[" + Me() + ", channel " + config_.name + ", epoch " + std::to_string(because.epoch) + ", step " +
-      std::to_string(because.step) + "] " + world_->AudienceName(trainer) + " waits for this step: " + because.text);
+  Log("[" + Me() + ", channel " + config_.name + ", epoch " + std::to_string(epoch) + ", step " + std::to_string(step) + "] " +
+      what);
 }
 
-std::string Source::ExplainLocked(int trainer, uint64_t epoch, uint64_t step) const {
-  (void)step;
+// There has been no room for long, and perhaps nobody has asked why: who waits may do so in another library, for a rank that
+// has stopped, or may not get through to us. That all ranks alike are busy is none of our business.
+void Source::SayFullLocked() {
+  if (!whys_.empty()) {
+    const auto& [trainer, step] = *whys_.begin();
+    return SayStalledLocked(epoch_, step, world_->AudienceName(trainer) + " waits for this step: " + HeldLocked(step));
+  }
+  const auto full = lanes_->Full().size();
+  const auto open = std::count_if(trainers_.begin(), trainers_.end(),
+                                  [this](const Trainer& t) { return !t.gone && t.closed < epoch_; });
+  if (full == 0 || full >= static_cast<size_t>(open)) return;
+  SayStalledLocked(epoch_, lanes_->dealt(), "nothing has moved for " + std::to_string(static_cast<int64_t>(stall_seconds_)) +
+                                                " s: " + ExplainLocked(-1, epoch_));
+}
+
+// `trainer` -1: whoever waits.
+std::string Source::ExplainLocked(int trainer, uint64_t epoch) const {
   const std::string me = Me();
   if (epoch != epoch_ || !lanes_) {
     std::vector<std::string> busy, absent;

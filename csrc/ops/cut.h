@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/source.h"
@@ -25,7 +26,9 @@ enum class EmptyRule : int {
 
 class Cutter {
  public:
-  Cutter(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers) {}
+  // `ranks`: those of the trainers that it cuts for, in the order of their shares.
+  Cutter(const ChannelConfig& config, std::vector<int> ranks)
+      : config_(config), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())) {}
 
   // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into one share per trainer. No shares at all when it makes no
   // step. `*dropped`: its rows that nobody gets.
@@ -47,7 +50,7 @@ class Cutter {
   Model ModelOf(const Tensors& share) const;
   // As far as it is known before any element.
   Model ModelOfSpec() const;
-  // The share of a trainer (-1: of some) that gets no element of a step.
+  // The share of the trainer with this number (-1: of some) that gets no element of a step.
   absl::Status CutEmpty(const Model& model, int trainer, Tensors* share) const;
 
  private:
@@ -57,6 +60,7 @@ class Cutter {
   absl::Status AddWeight(bool padding, Tensors* share) const;
 
   const ChannelConfig& config_;
+  const std::vector<int> ranks_;
   const int trainers_;
 };
 

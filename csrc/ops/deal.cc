@@ -22,6 +22,13 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
+// Trainers in the order of their lanes.
+std::vector<int> RanksOf(const World& world) {
+  std::vector<int> ranks;
+  for (int member : world.audience) ranks.push_back(world.members[static_cast<size_t>(member)].trainer);
+  return ranks;
+}
+
 class Dealer {
  public:
   Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
@@ -29,7 +36,7 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), source->world().audience_count()) {}
+        cutter_(source->config(), RanksOf(source->world())) {}
 
   void Run() {
     for (;;) {
@@ -42,9 +49,9 @@ class Dealer {
       bool end = false;
       const absl::Status status = DealOne(&end);
       if (!status.ok() || end) {
-        const bool goes_on = source_->fills() && (status.ok() || source_->config().on_error_continue);
-        const absl::Status filled = goes_on ? MakeFillers() : absl::OkStatus();
-        source_->Finish(ToOutcome(status.ok() ? filled : status));
+        if (source_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
+        if (status.ok()) source_->Finish({});
+        else source_->FinishFailed(ToOutcome(status));
         break;
       }
     }
@@ -136,19 +143,18 @@ class Dealer {
   }
 
   // For the steps that readers of other hosts have and we have not.
-  absl::Status MakeFillers() {
+  void MakeFillers() {
     const World& world = source_->world();
     Step step;
     step.first = input_->position();
     for (int t = 0; t < world.audience_count(); ++t) {
       Tensors share;
-      const absl::Status status = cutter_.CutEmpty(model_.empty() ? cutter_.ModelOfSpec() : model_, t, &share);
-      if (!status.ok()) return status;
+      const absl::Status status = cutter_.CutEmpty(model_.empty() ? cutter_.ModelOfSpec() : model_, -1, &share);
+      if (!status.ok()) return source_->CannotFill(std::string(status.message()));
       const int member = world.audience[static_cast<size_t>(t)];
       step.shares.push_back(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_));
     }
     source_->Fill(std::move(step));
-    return absl::OkStatus();
   }
 
   void Release(std::vector<Tensors> elements, std::vector<Tensors> shares) {
@@ -187,7 +193,8 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch)
   bool over = false;
   const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over);
   source->Start(place.positions, place.turn, place.tail_taken);
-  if (!status.ok() || over) source->Finish(ToOutcome(status));
+  if (!status.ok() && handed.empty()) source->FinishFailed(ToOutcome(status));
+  else if (!status.ok() || over) source->Finish(ToOutcome(status));
   Dealer(source, &input, &checkpoint, post).Run();
   checkpoint.KeepLastWords();
   input.Close();

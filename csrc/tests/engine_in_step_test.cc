@@ -38,7 +38,8 @@ class InStepTest : public testing::Test {
     for (const auto& [reader, h] : std::exchange(gos_, {})) {
       std::string text = "r" + std::to_string(reader) + " e" + std::to_string(h.epoch) + " " + std::to_string(h.step);
       if (h.a == 1) text += h.b == kOk ? " end" : " end!" + std::to_string(h.b) + " " + h.text;
-      if (h.a == 2) text += " behind: " + h.text;
+      if (h.a == InStep::kBehind) text += (h.b ? " since: " : " behind: ") + h.text;
+      if (h.a == InStep::kExplain) text += " why?";
       texts.push_back(text);
     }
     return texts;
@@ -67,6 +68,23 @@ TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
   EXPECT_EQ(Gos(), ToAll("e1 2"));
 }
 
+TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
+  const Outcome scalar(kInvalidArgument, "[r1] a scalar");
+  for (const InStep::Says last : {InStep::kHas, InStep::kFills, InStep::kFailed}) {
+    const auto epoch = static_cast<uint64_t>(1 + last);
+    const std::string e = "e" + std::to_string(epoch);
+    for (int r = 0; r < 3; ++r) Ready(r, InStep::kHas, 2, epoch);
+    EXPECT_EQ(Gos(), ToAll(e + " 2"));
+    Ready(1, InStep::kFills, 2, epoch, scalar);
+    Ready(2, InStep::kFills, 2, epoch);
+    EXPECT_EQ(Gos(), Texts()) << "reader 0 may have ended too";
+    Ready(0, last, last == InStep::kHas ? 3 : 2, epoch, last == InStep::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
+    EXPECT_EQ(Gos(), ToAll(e + (last == InStep::kHas    ? " 2 end!3 [r1] a scalar"
+                                : last == InStep::kFills ? " 2 end"
+                                                         : " 2 end!13 [r0] broken")));
+  }
+}
+
 TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
   Ready(0, InStep::kGoesOn, 5, 1, {kOk, "[r0] "});
   Ready(1, InStep::kGoesOn, 4, 1, {kOk, "[r1] "});
@@ -84,20 +102,24 @@ TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
   EXPECT_EQ(Gos(), ToAll("e1 0 end!9 [r1] " + text));
   Ready(0, InStep::kGoesOn, 5, 1, {kOk, "[r0] "});
   EXPECT_EQ(Gos(), Texts());
-  // The other way round, with one that has nothing.
-  Ready(2, InStep::kEnded, 0, 2);
+  // The other way round.
+  Ready(2, InStep::kHas, 1, 2);
   EXPECT_EQ(Gos(), Texts());
   Ready(1, InStep::kGoesOn, 3, 2, {kOk, "[r1] "});
   EXPECT_EQ(Gos(), ToAll("e2 0 end!9 [r1] " + text));
 }
 
-TEST_F(InStepTest, ACheckpointOfTheBeginningIsABeginning) {
+TEST_F(InStepTest, ACheckpointOfTheBeginningIsACheckpoint) {
   Ready(0, InStep::kGoesOn, 0, 1, {kOk, "[r0] "});
   Ready(1, InStep::kHas, 1);
   Ready(2, InStep::kHas, 1);
-  EXPECT_EQ(Gos(), Texts());
+  EXPECT_EQ(Gos(), Texts()) << "which may stand beside those that begin";
   Ready(0, InStep::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(0, InStep::kGoesOn, 0, 2, {kOk, "[r0] "});
+  Ready(1, InStep::kGoesOn, 1, 2, {kOk, "[r1] "});
+  Ready(2, InStep::kGoesOn, 0, 2, {kOk, "[r2] "});
+  EXPECT_EQ(Gos(), Texts()) << "and beside those that go on";
 }
 
 TEST_F(InStepTest, TheFirstToEndEndsAll) {
@@ -199,15 +221,21 @@ TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(Gos(), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
-TEST_F(InStepTest, WhoAsksHearsWhoIsBehind) {
+TEST_F(InStepTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
   Ready(0, InStep::kHas, 3);
   Ready(0, InStep::kAsks, 3);
-  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 behind: reader 1 on node1, reader 2 on node2"}));
+  EXPECT_EQ(Gos(), (Texts{"r1 e1 0 why?", "r2 e1 0 why?",
+                          "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
+  Ready(2, InStep::kExplains, 9, 1, {kOk, "it sleeps"});
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 since: reader 2 on node2, which has not: it sleeps"}));
   Ready(2, InStep::kEnded, 2);
   Ready(1, InStep::kHas, 1);
-  Gos();
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(1, InStep::kExplains, 1, 1, {kOk, "it slept"});
+  EXPECT_EQ(Gos(), Texts()) << "that has passed";
   Ready(0, InStep::kAsks, 3);
-  EXPECT_EQ(Gos(), (Texts{"r0 e1 1 behind: reader 1 on node1"})) << "one that has ended is not waited for";
+  EXPECT_EQ(Gos(), (Texts{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
+      << "one that has ended is not waited for";
 }
 
 // What three readers have: so many steps, and how they end.

@@ -95,7 +95,7 @@ class Job {
         const auto send = [this, m](int member, wire::Header h, const Share* share) {
           Send(m, member, std::move(h), share ? share->bundle : nullptr);
         };
-        node.source = std::make_unique<Source>(config, &node.world, send);
+        node.source = std::make_unique<Source>(config, &node.world, 60, send);
       }
       if (node.world.me().reader == 0) {
         node.in_step = std::make_unique<InStep>(&node.world, [this, m, &node](int reader, wire::Header h) {

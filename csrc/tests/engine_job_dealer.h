@@ -61,7 +61,8 @@ class JobDealer {
       Outcome outcome = DealOne(&end);
       if (outcome.ok() && !end) continue;
       if (source_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
-      source_->Finish(std::move(outcome));
+      if (outcome.ok()) source_->Finish({});
+      else source_->FinishFailed(std::move(outcome));
       break;
     }
     while (source_->Linger() == Source::Wish::kSave) AnswerSaves();

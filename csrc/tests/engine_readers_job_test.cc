@@ -97,8 +97,26 @@ TEST_P(ReadersJob, AReaderThatFailsAndTheOthersGoOn) {
   job.RunTrainers([&](int t) {
     Iteration iteration(&job, t);
     EXPECT_FALSE(iteration.Take());
-    EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
+    EXPECT_EQ(iteration.outcome.ok(), options.readers > 1) << iteration.outcome.message;
+    if (options.readers == 1) return;  // there is nobody to go on with
     EXPECT_EQ(iteration.numbers, Expected(1, rest, n, options.remainder)[static_cast<size_t>(t)]);
+  });
+}
+
+TEST_P(ReadersJob, WhenAllReadersHaveFailedThatIsAnError) {
+  Job::Options options = Shape();
+  options.on_error_continue = true;
+  Lengths failing = RandomLengths(options.readers, 12);
+  const auto n = static_cast<size_t>(options.trainers);
+  Job job(options, [&](int reader, uint64_t, uint64_t k, const std::atomic<bool>&, bool*) {
+    return k == failing[static_cast<size_t>(reader)] ? Outcome(kInternal, "broken") : Outcome();
+  });
+  for (uint64_t& length : failing) length = length / n * n;  // the step in which it fails is lost
+  job.RunTrainers([&](int t) {
+    Iteration iteration(&job, t);
+    EXPECT_FALSE(iteration.Take());
+    EXPECT_EQ(iteration.outcome.code, kInternal) << iteration.outcome.message;
+    EXPECT_EQ(iteration.numbers, Expected(1, Whole(failing), n, plan::Remainder::kDrop)[static_cast<size_t>(t)]);
   });
 }
 

@@ -31,7 +31,7 @@ class SourceTest : public testing::Test {
     world_ = std::move(world);
     config.name = "train";
     config.batch = plan::Batch::kPerRank;
-    source_ = std::make_unique<Source>(config, &world_, [this](int member, Header h, const Share* share) {
+    source_ = std::make_unique<Source>(config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
       EXPECT_EQ(share != nullptr, h.kind == Kind::kData);
       const Member& to = world_.members[static_cast<size_t>(member)];
       sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
@@ -52,6 +52,7 @@ class SourceTest : public testing::Test {
     source_->Deal(MakeStep(source_->Steps(), shares));
   }
 
+  double stall_seconds_ = 60;
   World world_;
   Texts sent_;
   std::unique_ptr<Source> source_;

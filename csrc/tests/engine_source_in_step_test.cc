@@ -109,6 +109,35 @@ TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
                            "3 END e1 0,13,0 [reader 0 on host0] broken too"}));
 }
 
+TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
+  Make(plan::Remainder::kPartial);
+  OpenAll(1);
+  Begin(1);
+  source_->CannotFill("a scalar");
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,3 [reader 1 on host1, channel train, epoch 1, step 0] a scalar"}));
+  Go(1, 0, InStep::kEndsThere);
+  EXPECT_EQ(Sent().size(), 2u);
+}
+
+TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
+  const auto said = [this](plan::Remainder remainder, const std::string& what) {
+    ChannelConfig config;
+    config.remainder = remainder;
+    config.on_error_continue = true;
+    SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
+    OpenAll(1);
+    Begin(1);
+    const std::string log = LogOf([&] { source_->FinishFailed({kInternal, "broken"}); });
+    EXPECT_NE(log.find("step 0] broken. on_reader_error=\"continue\": " + what), std::string::npos) << log;
+    return Sent();
+  };
+  EXPECT_EQ(said(plan::Remainder::kDrop, "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
+                                         "at least 1"), (Texts{"r0 READY e1 0,1,0"}));
+  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
+            (Texts{"r0 READY e1 0,2,0"}));
+}
+
 TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
   Make(plan::Remainder::kPad);
   ASSERT_TRUE(source_->fills());
@@ -222,10 +251,20 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   Deal();
   Sent();
   source_->OnWhy(0, 1, 0);
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 2,6,0"})) << "its own ranks wait for steps that are here";
-  Go(1, 0, 2, {kOk, "reader 0 on host0"});
-  EXPECT_EQ(Sent(), (Texts{"2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which has "
-                           "not"}));
+  const std::string has = "2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which ";
+  EXPECT_EQ(Sent(), (Texts{has + "keeps the readers of all hosts in step: it has not answered", "r0 READY e1 2,6,0"}))
+      << "its own ranks wait for steps that are here";
+  EXPECT_EQ(LogOf([&] { Go(1, 0, InStep::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "") << "the reason may follow";
+  EXPECT_EQ(Sent(), (Texts{has + "has not"}));
+  const std::string place = "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0] rank 2 on node2 waits for this step: ";
+  const std::string held = "reader 1 on host1 has step 0 and waits for reader 0 on host0, which has not";
+  EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n") << "it asks again, and no reason has followed";
+  EXPECT_EQ(Sent(), (Texts{has + "has not", "r0 READY e1 2,6,0"}));
+  Go(1, 0, InStep::kBehind, {1, "reader 0 on host0, which has not: it sleeps"});
+  EXPECT_EQ(Sent(), (Texts{has + "has not: it sleeps"}));
+  Go(1, 0, InStep::kExplain);
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
+                           "node3 has taken more of them"}));
   Go(1, 2);
   Sent();
   source_->OnTaken(0, 1, 2, 4);
@@ -239,7 +278,7 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   source_->Finish({});
   Sent();
   source_->OnWhy(1, 1, 2);
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 2,6,0"})) << "its end waits for the others too";
+  ASSERT_EQ(Sent().back(), "r0 READY e1 2,6,0") << "its end waits for the others too";
 }
 
 }  // namespace

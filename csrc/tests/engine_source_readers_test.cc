@@ -140,11 +140,38 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   }
   Sent();
   testing::internal::CaptureStderr();
-  source_->Finish({kInternal, "broken"});
+  source_->FinishFailed({kInternal, "broken"});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
-  EXPECT_EQ(Sent(), (Texts{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
+  const std::string end = " END e1 2,13," + std::to_string(kLost) + " [reader 1 on host1, channel train, epoch 1, step 2 of its "
+                          "own] broken";
+  EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end})) << "which counts only if nobody is left";
+}
+
+TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
+  ChannelConfig config;
+  config.on_error_continue = true;
+  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  OpenAll(1, 9);
+  Begin(1);
+  Sent();
+  testing::internal::CaptureStderr();
+  source_->Finish({kInternal, "no such checkpoint"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  const std::string end = " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
+  EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end}));
+}
+
+TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
+  ChannelConfig config;
+  config.on_error_continue = true;
+  SourceTest::Make(config, MakeWorld(0, 2, 1, true));
+  OpenAll(1, 9);
+  Begin(1);
+  Sent();
+  source_->FinishFailed({kInternal, "broken"});
+  EXPECT_EQ(Sent()[0].substr(0, 16), "0 END e1 0,13,0 ");
 }
 
 // What was delivered before a checkpoint is not lost.
@@ -161,7 +188,7 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   ASSERT_EQ(source_->Await(), Source::Wish::kElement);
   source_->Deal(MakeStep(4, 2, 2));
   testing::internal::CaptureStderr();
-  source_->Finish({kInternal, "broken"});
+  source_->FinishFailed({kInternal, "broken"});
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("step 3 of its own] broken. "), std::string::npos) << log;
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
@@ -177,7 +204,7 @@ TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
   Begin(1);
   for (uint64_t k = 0; k < 4; ++k) Deal(0);
   testing::internal::CaptureStderr();
-  source_->Finish({kInternal, "broken"});
+  source_->FinishFailed({kInternal, "broken"});
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("6 of its 10 elements are lost"), std::string::npos) << log;
 }
@@ -191,7 +218,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   ASSERT_EQ(source_->Await(), Source::Wish::kElement);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   testing::internal::CaptureStderr();
-  source_->Finish({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
+  source_->FinishFailed({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
@@ -202,7 +229,7 @@ TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
   OpenAll(1, 9);
   Begin(1);
   testing::internal::CaptureStderr();
-  source_->Finish({kInternal, "broken"});
+  source_->FinishFailed({kInternal, "broken"});
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("at least 1 of its elements is lost"), std::string::npos) << log;
 }
@@ -249,7 +276,7 @@ TEST_F(TurnsTest, AShareMayBeAnsweredWhileItIsSent) {
   const World world = MakeWorld(1, 2, 2, false);
   Texts sent;
   std::unique_ptr<Source> source;
-  source = std::make_unique<Source>(config, &world, [&](int member, Header h, const Share*) {
+  source = std::make_unique<Source>(config, &world, 60, [&](int member, Header h, const Share*) {
     sent.push_back(std::to_string(member) + " " + wire::KindName(h.kind) + " " + std::to_string(h.step));
     if (h.kind == Kind::kData && member == 1) {
       source->OnTaken(1, h.epoch, h.step + 1, h.step + 2);

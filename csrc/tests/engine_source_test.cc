@@ -280,7 +280,7 @@ TEST_F(SourceTest, RecallsAreSentWithoutTheMutex) {
   std::unique_ptr<Source> source;
   ChannelConfig config;
   config.schedule = plan::Schedule::kDynamic;
-  source = std::make_unique<Source>(config, &world_, [&](int trainer, Header h, const Share*) {  // as members here
+  source = std::make_unique<Source>(config, &world_, 60, [&](int trainer, Header h, const Share*) {  // as members here
     if (h.kind == Kind::kRecall) source->OnRecalled(trainer, h.epoch, 0, 0);  // as a trainer in our own process does
     sent_.push_back(std::to_string(trainer) + " " + wire::KindName(h.kind));
   });
@@ -292,6 +292,47 @@ TEST_F(SourceTest, RecallsAreSentWithoutTheMutex) {
   source->OnOpen(1, 1, 2);
   source->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 DATA", "1 DATA", "0 RECALL"}));
+}
+
+// Who waits may do so in another library, where nobody asks why.
+TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
+  stall_seconds_ = 0.1;
+  Make(plan::Schedule::kStatic);
+  source_->OnOpen(0, 1, 1);
+  source_->OnOpen(1, 1, 1);
+  Begin(1);
+  Deal();
+  const auto log_of_a_wait = [this] {
+    testing::internal::CaptureStderr();
+    std::thread then([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      source_->OnTaken(1, 1, source_->Steps(), source_->Steps() + 1);
+    });
+    EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+    then.join();
+    return testing::internal::GetCapturedStderr();
+  };
+  source_->OnTaken(0, 1, 1, 2);
+  EXPECT_EQ(log_of_a_wait(), "horovod_data: [reader 0 on host0, channel train, epoch 1, step 1] nothing has moved for 0 s: reader "
+                             "0 on host0 has dealt 1 steps and waits until rank 1 on node1 has taken more of them\n");
+}
+
+TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
+  stall_seconds_ = 0.1;
+  Make(plan::Schedule::kStatic);
+  source_->OnOpen(0, 1, 1);
+  source_->OnOpen(1, 1, 1);
+  Begin(1);
+  Deal();
+  testing::internal::CaptureStderr();
+  std::thread then([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    source_->OnTaken(0, 1, 1, 2);
+    source_->OnTaken(1, 1, 1, 2);
+  });
+  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  then.join();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST_F(SourceTest, TheReaderSaysWhy) {

@@ -40,7 +40,7 @@ enum class Kind : uint8_t {
   kState,        // answer to kSave and kRestore: a = request number, b = status code, text = state or message
   // Among readers with trainers of their own (engine/in_step.h).
   kReady,        // this reader has `step` steps; a = InStep::Says; b = status code, text = message
-  kGo,           // every reader has `step` steps; a = 1: there the epoch ends, b = status code, text = message; a = 2: text
+  kGo,           // every reader has `step` steps; a = InStep::Tells; b = status code, text = message
                  // says who keeps the others waiting
   // Among trainers.
   kScatter,      // text = name, step = its sequence number, a = root, b = status code; components and payload
