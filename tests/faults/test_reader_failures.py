@@ -86,6 +86,26 @@ assert len(list(ds)) == (10 + 4) // 2
     assert [len(said(text, pattern)) for text in job.stderr] == [0, 0, 0, 1], job.describe()
 
 
+def test_a_checkpoint_that_cannot_be_used_is_no_failing_pipeline(tmp_path):
+    """It is an error everywhere, whatever on_reader_error says."""
+    job = run_job(PRELUDE + """
+rows = lambda context: tf.data.Dataset.from_generator(lambda: iter(np.random.permutation(40)), output_signature=tf.TensorSpec([], tf.int64))
+ds = hvdata.distribute_dataset(rows, batch="per_rank", on_reader_error="continue")
+hvdata.serve()
+iterator = iter(ds)
+for _ in range(3): next(iterator)
+checkpoint = tf.train.Checkpoint(iterator=iterator)
+path = checkpoint.write(f"{sys.argv[1]}/{hvdata.rank()}")
+checkpoint.read(path)
+try:
+    print("DELIVERED", len(list(iterator)), flush=True)
+except tf.errors.DataLossError as error:
+    print("LOST", error, flush=True)
+""", 2, str(tmp_path), readers=2, timeout=90)
+    assert job.returncode == 0, job.describe()
+    assert all("LOST" in job.stdout[rank] for rank in range(2)), job.describe()
+
+
 @needs_hosts
 def test_what_the_end_of_another_host_leaves_out():
     script = PRELUDE + """

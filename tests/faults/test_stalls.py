@@ -105,6 +105,36 @@ ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
 for _ in ds: pass
 """, np=2, timeout=90, env={**SOON, "HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
     assert job.returncode == 0, job.describe()
-    why = r"reader 0 on host0 has step 2 and waits for reader 1 on host1, which has not"
+    why = (r"reader 0 on host0 has step 2 and waits for reader 1 on host1, which has not: the pipeline of reader 1 on host1 has "
+           r"not produced step 2")
     assert_said(job.stderr[0], rf"\[rank 0 on host0, channel train, epoch 1, step 2\] has waited 1 s .*: {why}", job)
     assert_said(job.stderr[1], r"\[rank 1 on host1, .*: the pipeline of reader 1 on host1 has not produced step 2", job)
+    assert_said(job.stderr[0], rf"\[reader 0 on host0, .*step 2\] rank 0 on host0 waits for this step: {why}", job)
+
+
+@pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
+def test_a_host_that_a_rank_of_another_one_keeps_waiting():
+    job = run_job(PRELUDE + """
+ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(8), batch="per_rank", name="train", prefetch=1)
+for step, _ in enumerate(ds):
+    if step == 2 and hvdata.rank() == 1: time.sleep(4)
+""", np=2, timeout=90, env={**SOON, "HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
+    assert job.returncode == 0, job.describe()
+    why = (r"reader 0 on host0 has step \d and waits for reader 1 on host1, which has not: reader 1 on host1 has dealt \d steps and "
+           r"waits until rank 1 on host1 has taken more of them")
+    assert_said(job.stderr[0], rf"\[rank 0 on host0, .*: {why}", job)
+
+
+def test_a_rank_that_stops_while_the_others_wait_for_it_elsewhere():
+    """Nobody asks why, so the reader says it unasked."""
+    with start_job(PRELUDE + """
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(1000), batch="per_rank", name="train")
+hvdata.serve()
+for step, _ in enumerate(ds):
+    if step == 6 - hvdata.rank(): time.sleep(600)
+""", np=2, readers=1, env=SOON) as job:
+        job.wait_for("nothing has moved", rank=2)
+        job.kill_rank(0)
+        job.finish(30)
+    assert_said(job.stderr[2], rf"\[reader 0 on {HOST}, channel train, epoch 1, step \d\] nothing has moved for 1 s: reader 0 on "
+                rf"{HOST} has dealt \d steps and waits until rank 1 on {HOST} has taken more of them", job)

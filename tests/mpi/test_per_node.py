@@ -23,12 +23,12 @@ prefetches = st.sampled_from([1, 2, 3, 8])
 
 
 class Hosts:
-    """Who trains where."""
+    """Who trains where, by the hosts' readers."""
 
     def __init__(self, hvdata, comm):
-        everybody = comm.allgather((host_of(comm.rank), hvdata.rank()))
-        self.names = list(dict.fromkeys(host for host, _ in everybody))
-        self.ranks = [[rank for host, rank in everybody if host == name and rank is not None] for name in self.names]
+        everybody = comm.allgather((host_of(comm.rank), hvdata.rank(), hvdata.is_reader()))
+        self.names = [host for host, _, reads in everybody if reads]  # as readers count: input_pipeline_id
+        self.ranks = [[rank for host, rank, _ in everybody if host == name and rank is not None] for name in self.names]
         self.mine = self.names.index(host_of(comm.rank))
         self.sizes = [len(ranks) for ranks in self.ranks]
 
@@ -126,6 +126,41 @@ def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
                 assert element[1].shape == (rows,) and not element[1].any()
             else:
                 assert element.shape == (0, 5)
+
+
+@pytest.mark.parametrize("lengths", [(4, 4), (4, 6), (0, 0)])
+def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
+    """A share without rows can't be made of them, and is needed only where hosts end on different steps."""
+    def function(context):
+        reader = context.input_pipeline_id
+        return tf.data.Dataset.range(lengths[reader] * hosts.sizes[reader])
+
+    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial", name="scalars")
+    for epoch in (1, 2):
+        got = [one for one in outcomes(comm, lambda: len(list(ds)) if hvdata.is_trainer() else None) if one is not None]
+        for one in got:
+            if lengths[0] == lengths[1]:
+                assert one == lengths[0], one.text
+            else:
+                assert isinstance(one, Raised), one
+                assert re.search(rf"\[reader 0 on {hosts.names[0]}, channel scalars, epoch {epoch}, step 4\] the last step has no "
+                                 "element for some ranks.*the element is a scalar", one.text), one
+
+
+def test_the_rank_that_has_no_element_is_named(hvdata, comm, hosts):
+    host = max(range(2), key=lambda h: (hosts.sizes[h], h))
+    if hosts.sizes[host] == 1:
+        pytest.skip("a host of one rank has an element for it or ends")
+
+    def function(context):
+        n = hosts.sizes[context.input_pipeline_id]
+        return tf.data.Dataset.range(2 * n - (1 if context.input_pipeline_id == host else 0))
+
+    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial")
+    got = [one for one in outcomes(comm, lambda: len(list(ds)) if hvdata.is_trainer() else "reads") if one != "reads"]
+    assert len(got) == sum(hosts.sizes)
+    for one in got:
+        assert isinstance(one, Raised) and f"has no element for rank {hosts.ranks[host][-1]}," in one.text, one
 
 
 def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
@@ -277,11 +312,11 @@ def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, tm
         return int(next(iterator))
 
     got = [one for one in outcomes(comm, walk) if one != "reads"]
-    assert len(got) == hvdata.size()
+    assert len(got) == sum(hosts.sizes)
     for one in got:
         assert isinstance(one, Raised) and re.search(
-            r"\[reader 0 on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
-            r"anew on reader 1 on \S+: .* restore the iterator on every rank", one.text), got
+            r"\[reader \d on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
+            r"anew on reader \d on \S+: .* restore the iterator on every rank", one.text), got
     assert [len(mine) for mine in shares(hvdata, comm, ds)] == [4] * len(got)  # and the next epoch is a whole one
 
 

@@ -2,6 +2,7 @@
 """Several dedicated readers: whose step comes when, what their ends leave, and what each of them may do wrong."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -245,6 +246,31 @@ def test_on_reader_error_continue(hvdata, comm):
     for _ in range(2):
         got = shares(hvdata, comm, ds)
         assert_delivered(got, deliver_from_readers(batches, n, "per_rank"), None)
+    assert set(comm.allgather(int(ds.cardinality()))) == {-2}  # what may not come can't be counted on (Keras does)
+
+
+def test_when_all_readers_have_failed_that_is_an_error(hvdata, comm):
+    n = trainers_of(hvdata, comm)
+    ds = hvdata.distribute_dataset(lambda context: failing(context.input_pipeline_id, n, 4 * n)(context), batch="per_rank",
+                                   on_reader_error="continue")
+    for one in outcomes(comm, lambda: None if hvdata.is_reader() else list(ds))[:n]:
+        assert isinstance(one, Raised) and issubclass(one.kind, tf.errors.InvalidArgumentError) and "bad row" in one.text, one
+
+
+def test_a_dynamic_error_does_not_wait_for_the_others_data(hvdata, comm):
+    def function(context):
+        if context.input_pipeline_id == 1:
+            return failing(1, 0, 1)(context)
+        return tf.data.Dataset.range(8).map(lambda i: tf.cast(i, tf.float32)).repeat()
+
+    ds = hvdata.distribute_dataset(function, batch="per_rank", schedule="dynamic")
+
+    def walk():
+        for _ in () if hvdata.is_reader() else ds:  # without end but for the error
+            time.sleep(0.02)
+
+    for one in outcomes(comm, walk)[:trainers_of(hvdata, comm)]:
+        assert isinstance(one, Raised) and "[reader 1 on " in one.text and "bad row" in one.text, one
 
 
 def test_a_wrong_on_reader_error(hvdata, comm):
