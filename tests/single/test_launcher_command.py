@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines, and what horovod-data-run says without starting anything."""
 
+import importlib.metadata
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launched import plan_launcher
 
+import horovod_data
 from horovod_data import _version
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
 from horovod_data.launcher import options as options_of
@@ -182,6 +186,24 @@ def test_hosts_of_the_batch_system(mpi, tmp_path):
 def test_version():
     done = plan_launcher("--version")
     assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")
+
+
+def test_the_installed_command():
+    """The script that the installation has made, found as others find it, in an environment without this checkout."""
+    try:
+        installed = importlib.metadata.distribution("horovod_data")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("horovod_data is not installed in this Python, only used in place")
+    package = Path(horovod_data.__file__).resolve().parent
+    if Path(str(installed.locate_file("horovod_data"))).resolve() != package:
+        pytest.skip(f"the horovod_data under test is not the installed one, but in {package}")
+    (entry,) = (entry for entry in installed.entry_points if entry.name == "horovod-data-run")
+    assert entry.group == "console_scripts" and entry.load() is main.main
+    (script,) = (path for path in installed.files or () if path.name == "horovod-data-run")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(script.locate()), "--version"], capture_output=True, text=True, timeout=50, env=env)
+    assert (done.returncode, done.stdout) == (0, f"horovod_data {installed.version}\n"), done
+    assert installed.version == _version.__version__
 
 
 def test_help_names_every_option():
