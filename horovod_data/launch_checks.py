@@ -116,14 +116,14 @@ def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
             "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs"))
 
 
-def command(mpi: str, size: int, slurm: bool = False) -> str:
+def command(mpi: str, size: int, slurm: bool = False, program: str = "train.py") -> str:
     """The command lines that start `size` processes under the MPI library `mpi`."""
     open_mpi = mpi.startswith("Open MPI")
     if slurm:
-        return f"`srun --mpi={'pmix' if open_mpi else 'pmi2'} -n {size} python train.py`"
+        return f"`srun --mpi={'pmix' if open_mpi else 'pmi2'} -n {size} python {program}`"
     if open_mpi:
-        return f"`horovodrun --mpi -np {size} python train.py` or `mpirun -np {size} python train.py`"
-    return f"`mpirun -np {size} python train.py`, with the mpirun of {mpi}"
+        return f"`horovodrun --mpi -np {size} python {program}` or `mpirun -np {size} python {program}`"
+    return f"`mpirun -np {size} python {program}`, with the mpirun of {mpi}"
 
 
 def mpi_name(version_text: str) -> str:

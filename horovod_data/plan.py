@@ -15,6 +15,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 from .errors import explain
+from .settings import too_many_per_node
 
 # A plan that just keeps up falls behind at the first hiccup: recommended is what needs at most this part of a step.
 HEADROOM = 0.8
@@ -90,7 +91,7 @@ class Readers:
     """Who reads. The default: rank 0, which also trains."""
 
     dedicated: int = 0  # R > 0: so many that only read
-    per_node: int = 0  # K > 0: so many on each host, for the ranks of that host alone
+    per_node: int = 0  # 1: one on each host, for the ranks of that host alone
     own_hosts: bool = True  # dedicated ones have hosts of their own, one each; False: they are on those of the ranks
 
     def __post_init__(self) -> None:
@@ -101,14 +102,16 @@ class Readers:
         if self.dedicated and self.per_node:
             raise ValueError(explain(f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
                                      "Give one of them"))
+        if self.per_node > 1:
+            raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
 
     def count(self, job: Job) -> int:
         """Processes that read."""
-        return self.per_node * job.hosts or self.dedicated or 1
+        return job.hosts if self.per_node else self.dedicated or 1
 
     def __str__(self) -> str:
         if self.per_node:
-            return f"{self.per_node} reader{'s' * (self.per_node > 1)} on every host"
+            return "1 reader on every host"
         where = "" if self.own_hosts else " on the ranks' hosts"
         return f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}" if self.dedicated else "rank 0 reads"
 
@@ -137,7 +140,7 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
     goodput = job.link_gbit * 1e9 / 8 * costs.goodput
     if readers.per_node:
         # Every host is a job of its own; all of them go at the same pace.
-        served, local, each = job.fullest, job.fullest, readers.per_node
+        served, local, each = job.fullest, job.fullest, 1
     else:
         served, each = job.ranks, max(1, readers.dedicated)
         local = 0 if readers.dedicated and readers.own_hosts else job.fullest
@@ -249,12 +252,17 @@ def _describe(plan: Plan) -> list[str]:
 
 def _advice(plan: Plan) -> str:
     readers = plan.readers
-    how = (f"horovod_data.init(readers_per_node={readers.per_node})" if readers.per_node else
+    how = ("horovod_data.init(readers_per_node=1)" if readers.per_node else
            f"horovod_data.init(readers={readers.dedicated})" if readers.dedicated else "horovod_data.init()")
-    text = f"Recommended: {readers}: {how}, distribute_dataset(..., prefetch={plan.job.prefetch})"
+    where = ""
+    if readers.dedicated and readers.own_hosts:
+        where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
+    text = f"Recommended: {readers}{where}: {how}, distribute_dataset(..., prefetch={plan.job.prefetch})"
     if plan.relaxed:
         return text
     bound = plan.prediction.bound_by
+    if not plan.job.step_seconds:
+        return f"{text}. Nothing here is faster; it is bound by: {bound}"
     if bound == "step":
         return f"{text}. It keeps up, but needs more than {HEADROOM:.0%} of a step"
     return f"{text}. Nothing here keeps up: even this is bound by: {bound}"
@@ -282,7 +290,8 @@ def _table(found: Sequence[Plan]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.plan", description="Readers, links and memory that a job needs; see docs/planning.md. "
-        "Status 0: something keeps up; 1: nothing does; 2: wrong arguments.")
+        "Status 0: something keeps up, or there is nothing to keep up with (--step-ms 0); 1: nothing does; 2: wrong "
+        "arguments.")
     parser.add_argument("--ranks", type=int, help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}")
     parser.add_argument("--batch-mb", type=float, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes")
     parser.add_argument("--step-ms", type=float, required=True, help="of computation; 0: as fast as data comes")
@@ -294,7 +303,7 @@ def _parser() -> argparse.ArgumentParser:
     pipeline.add_argument("--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch")
     layout = parser.add_mutually_exclusive_group()
     layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
-    layout.add_argument("--readers-per-node", type=int, help="judge this many readers on every host")
+    layout.add_argument("--readers-per-node", type=int, metavar="1", help="judge one reader on every host")
     parser.add_argument("--shared-hosts", action="store_true", help="dedicated readers are on the hosts of the ranks")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -321,9 +330,11 @@ def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
     if given.readers is not None and given.readers < 0:
         raise ValueError(f"--readers must be 0 or more, not {given.readers}")
     if given.readers_per_node is not None and given.readers_per_node < 1:
-        raise ValueError(f"--readers-per-node must be 1 or more, not {given.readers_per_node}")
+        raise ValueError(f"--readers-per-node must be 1, not {given.readers_per_node}")
+    if given.readers_per_node is not None and given.readers_per_node > 1:
+        raise ValueError(too_many_per_node(f"--readers-per-node {given.readers_per_node}", "--readers-per-node 1", "--readers R"))
     if given.readers_per_node is not None:
-        return Readers(per_node=given.readers_per_node)
+        return Readers(per_node=1)
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
 
 

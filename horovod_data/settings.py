@@ -8,7 +8,7 @@ import math
 import operator
 import os
 from pathlib import Path
-from typing import Mapping, Optional
+from typing import Mapping, NamedTuple, Optional
 
 from .errors import explain
 
@@ -31,6 +31,14 @@ class Settings:
     embedded: bool = False  # the readers of the nodes train as well
 
 
+class Roles(NamedTuple):
+    """Who reads: as in Settings."""
+
+    readers: int
+    readers_per_node: Optional[int]
+    embedded: bool
+
+
 def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
                   readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Settings:
     """The settings of this process: arguments first, then the environment, then the defaults.
@@ -39,6 +47,20 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
       TypeError: an argument is not an integer, or not a bool.
       ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
     """
+    roles = read_roles(environ, readers, readers_per_node, embedded)
+    return Settings(
+        readers=roles.readers,
+        readers_per_node=roles.readers_per_node,
+        embedded=roles.embedded,
+        stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
+        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
+        payload=_payload_in(environ),
+        arena_bytes=_arena_bytes_in(environ))
+
+
+def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
+               readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Roles:
+    """The part of read_settings() that says who reads: the launcher must understand it in the same way. Raises the same."""
     given_by = {"readers": "readers", "readers_per_node": "readers_per_node"}
     if readers is not None:
         readers = _count(readers, "readers")
@@ -58,22 +80,19 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
             f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
             "other", "Give one of them"))
     if readers_per_node is not None and readers_per_node > 1:
-        raise ValueError(explain(
-            f"{given_by['readers_per_node']}={readers_per_node}: a host can have one reader of its own",
-            f"Use {given_by['readers_per_node']}=1, or {given_by['readers']}=R for R readers that deal to the trainers of "
-            "all hosts"))
+        raise ValueError(too_many_per_node(f"{given_by['readers_per_node']}={readers_per_node}",
+                                           f"{given_by['readers_per_node']}=1", f"{given_by['readers']}=R"))
     if embedded and readers_per_node is None:
         raise ValueError(explain(
             "embedded=True says that each host's first trainer reads for its host, but no readers per node were asked for",
             "Use readers_per_node=1 with it; readers=0 lets rank 0 read and train for the whole job"))
-    return Settings(
-        readers=readers or 0,
-        readers_per_node=readers_per_node,
-        stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
-        timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
-        embedded=embedded,
-        payload=_payload_in(environ),
-        arena_bytes=_arena_bytes_in(environ))
+    return Roles(readers or 0, readers_per_node, embedded)
+
+
+def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
+    """The text for more readers on a host than one: what was given, what to give, what to give for R readers of the job."""
+    return explain(f"{given}: a host can have one reader of its own",
+                   f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts")
 
 
 def _count(value: object, name: str) -> int:

@@ -55,19 +55,20 @@ def alone(given: argparse.Namespace) -> list[Finding]:
     found = machine.check() + sharing.check()  # these fork: before there are threads
     looks = libraries.look(os.environ)
     mpi = libraries.mpi_of(looks["core"])
-    found += libraries.check(looks) + environment.check(os.environ, mpi)
+    found += libraries.check(looks, environment.only_srun(os.environ)) + environment.check(os.environ, mpi)
     if given.no_self_test:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:
         return found + [error("self-test.skipped", "horovod_data can't be loaded", "Mend the errors above first")]
     launcher = shlex.split(given.launcher)
     if shutil.which(launcher[0]) is None:
-        return found + [error("self-test.skipped", f"there is no {launcher[0]} in PATH",
-                              "Put MPI's mpirun into PATH, or name another launcher with --launcher")]
+        return found + [selftest.skipped(launcher, mpi, environment.only_srun(os.environ))]
     environ = environment.without_launcher(os.environ) if launch_checks.find_launcher(os.environ) else os.environ
     for payload in ("arena", "message"):
         told = selftest.run(payload, given.np, given.seconds, launcher, environ)
         found += selftest.judge(told, payload, launcher, mpi, environ)
+        if not told.get("started"):  # which has nothing to do with the payload
+            break
     return found
 
 
@@ -82,7 +83,8 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     if ranks is None and not first:  # what rank 0 has found is mostly the same
         found = [*mine, *selftest.judge(told, "auto", ["mpirun"], None, os.environ)]
         return [ok("this process.is", _me(os.environ)), *(one for one in found if one.level != "ok")]
-    looks = libraries.look(os.environ, start_mpi=False)
+    # That process has loaded the core, so no other need: importing TensorFlow takes seconds. How it ended is the job's.
+    looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
     return [*(mine if ranks is None else _by_host(ranks)), *libraries.check(looks), *environment.launched(os.environ, mpi),
             *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ)]

@@ -30,6 +30,7 @@ _OURS = "HOROVOD_DATA_"
 _TELLING = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE",
             "PMIX_RANK", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
             "SLURM_PROCID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "LSB_DJOB_HOSTFILE", "HOROVOD_RANK", "HOROVOD_SIZE")
+_FORBIDDING = ("HOROVOD_MPI_THREADS_DISABLE", "HOROVOD_CONTROLLER")
 _LAUNCHERS_OWN = re.compile(r"OMPI_MCA_(orte|ess|pmix|prte|initial_wdir|mpi_oversubscribe|shmem_RUNTIME).*|"
                             r"MPIR_CVAR_CH3_INTERFACE_HOSTNAME")
 
@@ -86,11 +87,17 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
     return found
 
 
+def only_srun(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm's srun is in PATH, and no mpirun: then it alone starts jobs."""
+    path = environ.get("PATH", "")
+    return shutil.which("mpirun", path=path) is None and shutil.which("srun", path=path) is not None
+
+
 def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
     """Whether there is an mpirun, and whether it is the one of our MPI."""
     path = shutil.which("mpirun", path=environ.get("PATH", ""))
     if path is None:
-        if shutil.which("srun", path=environ.get("PATH", "")):
+        if only_srun(environ):
             return [ok("environment.mpirun", "none in PATH; srun is there")]
         return [error("environment.mpirun", "neither mpirun nor srun is in PATH",
                       "Nothing can start a job: put the bin folder of the MPI that horovod_data was built with into PATH, "
@@ -130,24 +137,17 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(drop)}
 
 
-def in_job(environ: Mapping[str, str], payload: str) -> dict[str, str]:
-    """An environment for a rank of the self-test: our own settings, and those of others as they are."""
-    given = {name: value for name, value in environ.items() if not name.startswith(_OURS)}
-    return given | {"HOROVOD_DATA_PAYLOAD": payload, "HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10",
-                    "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-
-
-def for_job(environ: Mapping[str, str], payload: str) -> dict[str, str]:
+def for_job(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment for the launcher of a self-test: Open MPI's leave for root and for more ranks than cores.
 
     Ranks go to different hosts first, where there are several: lanes between hosts are what is to be measured. What is
-    reported of the environment anyway must not fail the job as well.
+    reported of the environment anyway must not fail the job as well. Ranks set for themselves what they need.
     """
     given = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_rmaps_base_mapping_policy": "node:OVERSUBSCRIBE",
              "PRTE_MCA_rmaps_default_mapping_policy": "node:oversubscribe", "OMPI_MCA_hwloc_base_binding_policy": "none",
-             "OMPI_MCA_mpi_yield_when_idle": "1", **in_job(environ, payload)}
-    for name in ("HOROVOD_MPI_THREADS_DISABLE", "HOROVOD_CONTROLLER"):
-        given.pop(name, None)
+             "OMPI_MCA_mpi_yield_when_idle": "1", **environ}
+    for name in [name for name in given if name.startswith(_OURS) or name in _FORBIDDING]:
+        del given[name]
     if os.geteuid() == 0:
         given |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return given

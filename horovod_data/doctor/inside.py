@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may crash, in a process of its own: importing TensorFlow, our core, Horovod and mpi4py, and starting MPI.
 
-    python -m horovod_data.doctor.inside core|mpi|horovod|mpi4py
+    python -m horovod_data.doctor.inside core|horovod|mpi4py
 
 Says what it knows before each step that may be its last.
 """
@@ -17,24 +17,29 @@ from .. import core, loader
 from . import children
 
 
-def look_at_core(start_mpi: bool = False) -> None:
-    """TensorFlow, then our library; with `start_mpi` then MPI, as a job of one."""
+def look_at_core() -> bool:
+    """TensorFlow, then our library. Returns whether they can be loaded; MPI is not started."""
     children.say(step="import TensorFlow")
     try:
         import tensorflow as tf
     except Exception as failure:
         children.say(tensorflow_error=f"{type(failure).__name__}: {failure}")
-        return
+        return False
     children.say(tensorflow=str(tf.__version__), tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
                  tensorflow_path=os.path.dirname(tf.__file__), step="load the C++ core")
     try:
         loader.load()
     except ImportError as failure:
         children.say(core_error=str(failure))
-        return
+        return False
     children.say(core=core.build_info(), core_path=str(loader.library_path()), libraries=loader.mpi_libraries(),
                  mpi_text=mpi_text(), step="start MPI")
-    if start_mpi:
+    return True
+
+
+def look_at_mpi() -> None:
+    """The core, then MPI, as a job of one."""
+    if look_at_core():
         core.mpi_init()
         children.say(thread_level=core.mpi_query().thread_level.name)
 
@@ -83,8 +88,7 @@ def mpi_text() -> str:
     return text.value.decode(errors="replace")
 
 
-_LOOKS: dict[str, Callable[[], Any]] = {"core": look_at_core, "mpi": lambda: look_at_core(True), "horovod": look_at_horovod,
-                                        "mpi4py": look_at_mpi4py}
+_LOOKS: dict[str, Callable[[], Any]] = {"core": look_at_mpi, "horovod": look_at_horovod, "mpi4py": look_at_mpi4py}
 
 if __name__ == "__main__":
     children.end_with_parent()

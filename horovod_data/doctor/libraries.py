@@ -21,14 +21,17 @@ _REBUILD_HOROVOD = ("HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --
 _LIMIT = 120.0  # seconds: importing TensorFlow from a slow file system takes its time
 
 
-def look(environ: Mapping[str, str], start_mpi: bool = True) -> dict[str, Told]:
-    """Runs the looks of `inside` at the same time, each in a process of its own: "core", "horovod" and "mpi4py"."""
+def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, Told]:
+    """Runs the looks of `inside` at the same time, each in a process of its own: "core", "horovod" and "mpi4py".
+
+    Args:
+      core: what has been seen of the core already, where it has.
+    """
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
-    looks = {"core": "mpi" if start_mpi else "core", "horovod": "horovod", "mpi4py": "mpi4py"}
+    looks = ("core", "horovod", "mpi4py") if core is None else ("horovod", "mpi4py")
     with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
-        told = pool.map(lambda what: children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env),
-                        looks.values())
-        return dict(zip(looks, told))
+        told = pool.map(lambda what: children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env), looks)
+        return {**dict(zip(looks, told)), **({} if core is None else {"core": core})}
 
 
 def mpi_of(core: Told) -> Optional[str]:
@@ -36,11 +39,11 @@ def mpi_of(core: Told) -> Optional[str]:
     return launch_checks.mpi_name(core.get("mpi_text") or core.get("core")["mpi"]) if core.get("core") else None
 
 
-def check(looks: Mapping[str, Told]) -> list[Finding]:
-    """Everything that look() has seen."""
+def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
+    """Everything that look() has seen. `only_srun`: there is no other launcher."""
     core = looks["core"]
-    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], core), *mpi4py(looks["mpi4py"]), *mpi(core),
-            *one_mpi(looks)]
+    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], core), *mpi4py(looks["mpi4py"]),
+            *mpi(core, only_srun), *one_mpi(looks)]
 
 
 def tensorflow(core: Told) -> list[Finding]:
@@ -76,7 +79,7 @@ def ours(core: Told) -> list[Finding]:
     return [ok(name, value)]
 
 
-def mpi(core: Told) -> list[Finding]:
+def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
     """The MPI library: which, and the thread level that it gives when it is asked for the highest."""
     if not core.get("core"):
         return []
@@ -92,9 +95,11 @@ def mpi(core: Told) -> list[Finding]:
         except RuntimeError as refused:
             told.append(error("MPI.thread level", *sentences(str(refused))))
     elif core.ended:
-        told.append(error("MPI.start", f"MPI_Init_thread in a single process ended {core.ended}: {core.last_words()}",
-                          "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: orted); try "
-                          "`mpirun -np 1 hostname`"))
+        value = f"MPI_Init_thread in a single process ended {core.ended}: {core.last_words()}"
+        told.append(warning("MPI.start", value, "A plain `python train.py` can't start MPI here. Ranks that srun starts may "
+                            "do so without MPI's own programs (Open MPI: orted): start the doctor by srun") if only_srun else
+                    error("MPI.start", value, "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: "
+                                              "orted); try `mpirun -np 1 hostname`"))
     return told
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of the self-test's job: starts, delivers in both ways, checks what arrives, measures each lane.
 
-    python -m horovod_data.doctor.rank SECONDS [FINDINGS]
+    python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
 FINDINGS come from a doctor whose place in a job this process takes. Rank 0, which reads, says what all ranks have seen.
+What the job needs in the environment is set here, on every rank: a launcher need not hand the doctor's environment on.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ import time
 from typing import Any, Callable, Optional
 
 from .. import core, loader, roles
-from . import children, mpi_variables
+from . import children, inside, mpi_variables
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
 _MOST_LANES = 16
 # Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
-VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info",
-           "UCX_LOG_FILE": "stderr"}
+_VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info",
+            "UCX_LOG_FILE": "stderr"}
+# A wait ends before the doctor's patience; libraries are quiet, and leave the devices alone.
+_SETTINGS = {"HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10", "TF_CPP_MIN_LOG_LEVEL": "3",
+             "CUDA_VISIBLE_DEVICES": ""}
 
 
 def main() -> None:
     """The whole of it. Status 1: something failed, and has been said."""
     began = time.monotonic()
-    os.environ.update(VERBOSE)
-    seconds, *findings = sys.argv[1:]
+    payload, seconds, *findings = sys.argv[1:]
+    for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
+        del os.environ[name]  # the job is ours, so are its settings; the user's are looked at elsewhere
+    os.environ.update({**_VERBOSE, **_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
     if findings:
         children.end_with_parent()
     try:
@@ -43,6 +49,8 @@ def main() -> None:
 
 def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> None:
     """Collective over the job. `seconds`: for measuring; `findings`: for rank 0."""
+    if findings:
+        inside.look_at_core()
     loader.load()
     began_init = time.monotonic()
     roles.init(readers=0)

@@ -9,6 +9,7 @@ import shlex
 import sys
 from typing import Any, Mapping, Optional, Sequence
 
+from .. import launch_checks
 from . import children, environment, transports
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
@@ -31,8 +32,8 @@ _REASONS = (
 
 def run(payload: str, np: int, seconds: float, launcher: Sequence[str], environ: Mapping[str, str]) -> Told:
     """Starts a job of `np` ranks that measures for `seconds`, with HOROVOD_DATA_PAYLOAD=`payload`."""
-    command = [*launcher, "-np", str(np), sys.executable, "-m", _RANK, str(seconds)]
-    return children.run(command, _LIMIT + seconds, environment.for_job(environ, payload))
+    command = [*launcher, "-np", str(np), sys.executable, "-m", _RANK, payload, str(seconds)]
+    return children.run(command, _LIMIT + seconds, environment.for_job(environ))
 
 
 def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
@@ -41,9 +42,17 @@ def run_as_rank(seconds: float, environ: Mapping[str, str], local: str) -> Told:
     Args:
       local: this process's own findings, for rank 0.
     """
-    env = environment.in_job(environ, environ.get("HOROVOD_DATA_PAYLOAD", "auto"))
-    command = [sys.executable, "-m", _RANK, str(seconds), local]
-    return children.run(command, _LIMIT + seconds, env, in_job=True)
+    command = [sys.executable, "-m", _RANK, environ.get("HOROVOD_DATA_PAYLOAD", "auto"), str(seconds), local]
+    return children.run(command, _LIMIT + seconds, environ, in_job=True)
+
+
+def skipped(launcher: Sequence[str], mpi: str, only_srun: bool) -> Finding:
+    """What it means that there is no such launcher. `only_srun`: jobs are started by Slurm's."""
+    name, value = "self-test.skipped", f"there is no {launcher[0]} in PATH"
+    if only_srun and launcher[0] == "mpirun":
+        how = launch_checks.command(mpi, 2, slurm=True, program="-m horovod_data.doctor")
+        return warning(name, f"{value}; srun is there", f"See how a job runs by starting the doctor in one: {how}")
+    return error(name, value, "Put MPI's mpirun into PATH, or name another launcher with --launcher")
 
 
 def default_np() -> int:

@@ -14,7 +14,7 @@ _NAME = r"[A-Za-z0-9_][\w.-]*"
 _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
 # host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
 _LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
-_SLOTS = re.compile(r"\bslots\s*=\s*(\S+)")
+_SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")  # not max_slots, max-slots
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from ..errors import explain
 from . import LaunchError
@@ -11,8 +11,10 @@ from .command import HIDDEN_DEVICES, Command, Extras
 from .plan import Plan
 
 
-def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras) -> Command:
+def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str]) -> Command:
     """The command line. Hydra hands the whole environment on by itself, and binds no process to a core.
+
+    Options for ssh go behind those that the environment has already.
 
     Raises:
       LaunchError: an option that only Open MPI has.
@@ -53,8 +55,10 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
         words += [":"] * (index > 0)
         words += ["-env", HIDDEN_DEVICES, ""] * reader
         words += ["-np", str(processes), *program]
-    ssh = " ".join(extras.ssh_words)
-    return Command(words, {"HYDRA_LAUNCHER_EXTRA_ARGS": ssh} if ssh else {})
+    if not extras.ssh_words:
+        return Command(words)
+    name = "HYDRA_LAUNCHER_EXTRA_ARGS"
+    return Command(words, {name: " ".join([environ.get(name, ""), *extras.ssh_words]).strip()})
 
 
 def warning(plan: Plan) -> str:

@@ -24,8 +24,6 @@ from .command import Command, exportable, on_rank
 from .hosts import Host, parse_hostfile, parse_hosts
 from .plan import Plan, is_oversubscribed, make_plan
 
-_TOLD_BY_US = ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED")
-
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Starts the job, and comes back only where there is nothing to start, with the exit status."""
@@ -109,7 +107,7 @@ def make_command(args: argparse.Namespace, plan: Plan, mpirun: Sequence[str], ve
     """
     program = on_rank(args.command)
     if "Open MPI" not in version:
-        return hydra.command(mpirun, plan, program, options.extras_of(args, os.environ, ()))
+        return hydra.command(mpirun, plan, program, options.extras_of(args, os.environ, ()), os.environ)
     here = {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
     remote = any(host.name not in here for host in plan.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
@@ -121,7 +119,7 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     """Becomes mpirun."""
     if output_folder:
         Path(output_folder).mkdir(parents=True, exist_ok=True)
-    environ = {name: value for name, value in os.environ.items() if name not in _TOLD_BY_US}
+    environ = {name: value for name, value in os.environ.items() if name not in options.ROLES}
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(command.words[0], command.words, {**environ, **command.environ})

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import Mapping, Sequence
 
+from ..errors import explain
+from . import LaunchError
 from .command import HIDDEN_DEVICES, Command, Extras
 from .plan import Group, Plan
 
@@ -21,24 +23,30 @@ _MANY_HOSTS = 64
 
 def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
             oversubscribed: bool) -> Command:
-    """The command line. MCA parameters that `extras.mpi_args` or the environment set already are left to them."""
+    """The command line.
+
+    Our own MCA parameters give way to those of `extras.mpi_args` and of the environment. What an option asks for doesn't:
+    it takes the place of the environment's, or in the case of ssh's options goes behind them.
+
+    Raises:
+      LaunchError: an option and `extras.mpi_args` set the same parameter.
+    """
     words = list(mpirun)
     if extras.root:
         words.append("--allow-run-as-root")
     words += _placement(extras)
     words += extras.mpi_args
-    parameters = {**_POINT_TO_POINT, **_KEEPALIVE, **(_YIELD if oversubscribed else {})}
+    ours = {**_POINT_TO_POINT, **_KEEPALIVE, **(_YIELD if oversubscribed else {})}
     hosts = plan.hosts
     if len(hosts) >= _MANY_HOSTS:
-        parameters.update(plm_rsh_no_tree_spawn="true", plm_rsh_num_concurrent=str(len(hosts)))
-    ssh = extras.ssh_words
-    if ssh:
-        parameters["plm_rsh_args"] = " ".join(ssh)
-    if extras.interfaces:
-        parameters.update(dict.fromkeys(("btl_tcp_if_include", "oob_tcp_if_include"), ",".join(extras.interfaces)))
-    for name, value in parameters.items():
+        ours.update(plm_rsh_no_tree_spawn="true", plm_rsh_num_concurrent=str(len(hosts)))
+    for name, value in ours.items():
         if name not in extras.mpi_args and f"OMPI_MCA_{name}" not in environ:
             words += ["--mca", name, value]
+    for name, (option, value) in _asked_for(extras, environ).items():
+        if name in extras.mpi_args:
+            raise LaunchError(explain(f"{option} and {name} in --mpi-args contradict each other", "Give one of them"))
+        words += ["--mca", name, value]
     for wanted, option in ((extras.tag_output, "--tag-output"), (extras.timestamps, "--timestamp-output")):
         words += [option] * wanted
     if extras.output_filename:
@@ -56,6 +64,18 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
             words += ["-x", f"{HIDDEN_DEVICES}="]
         words += program
     return Command(words)
+
+
+def _asked_for(extras: Extras, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """MCA parameters that an option asks for: the option, and the value."""
+    asked = {}
+    if extras.ssh_words:
+        value = " ".join([environ.get("OMPI_MCA_plm_rsh_args", ""), *extras.ssh_words]).strip()
+        asked["plm_rsh_args"] = ("-p" if extras.ssh_port else "-i", value)
+    if extras.interfaces:
+        for name in ("btl_tcp_if_include", "oob_tcp_if_include"):
+            asked[name] = ("--network-interface", ",".join(extras.interfaces))
+    return asked
 
 
 def _placement(extras: Extras) -> list[str]:

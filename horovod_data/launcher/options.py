@@ -14,6 +14,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
 from ..errors import explain
+from ..settings import read_roles
 from . import LaunchError
 from .command import Extras
 from .hosts import parse_names
@@ -21,6 +22,9 @@ from .plan import Request
 
 _USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
                         [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""
+# The variables by which init() is told who reads, and the options that place processes accordingly.
+ROLES = {"HOROVOD_DATA_READERS": "--readers R", "HOROVOD_DATA_READERS_PER_NODE": "--readers-per-node 1",
+         "HOROVOD_DATA_EMBEDDED": "--readers-per-node 1 --embedded"}  # fmt: skip
 # What horovodrun can do and a job of MPI processes, of a fixed number, can't.
 _NOT_OURS = {
     "use_gloo": "--gloo", "use_jsrun": "--jsrun", "tcp_flag": "--tcp", "host_discovery_script": "--host-discovery-script",
@@ -52,16 +56,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
-    """What the options ask for; where none says who reads, HOROVOD_DATA_* variables do.
+    """What the options ask for; where none says who reads, HOROVOD_DATA_* variables do, as init() understands them.
 
     Raises:
       LaunchError: a variable or a list of hosts makes no sense.
     """
     readers, per_node, embedded = args.readers, args.readers_per_node, args.embedded
-    if readers is None and per_node is None:
-        readers = _number_in(environ, "HOROVOD_DATA_READERS")
-        per_node = _number_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
-        embedded = embedded or environ.get("HOROVOD_DATA_EMBEDDED", "") not in ("", "0")
+    try:
+        if readers is None and per_node is None:
+            told = read_roles(environ)
+            readers, per_node = told.readers or None, told.readers_per_node
+            embedded = embedded or told.embedded
+        elif per_node == 1 and not embedded:
+            embedded = read_roles(environ, readers_per_node=per_node).embedded
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
     reader_hosts = () if args.reader_hosts is None else parse_names(args.reader_hosts, "--reader-hosts")
     return Request(args.np, readers, per_node, embedded, reader_hosts)
 
@@ -70,7 +79,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     """What goes to mpirun beside the placement.
 
     Raises:
-      LaunchError: -x names a variable that is not set.
+      LaunchError: -x names a variable that is not set, or one that says who reads.
     """
     variables = _horovod_environ(args)
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
@@ -78,6 +87,9 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
     for text in args.x or ():
         name, given, value = text.partition("=")
+        if name in ROLES:
+            raise LaunchError(explain(f"-x {text} would tell init() who reads, but place no process for it",
+                                      f"Use {ROLES[name]}, which does both"))
         if not given and name not in environ:
             raise LaunchError(explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"))
         variables[name] = value if given else environ[name]
@@ -172,12 +184,3 @@ def _words(text: Optional[str], option: str) -> list[str]:
     except ValueError as error:
         raise LaunchError(explain(f"{option}={text!r} can't be taken apart into words ({error})",
                                   f"Quote it as for a shell, as in {option}='--mca btl_tcp_links 2'")) from error
-
-
-def _number_in(environ: Mapping[str, str], name: str) -> Optional[int]:
-    text = environ.get(name, "").strip()
-    if not text:
-        return None
-    if not text.isdigit():
-        raise LaunchError(explain(f"{name}={text!r} is not a number of readers", f"Unset {name}, or use --readers"))
-    return int(text)

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Optional, Sequence
 
 from ..errors import explain
+from ..settings import too_many_per_node
 from . import LaunchError
 from .hosts import Host
 
@@ -106,8 +107,8 @@ def _check(request: Request) -> None:
         raise LaunchError(explain(f"--readers {request.readers} is not a number of readers",
                                   "0: rank 0 reads and trains; R: R processes more, which only read"))
     if request.readers_per_node is not None and request.readers_per_node != 1:
-        raise LaunchError(explain(f"--readers-per-node {request.readers_per_node}: there can be one reader on each host",
-                                  "Use --readers-per-node 1, or --readers R for R readers in the whole job"))
+        raise LaunchError(too_many_per_node(f"--readers-per-node {request.readers_per_node}", "--readers-per-node 1",
+                                            "--readers R"))
     if request.readers is not None and request.readers_per_node is not None:
         raise LaunchError(explain(
             f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",

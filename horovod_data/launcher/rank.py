@@ -12,8 +12,8 @@ to init() at all:
   MPI_Finalize, which waits for the other ranks, which wait for this one. So the process leaves without it.
 - The same before MPI has been initialised: Open MPI's mpirun ends the job by itself; Hydra leaves the others waiting, so
   it is told.
-- os._exit without MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0. So it is
-  told as well.
+- os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0.
+  So it is told as well.
 
 Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import ctypes
 import io
 import os
 import runpy
@@ -32,6 +33,8 @@ import time
 import types
 import zipfile
 from typing import Any, NoReturn, Optional
+
+from ..loader import mpi_libraries
 
 _PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
 _GRACE_SECONDS = 0.5  # the others may fail from the same cause: let them print their errors before they are killed
@@ -156,6 +159,8 @@ def _watch_exits(hydra: Hydra) -> None:
     def exit(status: int) -> NoReturn:
         if os.getpid() == pid and hydra.is_open:  # not a forked child
             if status == 0:
+                if not _mpi_initialized():
+                    _exit(0)
                 print("horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
                       "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
                       "first.", file=sys.stderr, flush=True)
@@ -164,6 +169,16 @@ def _watch_exits(hydra: Hydra) -> None:
         _exit(status)
 
     os._exit = exit
+
+
+def _mpi_initialized() -> bool:
+    """Whether an MPI library in this process has been initialised. MPI allows the question at any time."""
+    answer = ctypes.c_int()
+    for path in mpi_libraries():
+        ctypes.CDLL(path).MPI_Initialized(ctypes.byref(answer))
+        if answer.value:
+            return True
+    return False
 
 
 if __name__ == "__main__":

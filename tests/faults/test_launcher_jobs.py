@@ -159,6 +159,14 @@ def test_leaving_by_os_exit_after_finalize_is_none(script):
     assert job.returncode == 0, job.output
 
 
+@pytest.mark.parametrize("before", ["", "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"],
+                         ids=["no MPI", "MPI loaded"])
+def test_leaving_by_os_exit_without_ever_starting_mpi_is_none(script, before):
+    job = run_launcher("-np", "2", *script(f"{before}\nif rank == 0:\n    os._exit(0)\ntime.sleep(3)\nsay('WENT ON', rank)"))
+    assert job.returncode == 0 and job.lines("WENT ON") == ["1"], job.output
+    assert "MPI_Finalize" not in job.output
+
+
 def test_a_forked_child_leaves_as_it_likes(script):
     job = run_launcher("-np", "2", *script("""
 from mpi4py import MPI

@@ -185,6 +185,18 @@ def test_a_rank_that_says_why():
     assert found.name == "self-test, message.run"
 
 
+@pytest.mark.parametrize("launcher, mpi, only_srun, level, advice", [
+    ("mpirun", "Open MPI v4.1.4", False, "error", "Put MPI's mpirun into PATH"),
+    ("mpirun", "Open MPI v4.1.4", True, "warning", "`srun --mpi=pmix -n 2 python -m horovod_data.doctor`"),
+    ("mpirun", "MPICH 4.0.2", True, "warning", "`srun --mpi=pmi2 -n 2 python -m horovod_data.doctor`"),
+    ("mine", "MPICH 4.0.2", True, "error", "name another launcher with --launcher"),  # asked for, and not there
+])  # fmt: skip
+def test_no_launcher_for_a_job(launcher, mpi, only_srun, level, advice):
+    found = selftest.skipped([launcher], mpi, only_srun)
+    assert (found.name, found.level) == ("self-test.skipped", level) and advice in found.advice
+    assert f"there is no {launcher} in PATH" in found.value
+
+
 # ---- Which lanes.
 
 

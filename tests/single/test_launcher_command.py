@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines, and what horovod-data-run says without starting anything."""
 
+import importlib.metadata
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launched import plan_launcher
 
+import horovod_data
 from horovod_data import _version
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
+from horovod_data.launcher import options as options_of
 from horovod_data.launcher.command import Command, Extras, exportable, on_rank
 from horovod_data.launcher.hosts import Host
 from horovod_data.launcher.plan import Request, make_plan
+from horovod_data.settings import read_roles
 
 TWO = (Host("a", 2), Host("b", 2))
 RUN = "-m horovod_data.launcher.rank"
@@ -34,8 +40,8 @@ def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversu
     return str(open_mpi.command(["mpirun"], make_plan(request, hosts), ["train"], extras, environ, oversubscribed))
 
 
-def mpiexec(extras=Extras(), request=Request(None, readers=1), hosts=TWO) -> str:
-    return str(hydra.command(["mpirun"], make_plan(request, hosts), ["train"], extras))
+def mpiexec(extras=Extras(), request=Request(None, readers=1), environ={}, hosts=TWO) -> str:
+    return str(hydra.command(["mpirun"], make_plan(request, hosts), ["train"], extras, environ))
 
 
 def test_open_mpi():
@@ -78,6 +84,28 @@ def test_options_for_both():
     for part in ("HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ", "-iface eth0", "-prepend-rank", "-genv A '1 2'",
                  "-outfile-pattern out/rank.%r.stdout", "-errfile-pattern out/rank.%r.stderr"):
         assert text.count(part) == 1, part
+
+
+def test_options_come_before_the_environment():
+    extras = Extras(interfaces=["eth0"], ssh_port=2222)
+    environ = {"OMPI_MCA_plm_rsh_args": "-o X=1", "OMPI_MCA_btl_tcp_if_include": "lo", "HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=1"}
+    text = mpirun(extras, environ=environ)
+    for part in ("--mca plm_rsh_args '-o X=1 -p 2222'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0"):
+        assert text.count(part) == 1, part
+    assert "plm_rsh_args" not in mpirun(environ=environ) and "if_include" not in mpirun(environ=environ)
+    assert mpiexec(extras, environ=environ).startswith("HYDRA_LAUNCHER_EXTRA_ARGS='-o X=1 -p 2222' mpirun ")
+    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in mpiexec(environ=environ)
+
+
+@pytest.mark.parametrize("extras, text", [
+    (Extras(interfaces=["eth0"], mpi_args=["--mca", "btl_tcp_if_include", "lo"]),
+     "--network-interface and btl_tcp_if_include in --mpi-args contradict each other. Give one of them"),
+    (Extras(ssh_port=2222, mpi_args=["--mca", "plm_rsh_args", "-x"]), "-p and plm_rsh_args in --mpi-args contradict each other"),
+    (Extras(ssh_identity_file="f", mpi_args=["--mca", "plm_rsh_args", "-x"]), "-i and plm_rsh_args in --mpi-args"),
+])  # fmt: skip
+def test_options_that_contradict_each_other(extras, text):
+    with pytest.raises(LaunchError, match=re.escape(text)):
+        mpirun(extras)
 
 
 def test_options_of_open_mpi_alone():
@@ -160,6 +188,24 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")
 
 
+def test_the_installed_command():
+    """The script that the installation has made, found as others find it, in an environment without this checkout."""
+    try:
+        installed = importlib.metadata.distribution("horovod_data")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("horovod_data is not installed in this Python, only used in place")
+    package = Path(horovod_data.__file__).resolve().parent
+    if Path(str(installed.locate_file("horovod_data"))).resolve() != package:
+        pytest.skip(f"the horovod_data under test is not the installed one, but in {package}")
+    (entry,) = (entry for entry in installed.entry_points if entry.name == "horovod-data-run")
+    assert entry.group == "console_scripts" and entry.load() is main.main
+    (script,) = (path for path in installed.files or () if path.name == "horovod-data-run")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(script.locate()), "--version"], capture_output=True, text=True, timeout=50, env=env)
+    assert (done.returncode, done.stdout) == (0, f"horovod_data {installed.version}\n"), done
+    assert installed.version == _version.__version__
+
+
 def test_help_names_every_option():
     said = plan_launcher("--help").stdout
     for option in "--readers", "--readers-per-node", "--embedded", "--reader-hosts", "--hostfile", "--dry-run", "--verbose":
@@ -186,6 +232,10 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "--embedded", "true"], "--embedded says that the reader of each host also trains, but there is none"),
     (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts names no host"),
     (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], "-x NO_SUCH_VARIABLE: there is no such environment variable"),
+    (["-np", "1", "-x", "HOROVOD_DATA_READERS=2", "true"],
+     "-x HOROVOD_DATA_READERS=2 would tell init() who reads, but place no process for it. Use --readers R, which does both"),
+    (["-np", "1", "-x", "HOROVOD_DATA_READERS_PER_NODE=1", "true"], "Use --readers-per-node 1, which does both"),
+    (["-np", "1", "-x", "HOROVOD_DATA_EMBEDDED=1", "true"], "Use --readers-per-node 1 --embedded, which does both"),
     (["-np", "1", "--mpi-args='x", "true"], "can't be taken apart into words"),
     (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "There is no /no/such/mpirun in PATH: horovod-data-run works with Open MPI"),
 ])  # fmt: skip
@@ -198,6 +248,30 @@ def test_errors(words, text):
 def test_another_mpi(mpi):
     done = plan_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
     assert done.returncode == 2 and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
+
+
+R, N, E = "HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED"
+
+
+@pytest.mark.parametrize("options", [[], ["--readers", "1"], ["--readers-per-node", "1"]], ids=" ".join)
+@pytest.mark.parametrize("environ", [
+    {}, {R: "2"}, {R: "0"}, {N: "1"}, {N: "0"}, {N: ""}, {E: "1"}, {E: "0"}, {N: "1", E: "1"}, {N: "1", E: "0"}, {R: " 2 ", E: "1"},
+    {R: "two"}, {R: "-1"}, {N: "2"}, {N: "1", E: "yes"}, {E: "yes"}, {R: "1", N: "1"}, {R: "0", N: "1"}, {N: "0", E: "1"},
+], ids=str)  # fmt: skip
+def test_variables_mean_what_they_mean_to_init(options, environ):
+    """What the launcher places, and then tells init(), is what init() would have made of the same by itself."""
+    args = options_of.parse([*options, "-np", "1", "true"])
+    try:
+        told = read_roles(environ, args.readers, args.readers_per_node)
+    except ValueError as refused:
+        with pytest.raises(LaunchError) as error:
+            options_of.request_of(args, environ)
+        assert str(error.value) == str(refused)
+        return
+    plan = make_plan(options_of.request_of(args, environ), TWO)
+    assert read_roles(plan.environ) == told
+    dedicated = 0 if told.embedded else told.readers_per_node or told.readers
+    assert sum(group.processes for group in plan.groups) == 1 + dedicated
 
 
 def test_readers_in_the_environment():
@@ -215,7 +289,8 @@ def test_options_that_only_horovodrun_has(words, option):
 
 
 def test_without_horovod(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "horovod", None)
+    for name in "horovod", "horovod.runner":  # which another test may have imported
+        monkeypatch.setitem(sys.modules, name, None)
     assert main.main(["-np", "2", "--readers", "1", "--dry-run", "--", "true"]) == 0
     assert "-np 2" in capsys.readouterr().out
     with pytest.raises(SystemExit):

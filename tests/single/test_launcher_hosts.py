@@ -45,7 +45,7 @@ def test_names():
 
 @pytest.mark.parametrize("text, hosts", [
     ("a slots=4\nb slots=2\n", "a:4 b:2"),  # Horovod, Open MPI
-    ("a slots = 4 max_slots=8\n", "a:4"), ("# ours\n\na slots=2 # the first\nb\n", "a:2 b:1"),
+    ("a slots = 4 max_slots=8\n", "a:4"), ("a max-slots=8\n", "a:1"), ("a max-slots=8 slots=4\nb max_slots=2 slots=1", "a:4 b:1"), ("# ours\n\na slots=2 # the first\nb\n", "a:2 b:1"),
     ("a:4\nb:4\n", "a:4 b:4"),  # MPICH, Intel MPI
     ("a:4 binding=user:0\n", "a:4"),
     ("a\na\nb\n", "a:2 b:1"),  # PBS, LSF: a line for each slot

@@ -104,7 +104,7 @@ def test_the_command_lines_place_as_planned(asked):
     flat = [name for one in names for name in re.findall(r"([^,:]+):\d+", one)]
     assert len(set(flat)) == len(flat) or all("," not in one for one in names)
 
-    words = hydra.command(["mpirun"], plan, ["PROGRAM"], extras).words
+    words = hydra.command(["mpirun"], plan, ["PROGRAM"], extras, {}).words
     listed = words[words.index("-hosts") + 1]
     on = [name for name, count in re.findall(r"([^,:]+):(\d+)", listed) for _ in range(int(count))]
     assert on == [host for host, _ in ranks_of(plan)]
@@ -144,8 +144,9 @@ def test_oversubscribed_counts_readers():
     (Request(-1), "-np -1: a job needs at least one trainer"),
     (Request(5), "-np 5 asks for 5 trainers, but there are 4 slots on a:2, b:2. Ask for fewer, or name more hosts"),
     (Request(1, readers=-1), "--readers -1 is not a number of readers"),
-    (Request(1, readers_per_node=2), "--readers-per-node 2: there can be one reader on each host"),
-    (Request(1, readers_per_node=0), "--readers-per-node 0: there can be one reader on each host"),
+    (Request(1, readers_per_node=2), "--readers-per-node 2: a host can have one reader of its own. Use --readers-per-node 1, "
+     "or --readers R for R readers that deal to the trainers of all hosts"),
+    (Request(1, readers_per_node=0), "--readers-per-node 0: a host can have one reader of its own"),
     (Request(1, readers=1, readers_per_node=1), "--readers 1 and --readers-per-node 1 contradict each other"),
     (Request(1, embedded=True), "--embedded says that the reader of each host also trains, but there is none. Add --readers-"),
     (Request(1, readers=1, embedded=True), "--embedded says that"),

@@ -104,4 +104,5 @@ if rank == "1":
 time.sleep(1000)
 """)
     job = run(SCRIPTS / script, sys.executable, str(tmp_path / "fails.py"))
-    assert job.returncode != 0, job
+    # By the launcher it is the rank's own; srun's is that of the rank that has the highest, those that it killed included.
+    assert job.returncode == 3 if script == "launcher.sbatch" else job.returncode != 0, job
