@@ -18,19 +18,20 @@ import tensorflow as tf
 from ranks.start import cpu_seconds, meet
 from ranks.setting import Job
 
-UNTIMED = 4  # more than anybody's window of steps under way
-FEWEST = 24  # timed steps of a round: many more than the window, by which ranks may be apart
+UNTIMED = 2  # steps before a round, times those that a contestant has under way
+FEWEST = 12  # timed steps of a round, as many times: by what is under way ranks may be apart
 
 Steps = Generator[tf.Tensor, None, None]
 
 
 class Contestant:
     """`steps`: an endless iterator of this rank's tensors, with two axes; None: this rank takes no part.
-    `own_rows`: whether the tensors must hold the number of their rank.
+    `own_rows`: whether the tensors must hold the number of their rank. `ahead`: steps that it may have under way.
     """
 
-    def __init__(self, job: Job, steps: Steps | None, own_rows: bool = False) -> None:
+    def __init__(self, job: Job, steps: Steps | None, own_rows: bool = False, ahead: int = 2) -> None:
         self.job, self.own_rows = job, own_rows
+        self.untimed, self.fewest = UNTIMED * ahead, FEWEST * ahead
         self.count = 0  # steps of a round
         self.seconds: list[float] = []
         self.cpu: list[float] = []
@@ -45,7 +46,7 @@ class Contestant:
         problem = ""
         try:
             if self._steps is not None:
-                for _ in range(UNTIMED):
+                for _ in range(self.untimed):
                     next(self._steps)
                 first = time.monotonic()
                 for _ in range(count):
@@ -66,12 +67,12 @@ class Contestant:
 
     def settle(self, seconds: float) -> None:
         """Warms up, and finds the steps that take `seconds`."""
-        count = FEWEST // 2
+        count = self.fewest // 2
         while not self.error:
             took, _ = self.run(count)
             rate = count / max(took, 1e-6)
-            if took > seconds / 2 or count > FEWEST and took > seconds / 4:
-                self.count = max(FEWEST, round(rate * seconds))
+            if took > seconds / 2 or count > self.fewest and took > seconds / 4:
+                self.count = max(self.fewest, round(rate * seconds))
                 return
             count = min(count * 8, round(rate * seconds) + 1)
 
@@ -82,7 +83,7 @@ class Contestant:
 
     def told(self) -> dict[str, Any]:
         """`cpu_steps`: the steps whose processor time `cpu` is."""
-        return {"steps": self.count, "seconds": self.seconds, "cpu_steps": self.count + UNTIMED, "cpu": self.cpu,
+        return {"steps": self.count, "seconds": self.seconds, "cpu_steps": self.count + self.untimed, "cpu": self.cpu,
                 "error": self.error}
 
 

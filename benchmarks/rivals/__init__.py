@@ -6,11 +6,13 @@
     MOVES: whether the batches go from the reader to the ranks
     CUTS: whether batches are cut from Batch.whole(), so that they must hold the number of their rank
     ABOUT: one line on what it does
+    AHEAD: steps that it may have under way; 2 where it is not named
     steps(job, batch): an endless iterator of this rank's tensors, one per step; or None: this rank takes no part
 
 What `steps` holds is freed when its generator is closed.
 """
 
-from . import alltoall, broadcast, local, mpi4py_scatter, ours_global, ours_per_rank, reader_alone, service, shard
+from . import (alltoall, broadcast, local, mpi4py_scatter, ours_ahead, ours_global, ours_per_rank, reader_alone, service,
+               shard)
 
-ALL = (ours_per_rank, ours_global, broadcast, alltoall, service, mpi4py_scatter, shard, local, reader_alone)
+ALL = (ours_per_rank, ours_ahead, ours_global, broadcast, alltoall, service, mpi4py_scatter, shard, local, reader_alone)
