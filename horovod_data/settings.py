@@ -39,7 +39,7 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
       TypeError: an argument is not an integer, or not a bool.
       ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
     """
-    given_by = {"readers": "readers", "readers_per_node": "readers_per_node"}
+    given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
     if readers is not None:
         readers = _count(readers, "readers")
     if readers_per_node is not None:
@@ -47,11 +47,14 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
     if embedded is not None and not isinstance(embedded, bool):
         raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
     if readers is None and readers_per_node is None:
-        given_by = {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
+        given_by |= {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
         readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
+    elif not readers_per_node:
+        embedded = embedded or False  # an argument says who reads, so the variables don't
     if embedded is None:
-        embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED") if readers_per_node is not None else False
+        embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED")
+        given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
         raise ValueError(explain(
@@ -64,8 +67,9 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
             "all hosts"))
     if embedded and readers_per_node is None:
         raise ValueError(explain(
-            "embedded=True says that each host's first trainer reads for its host, but no readers per node were asked for",
-            "Use readers_per_node=1 with it; readers=0 lets rank 0 read and train for the whole job"))
+            f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
+            "asked for", f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
+            "job"))
     return Settings(
         readers=readers or 0,
         readers_per_node=readers_per_node,
