@@ -34,7 +34,7 @@ test-cpp: venv  ## the C++ tests; those that need no MPI again under ASan, UBSan
 	mkdir -p build
 	build() {
 	  $(say) "C++ tests: build/$$1"
-	  cmake -S . -B build/$$1 -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON "$${@:2}" >build/$$1.log 2>&1 || { cat build/$$1.log; exit 1; }
+	  cmake -S . -B build/$$1 -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON "$${@:2}" >build/$$1.log 2>&1 || { cat build/$$1.log; exit 1; }
 	  cmake --build build/$$1
 	  ctest --test-dir build/$$1 --output-on-failure --no-tests=error --progress
 	}
@@ -61,7 +61,7 @@ typecheck: op
 lint: typecheck  ## types, and clang-tidy on all below the engine
 	@$(SETUP) tidy gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
-	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON >/dev/null
+	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >/dev/null
 	$(say) "clang-tidy"
 	clang-tidy --quiet -p build/cpp csrc/{plan,wire,arena,transport}/*.cc csrc/engine/{in_step,links,post}.cc
 

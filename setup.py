@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds horovod_data/_core.so with CMake, against the TensorFlow and the MPI that are there; see CMakeLists.txt.
 
-Environment: MPICC (MPI compiler wrapper, default: mpicc), MPI_HOME, HVDATA_BUILD_TYPE (Release or RelWithDebInfo).
+Environment: MPICC (MPI compiler wrapper, default: mpicc), MPI_HOME, HVDATA_BUILD_TYPE (Release or RelWithDebInfo),
+HVDATA_WERROR (1: warnings are errors).
 """
 
 import hashlib
@@ -61,6 +62,7 @@ class CMakeBuild(build_ext):
             cmake, "-S", str(ROOT), "-B", str(build),
             f"-DCMAKE_BUILD_TYPE={build_type}",
             f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DHVDATA_WERROR={'ON' if os.environ.get('HVDATA_WERROR') == '1' else 'OFF'}",
         ]  # fmt: skip
         ninja = shutil.which("ninja", path=path)
         if ninja and not (build / "Makefile").exists():  # a folder that was made with make stays with make

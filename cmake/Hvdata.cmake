@@ -37,7 +37,7 @@ endfunction()
 function(hvdata_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
   target_compile_definitions(${target} PRIVATE HVDATA_VERSION="${HVDATA_VERSION}")
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror)
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${HVDATA_WERROR}>:-Werror>)
   target_link_libraries(${target} PRIVATE Threads::Threads)
   set_target_properties(${target} PROPERTIES
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

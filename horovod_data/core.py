@@ -115,6 +115,7 @@ class _Settings(ctypes.Structure):
         ("timeout_seconds", c_double),
         ("payload", c_int),
         ("arena_bytes", c_uint64),
+        ("finalize_waits", c_int),
     ]
 
 
@@ -244,12 +245,14 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
 # ---- The engine.
 
 
-def start(comm: Optional[int], layout: Layout, hosts: Sequence[str],
-          settings: Settings) -> None:
-    """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`."""
+def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: Settings, finalize_waits: bool) -> None:
+    """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
+
+    `finalize_waits`: another thread that calls MPI_Finalize waits there until stop() has been called.
+    """
     n = len(hosts)
     given = _Settings(settings.stall_seconds, settings.timeout_seconds, PAYLOADS.index(settings.payload),
-                      settings.arena_bytes)
+                      settings.arena_bytes, int(finalize_waits))
     _check("start", comm, (c_int * n)(*layout.reader_index), (c_int * n)(*layout.trainer_index), (c_int * n)(*layout.group),
            (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
 

@@ -132,13 +132,17 @@ _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
 def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
     """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
     py_function), or large tensors do, which would be slow, there is none."""
-    held, stages = 0, [dataset]
+    tensors, stages = [], [dataset]
     while stages:
         stage = stages.pop()
         stages += stage._inputs()
-        held += sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in getattr(stage, "_tensors", ())
-                    if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined())
-    if held > _MOST_TO_FINGERPRINT:
+        tensors += [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
+        for function in stage._functions():  # what it captures, and arrays that have become constants in it
+            tensors += function.function.captured_inputs
+            tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
+    if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, say, which may hold anything
+        return None
+    if sum(_bytes_of(tensor) for tensor in tensors) > _MOST_TO_FINGERPRINT:
         return None
     try:
         graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
@@ -148,6 +152,11 @@ def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
     if any("PyFunc" in node.op for node in nodes):
         return None
     return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _bytes_of(tensor: tf.Tensor) -> int:
+    """At least; 0 where it is not known without a look at the contents."""
+    return tensor.shape.num_elements() * tensor.dtype.size if tensor.shape.is_fully_defined() else 0
 
 
 def steps_of(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:

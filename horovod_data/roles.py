@@ -55,8 +55,9 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     """Makes this process part of a job in which few processes read and all others are given their own batches.
 
     Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
-    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()`, or
-    after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and without Horovod.
+    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()` (then
+    `hvd.shutdown()` does `shutdown()` first), or after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and
+    without Horovod.
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.
@@ -117,7 +118,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(shutdown)  # again: our atexit handler must run before Horovod's
     hosts = tuple(other.host for other in everybody)
-    core.start(address, layout, hosts, settings)
+    core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
     set_here(_job.where)
 
@@ -285,3 +286,25 @@ def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], 
         raise RuntimeError(explain(
             f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
             f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))
+
+
+def _end_before(horovod: Any) -> bool:
+    """Has this process's hvd.shutdown(), also the one at exit, do our shutdown() first. Whether that could be done.
+
+    A Horovod that was initialised before us has initialised MPI as well, and ends on all ranks when it ends on one: each
+    rank's Horovod thread then finalises MPI, which others still want their data by. That must wait for a rank's own end,
+    which therefore must not be hidden behind a call that waits for Horovod's thread.
+    """
+    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    original = getattr(library, "horovod_shutdown", None)
+    if original is None:
+        return False
+    pid = os.getpid()
+
+    def shut_down() -> Any:
+        if os.getpid() == pid:  # a forked child has no part in the job
+            shutdown()
+        return original()
+
+    setattr(library, "horovod_shutdown", shut_down)
+    return True

@@ -67,11 +67,15 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
         value = tf.zeros([0], dtype) if tf.as_dtype(dtype) != tf.string else tf.constant([], tf.string)
     else:
         value = tf.convert_to_tensor(x, dtype=dtype)
-    label, order = _matching(name)
     if splits is None or job.trainer != root:
         rows = tf.constant(0, tf.int64)  # a scalar: none given
     else:
-        rows = tf.reshape(tf.cast(tf.convert_to_tensor(splits), tf.int64), [-1])
+        counts = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
+        if not counts.dtype.is_integer:  # a cast would cut 1.9 rows down to 1
+            raise TypeError(explain(f"splits={splits!r} are not whole numbers",
+                                    f"Pass the number of rows that each of the {size} ranks gets, as integers", job.where))
+        rows = tf.reshape(tf.cast(counts, tf.int64), [-1])
+    label, order = _matching(name)  # after all that may be refused here alone
     with tf.device("/CPU:0"):
         part, _ = loader.load().ops.horovod_data_scatter(
             value, rows, order, root=root, scatter_name=label, together=name is None)

@@ -61,7 +61,7 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
                readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Roles:
     """The part of read_settings() that says who reads: the launcher must understand it in the same way. Raises the same."""
-    given_by = {"readers": "readers", "readers_per_node": "readers_per_node"}
+    given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
     if readers is not None:
         readers = _count(readers, "readers")
     if readers_per_node is not None:
@@ -69,11 +69,14 @@ def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
     if embedded is not None and not isinstance(embedded, bool):
         raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
     if readers is None and readers_per_node is None:
-        given_by = {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
+        given_by |= {"readers": "HOROVOD_DATA_READERS", "readers_per_node": "HOROVOD_DATA_READERS_PER_NODE"}
         readers = _count_in(environ, "HOROVOD_DATA_READERS")
         readers_per_node = _count_in(environ, "HOROVOD_DATA_READERS_PER_NODE")
+    elif not readers_per_node:
+        embedded = embedded or False  # an argument says who reads, so the variables don't
     if embedded is None:
-        embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED") if readers_per_node is not None else False
+        embedded = _flag_in(environ, "HOROVOD_DATA_EMBEDDED")
+        given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
         raise ValueError(explain(
@@ -84,8 +87,9 @@ def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
                                            f"{given_by['readers_per_node']}=1", f"{given_by['readers']}=R"))
     if embedded and readers_per_node is None:
         raise ValueError(explain(
-            "embedded=True says that each host's first trainer reads for its host, but no readers per node were asked for",
-            "Use readers_per_node=1 with it; readers=0 lets rank 0 read and train for the whole job"))
+            f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
+            "asked for", f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
+            "job"))
     return Roles(readers or 0, readers_per_node, embedded)
 
 

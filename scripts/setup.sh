@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich slurm hosts venv horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -70,7 +70,6 @@ mpich() { # beside Open MPI, under Debian's names for that; called mpicc, mpirun
   has mpicc.mpich && has mpirun.mpich || install "MPICH" mpich libmpich-dev
   compiler
   venv
-  done_before mpich "$(command -v mpirun.mpich)" && return
   local name
   for name in mpicc mpicxx mpirun mpiexec; do
     # Not links: mpiexec looks for its helpers beside the name it was called by.
@@ -78,11 +77,7 @@ mpich() { # beside Open MPI, under Debian's names for that; called mpicc, mpirun
     chmod +x "$VENV/bin/$name"
   done
   hash -r
-  [ -e "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ||
-    install "Python's headers, for mpi4py" "python$(python_version "$VENV/bin/python")-dev"
-  say "building mpi4py with MPICH"  # its wheel looks for MPICH under a name that Debian does not use
-  MPICC=mpicc CFLAGS=-O1 pip install --no-binary mpi4py --no-cache-dir --force-reinstall --no-deps mpi4py
-  stamp mpich "$(command -v mpirun.mpich)"
+  mpi4py
 }
 
 slurm() { # for the tests of examples/slurm, which start daemons of their own
@@ -133,7 +128,12 @@ venv() {
     matplotlib                              # the benchmarks' plots
   )
   done_before venv "${packages[*]}" && return
-  if [ ! -x "$VENV/bin/python" ]; then
+  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    # There is none, or its making was interrupted: then it may have a python, but not yet a pip.
+    [ -e "$VENV/pyvenv.cfg" ] || [ -z "$(ls -A "$VENV" 2>/dev/null)" ] ||
+      die "$VENV is there, but it is no virtual environment: remove it, or set VENV to another place"
+    rm -rf "$VENV"
+    hash -r
     local python
     python=$(find_python)
     "$python" -c 'import ensurepip' 2>/dev/null ||
@@ -145,6 +145,19 @@ venv() {
   pip install 'pip<25'
   pip install "${packages[@]}"
   stamp venv "${packages[*]}"
+}
+
+mpi4py() { # its wheel finds Open MPI; others it looks for under names that Debian, for one, does not use
+  mpi
+  venv
+  case $(mpi_id) in openmpi-*) return ;; esac
+  done_before mpi4py "$(mpi_id)" && return
+  compiler
+  [ -e "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ||
+    install "Python's headers, for mpi4py" "python$(python_version "$VENV/bin/python")-dev"
+  say "building mpi4py with $(mpi_id)"
+  MPICC=${MPICC:-mpicc} CFLAGS=-O1 pip install --no-binary mpi4py --no-cache-dir --force-reinstall --no-deps mpi4py
+  stamp mpi4py "$(mpi_id)"
 }
 
 tensorflow_version() {
@@ -175,8 +188,7 @@ horovod() {
 
 op() { # our library, from this checkout
   compiler
-  mpi
-  venv
+  mpi4py
   local key installed
   key="$(mpi_id) $(tensorflow_version) $(find horovod_data csrc cmake CMakeLists.txt setup.py pyproject.toml -type f \
     ! -name '*.so*' ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)"
@@ -190,13 +202,13 @@ op() { # our library, from this checkout
     return
   fi
   say "building horovod_data with $(mpi_id) and TensorFlow $(tensorflow_version)"
-  pip install --no-build-isolation --no-deps --force-reinstall .
+  HVDATA_WERROR=1 pip install --no-build-isolation --no-deps --force-reinstall .
   stamp op "$key"
 }
 
 for stage in "$@"; do
   case $stage in
-    compiler | gtest | tidy | mpi | mpich | slurm | hosts | venv | horovod | op) "$stage" ;;
+    compiler | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

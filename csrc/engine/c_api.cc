@@ -64,13 +64,12 @@ std::mutex& Joining() {
 }
 
 void StopForFinalize() {
-  const std::lock_guard<std::mutex> joined(Joining());
-  const std::shared_ptr<Engine> engine = Engine::Current();
-  if (!engine) return;
-  engine->Bye();
-  engine->Stop();
-  // The others finalise too, so the barrier completes; a limit, because a lost rank must not keep this one for ever.
-  engine->JoinTransport(60.0);
+  std::shared_ptr<Engine> engine;
+  {
+    const std::lock_guard<std::mutex> joined(Joining());
+    engine = Engine::Current();
+  }
+  if (engine) engine->EndForFinalize();
 }
 
 }  // namespace
@@ -176,6 +175,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   s.timeout_seconds = settings->timeout_seconds;
   s.payload = static_cast<Payload>(settings->payload);
   s.arena_bytes = settings->arena_bytes;
+  s.finalize_waits = settings->finalize_waits != 0;
   return Report(Engine::Start(c, std::move(roles), s));
 }
 

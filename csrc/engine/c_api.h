@@ -45,6 +45,7 @@ typedef struct hvdata_settings {
   double timeout_seconds;  // one that lasts so long is an error (0: never)
   int payload;             // 0 auto, 1 message, 2 arena; the same on every rank
   uint64_t arena_bytes;    // of shared memory for batches, on a reader
+  int finalize_waits;      // 1: MPI_Finalize on another thread than this one waits until this process has said hvdata_stop
 } hvdata_settings;
 
 // Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if

@@ -14,6 +14,8 @@ using wire::Kind;
 
 namespace {
 
+constexpr int kBrokenPatience = 60;  // s
+
 uint64_t RandomSession() {
   std::random_device random;
   return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
@@ -332,6 +334,7 @@ void Engine::Stop() {
     for (auto& [number, channel] : channels_) {
       if (channel.source) sources.push_back(channel.source);
     }
+    changed_.notify_all();
   }
   for (const auto& source : sources) source->Shut();
   agreements_->Fail(ShutDownOutcome());
@@ -339,6 +342,21 @@ void Engine::Stop() {
   NoteShutDown();
   if (post_->arena()) post_->arena()->Trim();
   transport_->Leave();
+}
+
+void Engine::EndForFinalize() {
+  if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
+    std::unique_lock<std::mutex> lock(mu_);
+    changed_.wait(lock, [this] { return stopped_ || broken_; });
+  }
+  Bye();
+  Stop();
+  // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
+  // is lost the thread does not end; then the job is being killed, or has to get on.
+  int broken_seconds = 0;
+  while (!transport_->Join(1.0)) {
+    if (broken_ && ++broken_seconds >= kBrokenPatience) return;
+  }
 }
 
 void Engine::FailAll(const Outcome& outcome) {

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/agreements.h"
@@ -45,6 +46,9 @@ struct EngineSettings {
   double stall_seconds = 0, timeout_seconds = 0;
   Payload payload = Payload::kAuto;
   uint64_t arena_bytes = 0;
+  // Horovod's thread may finalise MPI while this process still wants data: then MPI_Finalize waits for Stop(), unless it
+  // is the thread that has called Start() which calls it.
+  bool finalize_waits = false;
 };
 
 Outcome ShutDownOutcome();
@@ -85,7 +89,8 @@ class Engine : public Inbox {
   bool WaitAllBye(std::chrono::milliseconds slice);
   // Ends all sources and sinks, and lets the transport go.
   void Stop();
-  bool JoinTransport(double seconds) { return transport_->Join(seconds); }
+  // At the start of MPI_Finalize: Bye(), Stop(), and no return before the communication thread has ended.
+  void EndForFinalize();
 
  private:
   struct Channel {
@@ -135,6 +140,7 @@ class Engine : public Inbox {
   bool said_bye_ = false;
   bool stopped_ = false;
   std::atomic<bool> broken_{false};
+  const std::thread::id starter_ = std::this_thread::get_id();
 
   std::promise<void> complete_;                  // the communication thread begins before we have its handle
   std::shared_future<void> completed_{complete_.get_future()};

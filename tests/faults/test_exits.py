@@ -210,18 +210,6 @@ def test_alone_a_failure_is_python_s_own():
     assert "MPI_ABORT" not in (job.log + job.stderr[0]).upper(), job.describe()
 
 
-def test_rank_0_is_done_first():
-    job = run_job("""
-import time
-import horovod_data as hvdata
-hvdata.init()
-if hvdata.rank() > 0:
-    time.sleep(3)
-print("done")
-""", np=3)
-    assert job.returncode == 0 and job.stdout == ["done\n"] * 3, job.describe()
-
-
 LEAVES = """
 import sys, time
 import horovod_data as hvdata

@@ -43,7 +43,11 @@ list(ds)
     ("lambda context: tf.data.TextLineDataset('/dev/null').concatenate(tf.data.TextLineDataset('/dev/null'))", True),
     ("lambda context: tf.data.Dataset.range(8).shard(context.num_input_pipelines, context.input_pipeline_id)", False),
     ("lambda: tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int64))", False),
-    ("lambda: tf.data.Dataset.from_tensor_slices(np.zeros(5_000_000))", False),  # to compare these would be slow
+    # To compare these would be slow.
+    ("lambda: tf.data.Dataset.from_tensor_slices(np.zeros(5_000_000))", False),
+    ("lambda big=tf.zeros(5_000_000): tf.data.Dataset.range(8).map(lambda i: big[i]).prefetch(1)", False),
+    ("lambda big=np.zeros(5_000_000): tf.data.Dataset.range(8).map(lambda i: tf.gather(big, i))", False),
+    ("lambda: tf.data.Dataset.range(8).flat_map(lambda i, big=tf.data.Dataset.from_tensor_slices(tf.zeros(5_000_000)): big)", False),
 ])  # fmt: skip
 def test_readers_that_read_the_same(make, warns):
     job = run_job(PRELUDE + f"""

@@ -49,6 +49,16 @@ def test_splits(hvdata, comm, root):
     assert [plain(part) for part in got] == [plain(part) for part in cut(x, splits)]
 
 
+@pytest.mark.parametrize("splits", [[1.9], np.array([2.0]), tf.constant([True])], ids=["floats", "whole floats", "bools"])
+def test_splits_that_are_no_whole_numbers(hvdata, comm, splits):
+    """Refused on the root before anybody is told; the next call is as if it had not been."""
+    call = lambda: hvdata.scatter(table(comm.size), splits=tf.tile(splits, [comm.size])) if comm.rank == 0 else None
+    refused = outcomes(comm, call)[0]
+    assert isinstance(refused, Raised) and refused.kind is TypeError, refused
+    assert "are not whole numbers. Pass the number of rows that each of the" in refused.text, refused
+    assert results(comm, lambda: len(hvdata.scatter(table(comm.size)))) == [1] * comm.size
+
+
 def test_every_rank_may_pass_a_tensor(hvdata, comm):
     """Only the root's is looked at."""
     x = table(4 * comm.size) + 1000 * comm.rank

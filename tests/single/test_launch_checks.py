@@ -135,6 +135,8 @@ def test_readers_of_the_nodes():
     assert settings.read_settings(environ, readers_per_node=1, embedded=False).embedded is False
     other = settings.read_settings(environ, readers=2)  # an argument wins over both
     assert (other.readers, other.readers_per_node, other.embedded) == (2, None, False)
+    assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers=0).embedded is False
+    assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers_per_node=1).embedded is True
     assert settings.read_settings({"HOROVOD_DATA_READERS_PER_NODE": "0"}).readers_per_node is None
 
 
@@ -144,7 +146,11 @@ def test_readers_of_the_nodes():
     ({}, {"readers": True}, TypeError, "readers must be an integer, not True"),
     ({}, {"readers": 1.0}, TypeError, "readers must be an integer, not 1.0"),
     ({}, {"readers_per_node": 2}, ValueError, "readers_per_node=2: a host can have one reader of its own. Use readers_per_node=1"),
-    ({}, {"embedded": True}, ValueError, "no readers per node were asked for. Use readers_per_node=1 with it"),
+    ({}, {"embedded": True}, ValueError, "no readers per node were asked for. Use HOROVOD_DATA_READERS_PER_NODE=1 with it"),
+    ({}, {"readers": 1, "embedded": True}, ValueError, "embedded=True says that each host's first trainer reads for its host, "
+                                                       "but no readers per node were asked for. Use readers_per_node=1 with it"),
+    ({"HOROVOD_DATA_EMBEDDED": "1"}, {}, ValueError, "HOROVOD_DATA_EMBEDDED=1 says that each host's first trainer reads"),
+    ({"HOROVOD_DATA_EMBEDDED": "1", "HOROVOD_DATA_READERS": "1"}, {}, ValueError, "HOROVOD_DATA_EMBEDDED=1 says that each host's"),
     ({}, {"readers_per_node": 1, "embedded": 1}, TypeError, "embedded must be True or False, not 1"),
     ({"HOROVOD_DATA_EMBEDDED": "yes"}, {"readers_per_node": 1}, ValueError, "HOROVOD_DATA_EMBEDDED='yes' is neither 0 nor 1"),
     ({}, {"readers": 1, "readers_per_node": 1}, ValueError, "readers=1 and readers_per_node=1 contradict each other"),
