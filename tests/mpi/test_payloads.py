@@ -22,6 +22,7 @@ def moved(hvdata, comm, call):
     """How the counters of all ranks together have grown when every rank has called `call`."""
     comm.Barrier()
     before = hvdata.stats()
+    comm.Barrier()  # the reader begins for whoever comes first
     results(comm, call)
     comm.Barrier()
     after = hvdata.stats()
