@@ -134,6 +134,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "wait_all_bye": (c_int, [c_int]),
     "refuse_agreements": (c_int, [c_char_p]),
     "stop": (c_int, []),
+    "wait_left": (c_int, [c_int]),
     "abort": (None, [c_int]),
     "stats": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
@@ -280,6 +281,11 @@ def refuse_agreements(why: str) -> None:
 def stop() -> None:
     """Ends all sources and leaves the transport; after bye() and, on a reader, wait_all_bye()."""
     _check("stop")
+
+
+def wait_left(seconds: float) -> None:
+    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long."""
+    _call("wait_left", int(seconds * 1000))
 
 
 def abort(status: int) -> NoReturn:

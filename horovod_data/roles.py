@@ -46,6 +46,11 @@ class Job:
         return place(self.comm_rank, self.hosts[self.comm_rank])
 
 
+# MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun: a call of our communication
+# thread that is under way then would keep one, and MPI_Finalize would fail. Ranks that end together, as they do, have
+# this long to bring their threads to an end first.
+_TOGETHER_SECONDS = 1.0
+
 _job: Optional[Job] = None
 _endings: list[Callable[[], None]] = []
 
@@ -82,7 +87,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     mpi = launch_checks.mpi_name(core.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if _job is None and core.mpi_query().usable:
-        exits.install(shutdown)  # from here on others may wait for this process, even if it fails in the next line
+        exits.install(_end)  # from here on others may wait for this process, even if it fails in the next line
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
     if _job is not None:
@@ -98,7 +103,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
                                    "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"))
     if not before.initialized:
         core.mpi_init()
-        exits.install(shutdown)
+        exits.install(_end)
     launch_checks.check_thread_level(core.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = _horovod_place(horovod)
     launch_checks.check_world(os.environ, core.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
@@ -116,7 +121,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     if horovod is not None and layout.trainer_index[rank] >= 0:
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
-        exits.install(shutdown)  # again: our atexit handler must run before Horovod's
+        exits.install(_end)  # again: our atexit handler must run before Horovod's
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
@@ -191,6 +196,13 @@ def shutdown() -> None:
     job.ended = True
     while _endings:
         _endings.pop()()
+
+
+def _end() -> None:
+    """shutdown() where somebody may finalise MPI next."""
+    shutdown()
+    if _job is not None and not core.mpi_query().finalized:
+        core.wait_left(_TOGETHER_SECONDS)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:
@@ -303,7 +315,7 @@ def _end_before(horovod: Any) -> bool:
 
     def shut_down() -> Any:
         if os.getpid() == pid:  # a forked child has no part in the job
-            shutdown()
+            _end()
         return original()
 
     setattr(library, "horovod_shutdown", shut_down)

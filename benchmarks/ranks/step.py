@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of pure computation, with delivered batches and with one that lies in memory.
+"""A training step of pure computation, with delivered batches and with one that lies in memory, in turns.
 
 Given: bytes (a list), milliseconds (of a step, about). One process reads, one trains, on one thread: two cores will do.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 
 from ranks.start import start, tell
@@ -14,6 +15,7 @@ import tensorflow as tf
 from ranks.setting import Batch
 
 WIDTH = 512
+PATIENCE = 3  # times as many steps as others measure: what is looked for is small
 
 
 def main() -> None:
@@ -40,18 +42,21 @@ def main() -> None:
     some = next(iter(memory.values()))
     seconds(some, tf.constant(10))
     times = tf.constant(max(1, round(10 * given["milliseconds"] / 1e3 / seconds(some, tf.constant(10)))))
-    steps = max(5, round(given["seconds"] / (given["milliseconds"] / 1e3)))
+    pairs = max(5, round(PATIENCE * given["seconds"] / (given["milliseconds"] / 1e3)))
     results = []
     for size, dataset in delivered.items():
         elements = iter(dataset)
         rounds: dict[str, list[float]] = {"delivered": [], "memory": []}
         for turn in range(1 + given["rounds"]):  # the first warms up
-            for name, values in rounds.items():
-                began = time.perf_counter()
-                for _ in range(steps):
+            spent: dict[str, list[float]] = {name: [] for name in rounds}
+            for _ in range(pairs):  # step by step in turns: the machine's own pace drifts by more than what is looked for
+                for name, values in spent.items():
+                    began = time.perf_counter()
                     step(next(elements) if name == "delivered" else memory[size], times).numpy()
-                if turn:
-                    values.append((time.perf_counter() - began) / steps)
+                    values.append(time.perf_counter() - began)
+            if turn:
+                for name, values in spent.items():
+                    rounds[name].append(statistics.fmean(values))
         del elements
         results.append({"bytes": size, **rounds})
     tell(given, results)

@@ -4,12 +4,6 @@
 #define HOROVOD_DATA_ARENA_COPY_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 namespace hvdata {
 
@@ -17,21 +11,9 @@ namespace hvdata {
 // overwrite, a third of the traffic. Smaller ones the reader finds in a cache.
 constexpr size_t kPastCaches = 8 << 20;
 
-// `to` is aligned to 16 bytes.
-inline void CopyOut(char* to, const char* from, size_t bytes) {
-#ifdef __SSE2__
-  if (bytes >= kPastCaches) {
-    constexpr size_t kLine = 64;
-    for (; bytes >= kLine; bytes -= kLine, from += kLine, to += kLine) {
-      for (size_t at = 0; at < kLine; at += sizeof(__m128i)) {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
-      }
-    }
-    _mm_sfence();  // such stores are not ordered before the one that tells the other process of them
-  }
-#endif
-  std::memcpy(to, from, bytes);
-}
+// `to` is aligned to 64 bytes. One thread doesn't use all of a machine's memory bandwidth: from kPastCaches bytes on,
+// others help, where this one may use several processors.
+void CopyOut(char* to, const char* from, size_t bytes);
 
 }  // namespace hvdata
 

@@ -204,6 +204,11 @@ int hvdata_stop(void) {
   return kOk;
 }
 
+int hvdata_wait_left(int patience_ms) {
+  const auto engine = Engine::Current();
+  return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
+}
+
 void hvdata_abort(int status) { Abort(status); }
 
 const char* hvdata_stats(void) {

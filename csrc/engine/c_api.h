@@ -63,6 +63,8 @@ HVDATA_EXPORT int hvdata_refuse_agreements(const char* why);
 // After hvdata_bye (and, on a reader, hvdata_wait_all_bye): ends all sources and leaves the transport. The communication
 // thread ends in the background, at the latest in MPI_Finalize.
 HVDATA_EXPORT int hvdata_stop(void);
+// After hvdata_stop: waits until the communication thread has ended, or for so long.
+HVDATA_EXPORT int hvdata_wait_left(int patience_ms);
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 HVDATA_EXPORT void hvdata_abort(int status);
 // JSON: counters of the transport and of every channel.

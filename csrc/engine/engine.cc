@@ -344,6 +344,10 @@ void Engine::Stop() {
   transport_->Leave();
 }
 
+bool Engine::WaitLeft(std::chrono::milliseconds patience) {
+  return transport_->Join(std::chrono::duration<double>(patience).count());
+}
+
 void Engine::EndForFinalize() {
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     std::unique_lock<std::mutex> lock(mu_);

@@ -89,7 +89,9 @@ class Engine : public Inbox {
   bool WaitAllBye(std::chrono::milliseconds slice);
   // Ends all sources and sinks, and lets the transport go.
   void Stop();
-  // At the start of MPI_Finalize: Bye(), Stop(), and no return before the communication thread has ended.
+  // Waits until the communication thread has ended: every process has stopped. False if it has not within `patience`.
+  bool WaitLeft(std::chrono::milliseconds patience);
+  // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
   void EndForFinalize();
 
  private:

@@ -10,6 +10,7 @@ namespace {
 
 bool we_initialized = false;
 pid_t our_pid = 0;
+void (*before_finalize)() = nullptr;
 
 // Runs when the process exits, after Python has gone. A status other than 0 that nobody has acted on so far (raise
 // SystemExit in a place that we can't see, exit() in C code) must not leave the other ranks waiting in MPI_Finalize.
@@ -20,7 +21,10 @@ void AtExit(int status, void*) {
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (status != 0 && size > 1) Abort(status);  // alone, nobody waits: Python's own status, without MPI_Abort's banner
-  if (we_initialized) MPI_Finalize();
+  if (!we_initialized) return;
+  // MPICH takes no more locks by the time it calls us from MPI_Finalize: then our thread must have ended already.
+  if (before_finalize) before_finalize();
+  MPI_Finalize();
 }
 
 void WatchExit() {
@@ -60,16 +64,15 @@ Outcome InitMpi() {
 }
 
 void BeforeMpiFinalize(void (*stop)()) {
-  static void (*hook)() = nullptr;
-  if (hook) return;
-  hook = stop;
+  if (before_finalize) return;
+  before_finalize = stop;
   // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize (MPI standard, "Allowing User Functions at Process
   // Termination").
   int key = MPI_KEYVAL_INVALID;
   MPI_Comm_create_keyval(
       MPI_COMM_NULL_COPY_FN,
       [](MPI_Comm, int, void*, void*) {
-        hook();
+        before_finalize();
         return MPI_SUCCESS;
       },
       &key, nullptr);

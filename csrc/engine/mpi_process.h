@@ -18,7 +18,7 @@ MpiState QueryMpi();
 // MPI_Init_thread(MPI_THREAD_MULTIPLE); what we initialise we finalise when the process exits.
 Outcome InitMpi();
 
-// Calls `stop` at the start of MPI_Finalize, whoever calls that. Once per process.
+// Calls `stop` at the start of MPI_Finalize, whoever calls that, and just before it where we do. Once per process.
 void BeforeMpiFinalize(void (*stop)());
 
 // Ends the whole job, or at least this process. Does not return.

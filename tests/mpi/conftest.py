@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests that run on every rank get. One process runs all tests of a file: it initialises once."""
+"""What tests that run on every rank get. One process runs many tests: it initialises once."""
 
 from __future__ import annotations
 

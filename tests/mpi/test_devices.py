@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import results
 
+pytestmark = pytest.mark.own_job  # a process has as many devices in all of its tests
+
 DEVICES = 2
 try:  # must come before anything uses TensorFlow
     tf.config.set_logical_device_configuration(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of one file that run in one world: one job for as long as all goes well, a fresh one after what may have
-left the ranks out of step."""
+"""The tests that run in one world: one job for as long as all goes well, a fresh one after what may have left the ranks
+out of step."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ class Verdict:
 
 class Group:
     def __init__(
-        self, config: pytest.Config, path: Path, world: World, items: list[pytest.Item], folder: Callable[[], Path]
+        self, config: pytest.Config, world: World, items: list[pytest.Item], folder: Callable[[], Path]
     ) -> None:
         self._config = config
-        self._path = path
         self._world = world
         self._items = items
         self._folder = folder
@@ -56,7 +55,7 @@ class Group:
     def run(self, item: pytest.Item) -> Verdict:
         index = self._items.index(item)
         if self._dead:
-            return Verdict("failed", f"not run: see the first failure of {self._path.name} with {self._world}.\n{self._dead}")
+            return Verdict("failed", f"not run: see the first failure with {self._world}.\n{self._dead}")
         if self._job is None:
             self._launch(index)
         elif index > self._first:
@@ -74,10 +73,11 @@ class Group:
     def _launch(self, index: int) -> None:
         self._first = index
         directory = self._folder()
-        tests = [item.nodeid for item in self._items[index:]]
+        left = self._items[index:]
+        tests, files = [item.nodeid for item in left], dict.fromkeys(str(item.path) for item in left)
         (directory / "plan.json").write_text(json.dumps({"world": asdict(self._world), "tests": tests}))
         command = [
-            sys.executable, str(RUN), str(self._path), "-q", "-s", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers",
+            sys.executable, str(RUN), *files, "-q", "-s", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers",
             "--rootdir", str(self._config.rootpath), *(["-c", str(self._config.inipath)] if self._config.inipath else []),
         ]  # fmt: skip
         env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", **self._world.environment, **dict(environment_of(self._items[index]) or ())}

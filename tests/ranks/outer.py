@@ -36,11 +36,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Brings the tests of one file and world together."""
+    """Brings the tests together that share a job."""
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    ranked = min((files[item.path] for item in items if is_ranked(item.path)), default=0)
 
-    def order(item: pytest.Item) -> tuple[int, World, bool]:
-        return files[item.path], world_of(item), environment_of(item) is not None
+    def order(item: pytest.Item) -> tuple[int, World, bool, int]:
+        if not is_ranked(item.path):
+            return files[item.path], World(0), False, 0
+        return ranked, world_of(item), job_of(item) is not None, files[item.path]
 
     items.sort(key=order)
 
@@ -51,20 +54,26 @@ def world_of(item: pytest.Item) -> World:
     return world if isinstance(world, World) else World(0)
 
 
+def job_of(item: pytest.Item) -> str | Path | None:
+    """What sets the item's job apart from that of its world; None for most."""
+    if environment_of(item) is not None:
+        return item.nodeid
+    return item.path if item.get_closest_marker("own_job") else None
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     base: Callable[[], Path] = lambda: session.config._tmp_path_factory.mktemp("job")  # type: ignore[attr-defined]
 
-    def key(item: pytest.Item) -> Any:
-        own = environment_of(item)
-        return item.path, world_of(item), None if own is None else item.nodeid
+    def key(item: pytest.Item) -> tuple[World, str | Path | None]:
+        return world_of(item), job_of(item)
 
     # The parameter `world` is NOTSET, and the world 0, where --np or an empty parameter list left nothing to run.
     ranked = [item for item in session.items if is_ranked(item.path) and world_of(item).np]
-    for (path, world, _), members in itertools.groupby(ranked, key):
+    for (world, _), members in itertools.groupby(ranked, key):
         tests = list(members)
-        group = Group(session.config, path, world, tests, base)
+        group = Group(session.config, world, tests, base)
         for item in tests:
             item.stash[GROUP] = group
 

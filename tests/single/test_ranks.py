@@ -31,7 +31,7 @@ def outer(tmp_path):
         (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
         (tmp_path / "mpi" / "test_it.py").write_text(PRELUDE + text)
         (tmp_path / "pytest.ini").write_text(
-            "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n"
+            "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n  own_job: .\n"
         )
         env = {**os.environ, "PYTHONPATH": str(TESTS), "HVDATA_TEST_LIMIT": ""}
         command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "base")]
@@ -213,6 +213,18 @@ def test_two():
     assert outcomes(text) == {"test_two[np=2]": "PASSED"}, text
     assert len(list((tmp_path / "base").glob("job[0-9]"))) == 1
     assert status == 0
+
+
+def test_files_share_a_job_unless_one_wants_its_own(outer, tmp_path):
+    says = "import os, pathlib, pytest\n{}\ndef test(): pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
+    (tmp_path / "mpi").mkdir()
+    (tmp_path / "mpi" / "test_a.py").write_text(says.format(""))
+    (tmp_path / "mpi" / "test_b.py").write_text(says.format("pytestmark = pytest.mark.own_job"))
+    text, status = outer(says.format(""), "--np", "1")
+    assert status == 0 and "3 passed" in text, text
+    a, b, it = ((tmp_path / "mpi" / f"test_{name}.pid").read_text() for name in ("a", "b", "it"))
+    assert a == it != b
+    assert len(list((tmp_path / "base").glob("job[0-9]"))) == 2
 
 
 def test_a_run_without_a_passed_test_is_no_success(outer):
