@@ -40,7 +40,8 @@ def main() -> int:
                                   env={"HOROVOD_CYCLE_TIME": f"{cycle:g}"})
             results += [{**result, "cycle_time": cycle} for result in measured]
     told["results"] = results
-    page.write("delivery", told, report.text(told, about), report.summary(told), arguments, report.drawn(told))
+    page.write("delivery", told, report.text(told, about), report.summary(told), arguments, report.drawn(told),
+               report.in_brief(told))
     expected = len(about) * len(arguments.ranks) * len(arguments.bytes) * len(arguments.cycle_times)
     return 0 if len(results) == expected and not any(r["error"] for r in results) else 1
 

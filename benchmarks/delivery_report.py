@@ -13,6 +13,7 @@ Result = dict[str, Any]
 Cell = tuple[int, float, int]  # ranks, cycle time, bytes
 
 OURS = "horovod_data, per_rank"
+GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
 
 
@@ -98,6 +99,22 @@ def summary(told: dict[str, Any]) -> list[str]:
                          f"{rate(ours) / rate(best):.2f}" if best else "", best["name"] if best else ""])
     return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit",
                   "times the best rival", "which is"], rows)
+
+
+def in_brief(told: dict[str, Any]) -> list[str]:
+    """How many times each rival's steps we do, at the cycle time of Horovod's that suits its operations best."""
+    groups = cells(told["results"])
+    ranks = told["results"][0]["ranks"]
+    cycle = min(at for n, at, _ in groups if n == ranks)
+    columns = [(ours, group, count) for ours in (OURS, GLOBAL) for (n, at, count), group in groups.items()
+               if (n, at) == (ranks, cycle)]
+    rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival" and r["moves"]]
+
+    def times(ours: Result | None, rival: Result | None) -> str:
+        return f"{rate(ours) / rate(rival):.2f}" if ours and rival else ""
+
+    return table(["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
+                 [[rival, *[times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals])
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:

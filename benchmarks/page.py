@@ -34,8 +34,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def write(name: str, told: dict[str, Any], text: list[str], summary: list[str], arguments: argparse.Namespace,
-          draw: Callable[[Any], Any]) -> None:
-    """`told` becomes NAME.json, `text` the page, `summary` its part of docs/performance.md.
+          draw: Callable[[Any], Any], in_brief: list[str] | None = None) -> None:
+    """`told` becomes NAME.json, `text` the page, `summary` its part of docs/performance.md, `in_brief` of README.md.
 
     `draw` is given matplotlib.pyplot and returns the figure; without matplotlib there is none.
     """
@@ -47,6 +47,8 @@ def write(name: str, told: dict[str, Any], text: list[str], summary: list[str], 
     plotted = _plot(arguments.out / f"{name}.png", draw)
     if arguments.docs:
         _publish(name, arguments.out, body, machine.sentence(told["machine"]), summary, plotted)
+        if in_brief:
+            put(DOCS.parent / "README.md", name, _joined(in_brief))
     print(body, _joined(summary), sep="\n")
 
 
@@ -80,6 +82,10 @@ def _publish(name: str, out: Path, body: str, where: str, summary: list[str], pl
         f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. How to read it: "
         f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}")
     shown = _joined([*summary, picture, f"{where} [All figures]({page}.md)."])
-    performance = DOCS / "performance.md"
+    put(DOCS / "performance.md", name, shown)
+
+
+def put(page: Path, name: str, shown: str) -> None:
+    """What stands between two marks of a page."""
     marked = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    performance.write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", performance.read_text()))
+    page.write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", page.read_text()))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How rates grow with the readers: 1, 2 and 4 on one host, and one on each of several hosts on lines of 1 Gbit/s.
 
-    sudo python benchmarks/scaling.py                # about 3 minutes
+    sudo python benchmarks/scaling.py                # about 7 minutes
     sudo python benchmarks/scaling.py --docs         # and publish it in docs/
 
 The pipelines sleep for every batch, so the processors, which all readers and hosts share here, are not what limits them.
@@ -20,6 +20,8 @@ import launch
 import machine
 from page import LIMIT, OURS, RIVAL, prose, size_name, table, write
 
+from horovod_data.plan import Job, Readers, predict
+
 sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
 
@@ -32,20 +34,36 @@ def rate(result: Result) -> float:
     return float(result["batches"] / statistics.median(result["seconds"]))
 
 
+def planned(result: Result) -> float | None:
+    """The same, as `python -m horovod_data.plan` would have it; None for what it knows nothing of."""
+    if result["name"] == BROADCAST:
+        return None
+    job = Job(ranks=result["trainers"], batch_bytes=result["bytes"], step_seconds=0, link_gbit=result["gbit"],
+              ranks_per_host=result["trainers"] // result.get("hosts", 1),
+              pipeline_bytes_per_second=result["bytes"] / result["pace"])
+    readers = (Readers(per_node=1) if result["name"] == EACH else Readers() if "hosts" in result else
+               Readers(dedicated=result["readers"], own_hosts=False))
+    return predict(job, readers).steps_per_second * result["trainers"]
+
+
 def rows(results: list[Result], key: str) -> list[list[str]]:
     base = rate(results[0])
-    return [[str(r[key]), r["name"], f"{rate(r):.0f}", f"{rate(r) * r['bytes'] / 1e6:.0f}", f"{rate(r) / base:.2f}"]
-            for r in results]
+    found = []
+    for r in results:
+        plan = planned(r)
+        found.append([str(r[key]), r["name"], f"{rate(r):.0f}", f"{rate(r) * r['bytes'] / 1e6:.0f}", f"{rate(r) / base:.2f}",
+                      f"{plan:.0f}" if plan else "", f"{rate(r) / plan:.2f}" if plan else ""])
+    return found
 
 
 def main() -> int:
-    parser = launch.options(__doc__, limit=120)
+    parser = launch.options(__doc__, limit=300)
     parser.set_defaults(rounds=5)
     parser.add_argument("--readers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--trainers", type=int, default=2, help="beside these readers")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds a pipeline takes for a batch, on one host")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
+    parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways, in gbit")
     parser.add_argument("--hosts-pace", type=float, default=0.005, help="seconds a pipeline takes for a batch, over hosts")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
     parser.add_argument("--steps", type=int, default=96)
@@ -53,6 +71,7 @@ def main() -> int:
     if arguments.quick:
         arguments.steps //= 4
     expected = len(arguments.readers)
+    gbit = float(arguments.rate.removesuffix("gbit"))
 
     def measure(processes: int, name: str, told: Result, pace: float, env: dict[str, str], way: str = "ours",
                 bed: Bed | None = None) -> list[Result]:
@@ -65,7 +84,7 @@ def main() -> int:
                                         {**launch.ENVIRONMENT, **os.environ, **env})
         found = launch.run("scaling", processes, arguments, {
             "way": way, "pace": pace, "bytes": arguments.bytes, "steps": arguments.steps}, **more)
-        return [{**result, "name": name, "bytes": arguments.bytes, **told} for result in found]
+        return [{**result, "name": name, "bytes": arguments.bytes, "pace": pace, "gbit": gbit, **told} for result in found]
 
     here: list[Result] = []
     for readers in arguments.readers:
@@ -84,7 +103,7 @@ def main() -> int:
     told = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate, "pace": arguments.pace,
             "hosts_pace": arguments.hosts_pace, "one_host": here, "over_hosts": over}
 
-    header = ["who reads", "batches/s", "MB/s", "times the first"]
+    header = ["who reads", "batches/s", "MB/s", "times the first", "planned", "of that"]
     parts = []
     if here:
         parts.append(table(["readers", *header], rows(here, "readers")))
@@ -94,7 +113,8 @@ def main() -> int:
         Batches of {size_name(arguments.bytes)} that all trainers together get in a second; medians of
         {arguments.rounds} rounds of {arguments.steps} steps. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for
         a batch on one host, which has {arguments.trainers} trainers, and {1000 * arguments.hosts_pace:g} ms over hosts,
-        which have 2 each, and lines of {arguments.rate}. Readers on hosts train as well."""), *sum(parts, [])]
+        which have 2 each, and lines of {arguments.rate}. Readers on hosts train as well. *Planned*: batches per second that
+        [the model](planning.md) says."""), *sum(parts, [])]
     if reason:
         text.append(f"No hosts: {reason}.")
 

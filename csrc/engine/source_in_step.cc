@@ -79,7 +79,7 @@ void Source::SayCutShortLocked() {
   Log(Where(turn_ + *end) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
       (left_out > 0 ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
                                                  "would still have yielded"
-                    : "whatever the pipeline of this reader would still have yielded is left out"));
+                    : "what the pipeline of this reader would still have yielded, if anything, is left out"));
 }
 
 std::string Source::HeldLocked(uint64_t step) const {

@@ -118,7 +118,6 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   Job::Options options = Groups();
   const Lengths lengths = RandomLengths(options.readers, 10);
   const std::vector<Numbers> expected = Shares(1, options, lengths);
-  const auto n = static_cast<size_t>(options.trainers);
   const auto members = Members(options);
   uint64_t shortest = ~0ull;  // fillers of a reader's own have no position: uneven ranks are saved before them
   for (size_t r = 0; r < lengths.size(); ++r) {
@@ -128,31 +127,9 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   const uint64_t base = random_() % (expected[0].size() + 1);
   const auto window = static_cast<uint64_t>(options.prefetch);
   const uint64_t spread = base + window <= shortest ? window : 1;
-  std::vector<SinkState> states(n);
-  std::vector<Numbers> numbers(n);
-  {
-    Job job(options, Of({lengths}));
-    job.RunTrainers([&](int t) {
-      const auto at = static_cast<size_t>(t);
-      Iteration iteration(&job, t);
-      const bool sees_the_end = base == expected[at].size() && t % 2 == 0;
-      iteration.Take(sees_the_end ? ~0ull : base + at % spread);
-      const Outcome saved = job.sink(t).Save(&iteration.asker, &states[at]);
-      EXPECT_TRUE(saved.ok()) << saved.message;
-      numbers[at] = iteration.numbers;
-    });
-  }
-  Job job(options, Of({lengths, lengths}));
-  std::vector<std::unique_ptr<Iteration>> iterations;
-  for (int t = 0; t < options.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
-  job.RunTrainers([&](int t) {
-    const auto at = static_cast<size_t>(t);
-    const Outcome restored = job.sink(t).Restore(&iterations[at]->asker, states[at]);
-    EXPECT_TRUE(restored.ok()) << restored.message;
-    EXPECT_FALSE(iterations[at]->Take());
-    EXPECT_TRUE(iterations[at]->outcome.ok()) << iterations[at]->outcome.message;
-    Append(&numbers[at], iterations[at]->numbers);
-    EXPECT_EQ(numbers[at], expected[at]) << "trainer " << t << ", saved at " << base;
+  SaveAndGoOn(options, lengths, expected, [&](size_t t) {
+    const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
+    return sees_the_end ? ~0ull : base + t % spread;
   });
 }
 

@@ -4,6 +4,8 @@
 #define HOROVOD_DATA_TESTS_ENGINE_READERS_JOB_H_
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -46,6 +48,37 @@ class ReadersJob : public testing::TestWithParam<unsigned> {
       *end = k >= epochs[epoch - 1][static_cast<size_t>(reader)];
       return Outcome();
     };
+  }
+
+  // Trainer t takes `taken(t)` shares and saves; a new job goes on from there and gives it the rest of `expected[t]`.
+  void SaveAndGoOn(const Job::Options& options, const Lengths& lengths, const std::vector<Numbers>& expected,
+                   const std::function<uint64_t(size_t)>& taken) {
+    const auto n = static_cast<size_t>(options.trainers);
+    std::vector<SinkState> states(n);
+    std::vector<Numbers> numbers(n);
+    {
+      Job job(options, Of({lengths}));
+      job.RunTrainers([&](int t) {
+        const auto at = static_cast<size_t>(t);
+        Iteration iteration(&job, t);
+        iteration.Take(taken(at));
+        const Outcome saved = job.sink(t).Save(&iteration.asker, &states[at]);
+        EXPECT_TRUE(saved.ok()) << saved.message;
+        numbers[at] = iteration.numbers;
+      });
+    }
+    Job job(options, Of({lengths, lengths}));
+    std::vector<std::unique_ptr<Iteration>> iterations;
+    for (int t = 0; t < options.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
+    job.RunTrainers([&](int t) {
+      const auto at = static_cast<size_t>(t);
+      const Outcome restored = job.sink(t).Restore(&iterations[at]->asker, states[at]);
+      EXPECT_TRUE(restored.ok()) << restored.message;
+      EXPECT_FALSE(iterations[at]->Take());
+      EXPECT_TRUE(iterations[at]->outcome.ok()) << iterations[at]->outcome.message;
+      Append(&numbers[at], iterations[at]->numbers);
+      EXPECT_EQ(numbers[at], expected[at]) << "trainer " << t << ", saved at " << taken(at);
+    });
   }
 
   std::mt19937 random_{GetParam()};

@@ -127,30 +127,8 @@ TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   const auto n = static_cast<size_t>(options.trainers);
   const std::vector<Numbers> expected = Expected(1, Whole(lengths), n, options.remainder);
   const uint64_t base = random_() % (expected[0].size() + 1);
-  std::vector<SinkState> states(n);
-  std::vector<Numbers> numbers(n);
-  {
-    Job job(options, Of({lengths}));
-    job.RunTrainers([&](int t) {
-      const auto at = static_cast<size_t>(t);
-      Iteration iteration(&job, t);
-      iteration.Take(std::min<uint64_t>(base + at % static_cast<size_t>(options.prefetch), expected[at].size()));
-      const Outcome saved = job.sink(t).Save(&iteration.asker, &states[at]);
-      EXPECT_TRUE(saved.ok()) << saved.message;
-      numbers[at] = iteration.numbers;
-    });
-  }
-  Job job(options, Of({lengths, lengths}));
-  std::vector<std::unique_ptr<Iteration>> iterations;
-  for (int t = 0; t < options.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
-  job.RunTrainers([&](int t) {
-    const auto at = static_cast<size_t>(t);
-    const Outcome restored = job.sink(t).Restore(&iterations[at]->asker, states[at]);
-    EXPECT_TRUE(restored.ok()) << restored.message;
-    EXPECT_FALSE(iterations[at]->Take());
-    EXPECT_TRUE(iterations[at]->outcome.ok()) << iterations[at]->outcome.message;
-    Append(&numbers[at], iterations[at]->numbers);
-    EXPECT_EQ(numbers[at], expected[at]) << "trainer " << t << ", saved at " << base;
+  SaveAndGoOn(options, lengths, expected, [&](size_t t) {
+    return std::min<uint64_t>(base + t % static_cast<size_t>(options.prefetch), expected[t].size());
   });
 }
 

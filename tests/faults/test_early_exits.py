@@ -94,6 +94,34 @@ if hvd.rank() < 2:
 
 
 @pytest.mark.horovod
+def test_the_communication_threads_end_before_horovod_finalises_mpi():
+    """Of ranks that end together. MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun:
+    what our thread has locked then stays locked, and MPI_Finalize fails."""
+    job = run_job("""
+import horovod.tensorflow as hvd
+hvd.init()
+import time
+import horovod_data as hvdata
+import tensorflow as tf
+library = hvd.shutdown.__self__.MPI_LIB_CTYPES
+shut_down = library.horovod_shutdown
+def noted():
+    print(time.monotonic() - began, flush=True)
+    return shut_down()
+library.horovod_shutdown = noted  # what init() wraps
+hvdata.init()
+hvd.allreduce(tf.zeros(1))
+if hvd.rank() == 1:
+    time.sleep(0.5)
+began = time.monotonic()
+hvd.shutdown()
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    first, last = (float(out.split()[0]) for out in job.stdout)
+    assert first > 0.3 and last < 0.3, job.describe()
+
+
+@pytest.mark.horovod
 def test_mpi_finalize_on_the_program_s_own_thread_does_not_wait_for_that_thread():
     """It ends our part; that Horovod's thread, which still calls MPI, may then end the job is not our affair."""
     job = run_job("""

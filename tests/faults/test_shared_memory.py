@@ -2,6 +2,7 @@
 """Shared memory on bad days: where it is refused, too small or short, and what a killed process leaves behind."""
 
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -93,4 +94,7 @@ def test_a_killed_process_leaves_nothing(killed):
         job.kill_rank(killed)
         assert job.finish(timeout=30) != 0
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
-    assert shared_names() == before
+    deadline = time.monotonic() + 20  # what is another test's comes and goes
+    while shared_names() - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert shared_names() <= before

@@ -17,6 +17,8 @@ from ranks.group import Group, Verdict
 from ranks.worlds import World, environment_of, limit_of, parametrize, worlds_of
 
 GROUP = pytest.StashKey[Group]()
+# Folders whose tests look at what all of them share: a list of hosts, a Slurm.
+ONE_AT_A_TIME = {"cluster", "slurm"}
 
 
 def is_ranked(path: Path) -> bool:
@@ -26,12 +28,24 @@ def is_ranked(path: Path) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ways", "how batches travel, by number of ranks (tests/mpi)", type="linelist", default=[])
     parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
+    parser.addoption("--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto')
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where pytest-xdist runs several tests at a time: what must stay in one of its processes, in turn."""
+    if not item.config.pluginmanager.hasplugin("xdist"):
+        return
+    if item.path.parent.name in ONE_AT_A_TIME:
+        item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+    elif is_ranked(item.path) and environment_of(item) is None:
+        own = job_of(item)
+        item.add_marker(pytest.mark.xdist_group(f"{world_of(item)} {own.name if isinstance(own, Path) else ''}".strip()))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if is_ranked(metafunc.definition.path):
-        parametrize(metafunc, worlds_of(metafunc, metafunc.config.getoption("np")))
+        parametrize(metafunc, worlds_of(metafunc, metafunc.config.getoption("np"), metafunc.config.getoption("way")))
 
 
 @pytest.hookimpl(trylast=True)

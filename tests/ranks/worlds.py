@@ -54,7 +54,7 @@ def ways_of(config: pytest.Config, size: int) -> tuple[str, ...]:
     return next((tuple(way.strip() for way in ways.split(",")) for np, _, ways in lines if int(np) == size), ("auto",))
 
 
-def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World]:
+def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = (), all_ways: Sequence[str] = ()) -> list[World]:
     def wanted(marker: str, default: tuple[int, ...]) -> tuple[int, ...]:
         mark = metafunc.definition.get_closest_marker(marker)
         return mark.args if mark else default
@@ -65,7 +65,8 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = ()) -> list[World
     def ways(size: int) -> tuple[str, ...]:
         if alone and "HOROVOD_DATA_PAYLOAD" in alone.kwargs:
             return ("auto",)
-        possible = tuple(way for way in ways_of(metafunc.config, size) if way != "two hosts" or CAN_NAME_HOSTS)
+        listed = all_ways or ways_of(metafunc.config, size)
+        possible = tuple(way for way in listed if way != "two hosts" or CAN_NAME_HOSTS)
         mark = metafunc.definition.get_closest_marker("ways")
         return tuple(way for way in possible if not mark or way in mark.args) or ("auto",)
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hosts with a reader on each, for all trainers or for those of its host, on bad days."""
+
+import time
+
+import pytest
+from bed import Bed
+from over_hosts import assert_nothing_left, kill, start_over
+
+STEPS = 150  # of 20 ms
+
+SCRIPT = f"""
+import time
+import numpy as np
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+
+def make(context):
+    reader, readers = context.input_pipeline_id, context.num_input_pipelines
+
+    def numbered():
+        for number in range({STEPS} * 4 // readers):
+            yield np.full([1 << 16], 100_000 * reader + number, np.float32)
+
+    return tf.data.Dataset.from_generator(numbered, output_signature=tf.TensorSpec([1 << 16], tf.float32))
+
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+hvdata.serve()
+rank, per_node = hvdata.rank(), PER_NODE
+step = 0
+for x in ds:
+    if per_node:  # this host's reader deals to the two trainers here
+        expected = 100_000 * (rank // 2) + 2 * step + rank % 2
+    else:  # the two readers take turns, each with a step of four batches
+        expected = 100_000 * (step % 2) + 4 * (step // 2) + rank
+    assert (x.numpy() == expected).all(), (step, expected, x)
+    step += 1
+    print(f"step {{step}}.", flush=True)
+    time.sleep(0.02)
+print(f"the epoch ends after {{step}} steps.", flush=True)
+"""
+
+# Where the processes run, how many of them only read, the environment, and the one that reads on host 1.
+LAYOUTS = {
+    "2 dedicated": ([0, 0, 1, 1, 0, 1], 2, {}, 5),
+    "per node": ([0, 0, 0, 1, 1, 1], 0, {"HOROVOD_DATA_READERS_PER_NODE": "1"}, 5),
+    "per node, embedded": ([0, 0, 1, 1], 0, {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}, 2),
+}
+pytestmark = [pytest.mark.limit(180), pytest.mark.parametrize("layout", LAYOUTS)]
+
+
+def trainers(layout):
+    """Processes that train: with a dedicated reader per node each host's last process does not."""
+    places = LAYOUTS[layout][0]
+    return {"2 dedicated": [0, 1, 2, 3], "per node": [0, 1, 3, 4]}.get(layout, range(len(places)))
+
+
+def start(bed, layout):
+    places, readers, env, _ = LAYOUTS[layout]
+    return start_over(bed, SCRIPT.replace("PER_NODE", str("per node" in layout)), places, readers=readers, env=env)
+
+
+def test_a_host_that_is_cut_off_for_three_seconds(layout):
+    with Bed(2) as bed, start(bed, layout) as job:
+        for rank in trainers(layout):
+            job.wait_for("step 10.", rank, 90)
+        bed.cut(1)
+        time.sleep(3)
+        bed.reconnect(1)
+        assert job.finish(60) == 0, job.describe()
+        for rank in trainers(layout):
+            assert f"the epoch ends after {STEPS} steps." in job.stdout[rank], job.describe()
+
+
+def test_a_killed_reader(layout):
+    with Bed(2) as bed, start(bed, layout) as job:
+        for rank in trainers(layout):
+            job.wait_for("step 10.", rank, 90)
+        kill(job.pid(LAYOUTS[layout][3]))
+        began = time.monotonic()
+        assert job.finish(30) != 0, job.describe()
+        assert_nothing_left(bed, began + 10 - time.monotonic())
+        name = f"rank 2 on {bed.names[1]}" if "embedded" in layout else f"reader 1 on {bed.names[1]}"
+        assert any(name in err and "has died" in err for err in job.stderr), job.describe()
