@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Most tests wait for processes half of their time: two of them share the processors.
 PYTEST_JOBS ?= 2
-PYTEST = pytest tests -n $(PYTEST_JOBS) --dist loadgroup
+PYTEST = pytest tests -n $(PYTEST_JOBS) --dist loadscope
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list

@@ -26,12 +26,6 @@ TAIL = 6000  # characters of output that a report shows
 RUN = Path(__file__).with_name("run.py")
 
 
-def name_of(item: pytest.Item) -> str:
-    """Its node id as the ranks know it: pytest-xdist appends the name of a group."""
-    at = item.nodeid.rfind("@")
-    return item.nodeid[:at] if at > item.nodeid.rfind("]") else item.nodeid
-
-
 @dataclass
 class Verdict:
     """How a test went, over all ranks."""
@@ -80,7 +74,7 @@ class Group:
         self._first = index
         directory = self._folder()
         left = self._items[index:]
-        tests, files = [name_of(item) for item in left], dict.fromkeys(str(item.path) for item in left)
+        tests, files = [item.nodeid for item in left], dict.fromkeys(str(item.path) for item in left)
         (directory / "plan.json").write_text(json.dumps({"world": asdict(self._world), "tests": tests}))
         command = [
             sys.executable, str(RUN), *files, "-q", "-s", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers",

@@ -31,15 +31,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto')
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where pytest-xdist runs several tests at a time: what must stay in one of its processes, in turn."""
-    if not item.config.pluginmanager.hasplugin("xdist"):
-        return
-    if item.path.parent.name in ONE_AT_A_TIME:
-        item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
-    elif is_ranked(item.path) and environment_of(item) is None:
-        own = job_of(item)
-        item.add_marker(pytest.mark.xdist_group(f"{world_of(item)} {own.name if isinstance(own, Path) else ''}".strip()))
+def kept_together(nodeid: str) -> str:
+    """What tests must have in common to run in one process, in turn, where pytest-xdist runs several at a time."""
+    folder = Path(nodeid.partition("::")[0]).parent.name
+    if folder == "mpi":  # the world, which comes first in brackets
+        return nodeid.partition("[")[2].rstrip("]").partition("-")[0]
+    return folder if folder in ONE_AT_A_TIME else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class KeptTogether(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return kept_together(nodeid)
+
+    return KeptTogether(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
