@@ -12,9 +12,6 @@ export VENV
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Most tests wait for processes half of their time: two of them share the processors.
-PYTEST_JOBS ?= 2
-PYTEST = pytest tests -n $(PYTEST_JOBS) --dist loadscope
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -28,7 +25,7 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Python at 1 to 4 ranks
 	@$(SETUP) horovod hosts
 	$(say) "Python tests; those of tests/mpi run at 1, 2, 3 and 4 ranks"
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/$(PYTEST) $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(PYTEST_ARGS)
 
 # Sanitized: what does without TensorFlow and MPI, whose libraries are not built for it.
 test-cpp: venv  ## the C++ tests; those that need no MPI again under ASan, UBSan and TSan
@@ -50,12 +47,12 @@ test-latest-tf:  ## the tests that need no Horovod, with the newest TensorFlow, 
 	@$(SETUP) venv
 	$$VENV/bin/python -m pip install --quiet --upgrade $$TENSORFLOW
 	$(SETUP) op
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/$(PYTEST) -m "not horovod" $(PYTEST_ARGS)
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests -m "not horovod" $(PYTEST_ARGS)
 
 test-mpich: export VENV := .venv-mpich
 test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	@$(SETUP) mpich horovod op
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/$(PYTEST) $(PYTEST_ARGS)
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"

@@ -124,7 +124,7 @@ venv() {
     mpi4py                                  # communicators that users pass; what tests say to each other
     cloudpickle psutil pyyaml packaging     # Horovod's launcher imports them
     scikit-learn                            # the real handwritten digits of the demo
-    pytest pytest-xdist hypothesis mypy     # tests, two at a time, property tests, type check
+    pytest hypothesis mypy                  # tests, property tests, type check
     matplotlib                              # the benchmarks' plots
   )
   done_before venv "${packages[*]}" && return

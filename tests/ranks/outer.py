@@ -17,8 +17,6 @@ from ranks.group import Group, Verdict
 from ranks.worlds import World, environment_of, limit_of, parametrize, worlds_of
 
 GROUP = pytest.StashKey[Group]()
-# Folders whose tests look at what all of them share: a list of hosts, a Slurm.
-ONE_AT_A_TIME = {"cluster", "slurm"}
 
 
 def is_ranked(path: Path) -> bool:
@@ -29,25 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ways", "how batches travel, by number of ranks (tests/mpi)", type="linelist", default=[])
     parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
     parser.addoption("--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto')
-
-
-def kept_together(nodeid: str) -> str:
-    """What tests must have in common to run in one process, in turn, where pytest-xdist runs several at a time."""
-    folder = Path(nodeid.partition("::")[0]).parent.name
-    if folder == "mpi":  # the world, which comes first in brackets
-        return nodeid.partition("[")[2].rstrip("]").partition("-")[0]
-    return folder if folder in ONE_AT_A_TIME else nodeid
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling
-
-    class KeptTogether(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return kept_together(nodeid)
-
-    return KeptTogether(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

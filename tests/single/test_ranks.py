@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks.outer import kept_together
 
 TESTS = Path(__file__).parent.parent
 
@@ -226,17 +225,6 @@ def test_files_share_a_job_unless_one_wants_its_own(outer, tmp_path):
     a, b, it = ((tmp_path / "mpi" / f"test_{name}.pid").read_text() for name in ("a", "b", "it"))
     assert a == it != b
     assert len(list((tmp_path / "base").glob("job[0-9]"))) == 2
-
-
-@pytest.mark.parametrize("nodeid, together", [
-    ("tests/mpi/test_modes.py::test_global[np=2,message-drop]", "np=2,message"),
-    ("tests/mpi/test_keras.py::test_fit[np=4,two hosts-a-b]", "np=4,two hosts"),
-    ("tests/mpi/test_spec.py::test_spec[np=1]", "np=1"),
-    ("tests/cluster/test_bed.py::test_two_beds_at_once", "cluster"),
-    ("tests/faults/test_exits.py::test_one_rank_fails[quit(5)-5-]", "tests/faults/test_exits.py::test_one_rank_fails[quit(5)-5-]"),
-])
-def test_what_several_processes_of_tests_leave_together(nodeid, together):
-    assert kept_together(nodeid) == together
 
 
 def test_a_run_without_a_passed_test_is_no_success(outer):
