@@ -14,6 +14,7 @@ LAYOUTS = [
     Layout(3, 2, per_node=True, embedded=True),
     Layout(3, 2, readers=2),
     Layout(3, 2, per_node=True),
+    Layout(4, 1, per_node=True),
     Layout(4, 1, per_node=True, embedded=True),
 ]
 
