@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import signal
 import sys
@@ -52,10 +51,6 @@ class Job:
 
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         self._running.signal(rank, number)
-
-    def interrupt(self) -> None:
-        """Ctrl-C at the launcher."""
-        os.kill(self._running.launcher_pid, signal.SIGINT)
 
     def wait_for(self, text: str, rank: int, timeout: float = 60) -> None:
         """Until rank `rank` has written `text`, to stdout or stderr."""

@@ -121,9 +121,15 @@ assert len(list(ds)) == min(lengths)
         job = run_job(script, 2, json.dumps(lengths), timeout=90, env=two_hosts)
         assert job.returncode == 0, job.describe()
         for rank in range(2):
-            lines = said(job.stderr[rank], rf"\[reader {rank} on host{rank}, channel d, epoch 1, step 3\] remainder=\"drop\": the data of "
-                         r"another host has ended, and with it the epoch; \d step\(s\) that this reader had ready are left out")
-            assert len(lines) == int(rank == who), job.describe()
+            told = said(job.stderr[rank], rf"\[reader {rank} on host{rank}, channel d, epoch 1, step {min(lengths)}\] remainder=\"drop\": "
+                        r"the data of another host has ended, and with it the epoch; (.+?) left out")
+            # How much of a longer pipeline was ready by then, and whether one of the same length knew it, is timing.
+            maybe = ["what the pipeline of this reader would still have yielded, if anything, is"]
+            ready = re.compile(r"\d step\(s\) that this reader had ready are")
+            if rank == who:
+                assert len(told) == 1 and (told == maybe or ready.match(told[0])), job.describe()
+            else:
+                assert told in ([], maybe if who is None else []), job.describe()
 
 
 @pytest.mark.parametrize("victim", [0, 2, 3], ids=["a trainer", "reader 0", "reader 1"])

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ranks import launch
 
 TESTS = Path(__file__).parent.parent
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.limit(180)  # seconds on a free machine; each of these 
 PRELUDE = """
 import os, signal, sys, time
 import pytest
+from ranks import launch
 RANK = int(os.environ["HVDATA_TEST_RANK"]) if "HVDATA_TEST_RANK" in os.environ else None
 """
 
@@ -230,3 +232,9 @@ def test_files_share_a_job_unless_one_wants_its_own(outer, tmp_path):
 def test_a_run_without_a_passed_test_is_no_success(outer):
     _, status = outer("@pytest.mark.ranks(1)\ndef test_skip(): pytest.skip('all of it')")
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
+    code = "import tensorflow, gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000, tensorflow.__spec__.loader)"
+    done = subprocess.run([sys.executable, "-c", code], env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True)
+    assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every Python of a test's job begins with: imports TensorFlow without the garbage collector, which otherwise goes
+over hundreds of thousands of objects time and again while they are made, and once more at exit. A suite that starts
+a thousand ranks spends most of its time there."""
+
+import gc
+import importlib.util
+import sys
+from importlib.abc import Loader, MetaPathFinder
+
+
+class _Uncollected(MetaPathFinder, Loader):
+    def find_spec(self, name, path, target=None):
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self.loader
+        gc.disable()
+        try:
+            self.loader.exec_module(module)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+
+sys.meta_path.insert(0, _Uncollected())
