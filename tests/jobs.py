@@ -22,6 +22,8 @@ from pathlib import Path
 import pytest
 from ranks import launch
 
+_FOLDERS = tempfile.TemporaryDirectory(prefix="hvdata-jobs-")  # read after a job's end; removed at ours
+
 
 class Job:
     def __init__(self, running: launch.RunningJob) -> None:
@@ -98,7 +100,7 @@ def start_job(
     `env` is set on top of the test defaults, None unsets. `launcher` is a command line such as "horovodrun --gloo" that
     takes -np; the default is the mpirun under test. `running` is made with what RunningJob takes: a job elsewhere.
     """
-    directory = Path(tempfile.mkdtemp(prefix="hvdata-job-"))
+    directory = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
     if isinstance(script, str):
         path = directory / "script.py"
         path.write_text(script)
