@@ -15,6 +15,7 @@ Cell = tuple[int, float, int]  # ranks, cycle time, bytes
 OURS = "horovod_data, per_rank"
 GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
+ALONE = "limit: reader alone"
 
 
 def rates(result: Result) -> list[float]:
@@ -92,13 +93,18 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
 def summary(told: dict[str, Any]) -> list[str]:
     rows = []
     for (ranks, cycle, count), group in cells(told["results"]).items():
-        local, best = named(group, LOCAL), best_rival(group)
+        limits = [named(group, name) for name in (LOCAL, ALONE)]
+        best = best_rival(group)
         for ours in (r for r in group if r["kind"] == "ours" and not r["error"]):
             rows.append([f"{ranks} ranks, {size_name(count)}, {cycle:g} ms", ours["name"].removeprefix("horovod_data, "),
-                         f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", f"{rate(ours) / rate(local):.2f}" if local else "",
-                         f"{rate(ours) / rate(best):.2f}" if best else "", best["name"] if best else ""])
-    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit",
+                         f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", *[_times(ours, limit) for limit in limits],
+                         _times(ours, best), best["name"] if best else ""])
+    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of the reader alone",
                   "times the best rival", "which is"], rows)
+
+
+def _times(ours: Result | None, other: Result | None) -> str:
+    return f"{rate(ours) / rate(other):.2f}" if ours and other else ""
 
 
 def in_brief(told: dict[str, Any]) -> list[str]:
@@ -110,11 +116,8 @@ def in_brief(told: dict[str, Any]) -> list[str]:
                if (n, at) == (ranks, cycle)]
     rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival" and r["moves"]]
 
-    def times(ours: Result | None, rival: Result | None) -> str:
-        return f"{rate(ours) / rate(rival):.2f}" if ours and rival else ""
-
     return table(["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
-                 [[rival, *[times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals])
+                 [[rival, *[_times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals])
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
