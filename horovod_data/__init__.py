@@ -21,7 +21,7 @@ if _typing.TYPE_CHECKING:
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
     from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
-    from .scatter import scatter
+    from .scattering import scatter
     from .serving import serve
 
 __all__ = [
@@ -44,7 +44,7 @@ _HOMES = {
     "core": ("stats",),
     "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
     "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),
-    "scatter": ("scatter",),
+    "scattering": ("scatter",),
     "serving": ("serve",),
 }
 

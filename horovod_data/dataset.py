@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import collections
 import dataclasses
 import json
 import sys
@@ -12,12 +13,12 @@ import weakref
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every source dataset is made of
 from tensorflow.python.saved_model import nested_structure_coder  # specs as protos: nothing is ever unpickled
 
-from . import core, elements, loader, roles
-from .errors import explain, place, whole, without_place
+from . import core, elements, roles
+from .errors import checked_name, explain, place, whole, without_place
 from .reading import Reading, checked_dataset_or_fn, steps_of
+from .receiving import receive
 from .serving import start_dealer
 
 _BATCH = ("global", "per_rank")
@@ -28,7 +29,8 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 _PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
 
-DatasetOrFn = Union[tf.data.Dataset, Callable[..., tf.data.Dataset], None]
+DatasetFn = Optional[Callable[..., tf.data.Dataset]]
+DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +56,14 @@ class Options:
                 f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
                 f"It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, in most cases 2"))
         object.__setattr__(self, "prefetch", prefetch)  # numpy's whole numbers can't travel
-        if self.name is not None and not isinstance(self.name, str):
-            raise TypeError(explain(f"name={self.name!r} is not a string"))
-        if self.name == "":
-            raise ValueError(explain("name='' is empty", "Give the channel a name that messages can show, or None"))
+        checked_name(self.name)
         if self.schedule == "dynamic" and self.batch == "global":
             raise ValueError(explain('schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
                                      "cuts each one for all ranks", 'Use batch="per_rank" with it'))
 
 
 def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(explain(f"{argument}={value!r} is not known", f"Use {', '.join(others)} or {last}"))
 
@@ -78,16 +77,17 @@ class _Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
-    graph: Optional["weakref.ref[tf.Graph]"] = None
 
 
-# Channels made by name while a graph was built. Estimators build a new graph for each call of train() or evaluate(), and
-# call the same input_fn in each: they get the channel that is there. These live until shutdown, because whether an old
-# graph has been freed would differ between ranks.
-_named: dict[str, _Channel] = {}
+# Channels made by name while a graph was built, the k-th of a name in its graph as the k-th here. Estimators build a new
+# graph for each call of train() or evaluate(), and call the same input_fn in each: they get the channels that are there.
+# These live until shutdown, because whether an old graph has been freed would differ between ranks.
+_named: dict[str, list[_Channel]] = {}
+# How often each graph has asked for each name.
+_asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakref.WeakKeyDictionary()
 
 
-def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedule: str = "static",
+def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static",
                        remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None,
                        on_reader_error: str = "raise") -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
@@ -98,8 +98,9 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
 
     Args:
       dataset_or_fn: a tf.data.Dataset, or a function that returns one and is called on readers only, once, in eager mode.
-        A function with one parameter that has no default gets a tf.distribute.InputContext, in which input_pipeline_id is the reader's number, num_input_pipelines
-        the number of readers and num_replicas_in_sync the number of trainers. On other ranks it may be None.
+        A function with one parameter that has no default gets a tf.distribute.InputContext, in which input_pipeline_id is
+        the reader's number, num_input_pipelines the number of readers and num_replicas_in_sync the number of trainers. On
+        other ranks it may be None.
       batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as tf.distribute means
         it). "per_rank": each element is one rank's whole batch; N consecutive ones make a step (as Horovod means it).
       schedule: "static": all ranks get the same number of steps, in an order that depends on nothing but the reader's.
@@ -121,50 +122,79 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn = None, *, batch: str, schedul
       or OrderedDicts.) On a dedicated reader it can't be iterated.
 
     Raises:
-      TypeError, ValueError: a wrong argument, elements that can't be dealt this way, or ranks that disagree; the same
-        on every rank.
+      TypeError, ValueError: a wrong argument, elements that can't be dealt this way, or ranks that disagree. What only
+        one rank can see (a reader its elements, say) is raised there as it is, and on the others by the same class with
+        that rank's name and text.
       RuntimeError: before init(), after shutdown(), inside tf.function, or when a rank has left.
       TimeoutError: a rank has not made this call within HOROVOD_DATA_TIMEOUT seconds.
       Errors of the dataset function: on the reader as they are, elsewhere one of the same class that quotes them (a
         RuntimeError where the class is neither Python's nor TensorFlow's).
+
+    Iterating raises, on every rank: tf.errors.* as the reader's pipeline raised it, with what its place is (channel,
+    epoch, step, reader and host); UnavailableError when a process is lost; DeadlineExceededError when nothing has come for
+    HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
+    newer one of the same dataset.
     """
     job = roles.current("distribute_dataset()")
     options = Options(batch, schedule, remainder, prefetch, name, on_reader_error)
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
-    in_graph = not tf.executing_eagerly()
-    known = _named.get(name) if in_graph and name is not None else None
-    if known is not None and known.graph is not None and known.graph() is not tf.compat.v1.get_default_graph():
-        if known.options != options:
-            raise ValueError(explain(f"channel {name!r} exists with {_shown(known.options)}, but was asked for again with "
-                                     f"{_shown(options)}", "Use the same arguments or another name", job.where))
-        return _receive(known, job)
-
+    if not tf.executing_eagerly():
+        return _shares(_channel_of_graph(job, options, dataset_or_fn), job)
     channel = _make_channel(job, options, dataset_or_fn)
-    if in_graph:
-        graph = tf.compat.v1.get_default_graph()
-        channel.graph = weakref.ref(graph)
-        if name is not None:
-            _named[name] = channel
-        else:
-            weakref.finalize(graph, core.channel_unuse, channel.number).atexit = False
-        return _receive(channel, job)
     try:
-        return _receive(channel, job)  # the dataset object keeps the channel in use
+        return _shares(channel, job)  # the dataset object keeps the channel in use
     finally:
         core.channel_unuse(channel.number)
 
 
-def distribute_datasets_from_function(dataset_fn: Callable[..., tf.data.Dataset], *, batch: str,
-                                      schedule: str = "static", remainder: str = "drop", prefetch: int = 2,
-                                      name: Optional[str] = None, on_reader_error: str = "raise") -> tf.data.Dataset:
-    """distribute_dataset() under the name that tf.distribute has for it; see there.
+def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
+                                      prefetch: int = 2, name: Optional[str] = None,
+                                      on_reader_error: str = "raise") -> tf.data.Dataset:
+    """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
-    Collective. `dataset_fn` takes a tf.distribute.InputContext (or nothing) and is called on readers only.
+    Args:
+      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once;
+        elsewhere it may be None.
+      batch, schedule, remainder, prefetch, name, on_reader_error: as of distribute_dataset().
+
+    Returns:
+      A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
+
+    Raises:
+      TypeError: fn is a dataset. All else as distribute_dataset() does.
     """
-    return distribute_dataset(dataset_fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
+    if isinstance(fn, tf.data.Dataset):
+        raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
+                                "Pass a function that returns one, or call distribute_dataset()"))
+    return distribute_dataset(fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
                               on_reader_error=on_reader_error)
+
+
+def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
+    graph = tf.compat.v1.get_default_graph()
+    if options.name is None:
+        channel = _make_channel(job, options, dataset_or_fn)
+        weakref.finalize(graph, core.channel_unuse, channel.number).atexit = False
+        return channel
+    asked = _asked.setdefault(graph, collections.Counter())
+    channels = _named.setdefault(options.name, [])
+    if asked[options.name] == len(channels):
+        channels.append(_make_channel(job, options, dataset_or_fn))
+    channel = channels[asked[options.name]]
+    if channel.options != options:
+        raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
+                                 f"with {_shown(options)}", "Use the same arguments or another name", job.where))
+    asked[options.name] += 1
+    return channel
+
+
+def _shares(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
+    options = channel.options
+    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
+                               len(job.layout.audience(job.comm_rank)))
+    return receive(channel.number, channel.label, channel.steps, spec)
 
 
 def _shown(options: Options) -> str:
@@ -183,7 +213,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         if job.reader is not None:
             reading = Reading.make(dataset_or_fn, options.batch, options.remainder, job.reader, len(job.layout.readers),
                                    len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
-            proto = nested_structure_coder.encode_structure(reading.spec)
+            proto = nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
             mine["count"] = reading.count
@@ -316,62 +346,3 @@ def _check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], d
             kind, text = words["error"]
             text = without_place(text, place(ranks[0], job.hosts[ranks[0]]))
             raise _raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")
-
-
-# ---- The receiving end.
-
-
-class _ReceiverDataset(dataset_ops.DatasetSource):
-    """This rank's shares, as flat tensors or in their structure."""
-
-    def __init__(self, channel: _Channel, spec: Any):
-        self._spec = spec
-        parts = elements.components(spec)
-        types, shapes = elements.flat_types(parts)
-        session = core.session()
-        with tf.device("/CPU:0"):
-            variant = loader.load().ops.horovod_data_receiver(
-                channel=channel.number, session=session - (1 << 64) if session >= 1 << 63 else session,
-                channel_name=channel.label, steps=channel.steps, output_types=types, output_shapes=shapes)
-        super().__init__(variant)
-
-    @property
-    def element_spec(self) -> Any:
-        return self._spec
-
-
-class _Typed(dataset_ops.UnaryDataset):
-    """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
-
-    def __init__(self, dataset: tf.data.Dataset, spec: Any):
-        self._spec = spec
-        super().__init__(dataset, dataset._variant_tensor)
-
-    @property
-    def element_spec(self) -> Any:
-        return self._spec
-
-
-def _receive(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
-    options = channel.options
-    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
-                               len(job.layout.audience(job.comm_rank)))
-    dataset: tf.data.Dataset
-    if elements.has_composites(spec):
-        flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
-        dataset = _Typed(_ReceiverDataset(channel, flat).map(elements.put_together(spec)), spec)
-    else:
-        dataset = _ReceiverDataset(channel, spec)
-    settings = tf.data.Options()
-    # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
-    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # TensorFlow would add a prefetch of its own: elements that count as taken but that nobody has, which breaks the bound
-    # on how far ranks run apart, and a checkpoint saved by rank 0 alone.
-    settings.experimental_optimization.inject_prefetch = False
-    # Nothing here can be tuned, and the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it before it marks
-    # the cancellation as done): then the end of an iterator takes up to a minute.
-    settings.autotune.enabled = False
-    dataset = dataset.with_options(settings)
-    if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
-        dataset = dataset_ops.DatasetV1Adapter(dataset)
-    return dataset

@@ -47,8 +47,18 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
     return [(path or "the element", spec)]
 
 
+def by_place(spec: Any) -> Any:
+    """`spec` with the keys of its dicts replaced by their places, as text: TensorFlow's proto of a structure takes no others."""
+    if isinstance(spec, dict):
+        return {str(i): by_place(part) for i, part in enumerate(spec.values())}
+    if isinstance(spec, (tuple, list)):
+        parts = [by_place(part) for part in spec]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
+
+
 def key_order(spec: Any) -> Any:
-    """The order of the keys of every dict in `spec`, as JSON can say it: TensorFlow's proto of a structure forgets it."""
+    """The keys of every dict in `spec` in their order, as JSON can say it."""
     if isinstance(spec, dict):
         return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
     if isinstance(spec, (tuple, list)):
@@ -57,14 +67,21 @@ def key_order(spec: Any) -> Any:
 
 
 def in_order(spec: Any, order: Any) -> Any:
-    """`spec` with the keys of its dicts in the order that key_order() said."""
+    """The spec of which by_place() is `spec` and key_order() is `order`."""
     if isinstance(spec, dict):
         kind = collections.OrderedDict if order[0] else dict
-        return kind((key, in_order(spec[key], part)) for key, part in order[1])
+        return kind((key, in_order(spec[str(i)], part)) for i, (key, part) in enumerate(order[1]))
     if isinstance(spec, (tuple, list)):
         parts = [in_order(part, its) for part, its in zip(spec, order)]
         return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
     return spec
+
+
+def _keys(spec: Any) -> list[Any]:
+    """All keys of all dicts in `spec`."""
+    if isinstance(spec, dict):
+        return [*spec, *[key for part in spec.values() for key in _keys(part)]]
+    return [key for part in spec for key in _keys(part)] if isinstance(spec, (tuple, list)) else []
 
 
 def _is_ragged(spec: Any) -> bool:
@@ -77,7 +94,11 @@ def has_composites(spec: Any) -> bool:
 
 
 def check_types(spec: Any) -> None:
-    """Raises TypeError for a component that can't be sent to another process."""
+    """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
+    for key in _keys(spec):
+        if not isinstance(key, (str, int, float)):
+            raise TypeError(explain(f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
+                                    "can't be sent to another rank", "Use strings or numbers as keys"))
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue

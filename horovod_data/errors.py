@@ -37,9 +37,21 @@ def without_place(text: str, where: str) -> str:
     return text.removeprefix(f"[{where}] ")
 
 
+def checked_name(name: Any) -> None:
+    """Raises TypeError or ValueError for what can't be the name of a channel or a scatter; None is none."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(explain(f"name={name!r} is not a string", "Pass a string, the same on every rank, or None"))
+    if not name:
+        raise ValueError(explain("name='' is empty", "Pass a name that messages can show, or None"))
+    if any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in name):
+        raise ValueError(explain(f"name={name!r} is no text that can be sent", "Leave out NUL and lone surrogates"))
+
+
 def whole(value: Any) -> Optional[int]:
     """`value` as an int if it is a whole number, numpy's included, but no bool."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or getattr(value, "dtype", None) == bool:
         return None
     try:
         return operator.index(value)

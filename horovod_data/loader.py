@@ -20,7 +20,7 @@ from typing import Iterable, NamedTuple, Optional
 from .errors import explain
 
 _PATH = Path(__file__).with_name("_core.so")
-_REBUILD = "pip install --force-reinstall --no-deps --no-build-isolation horovod_data"
+_REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
 # The literal in csrc/engine/c_api.cc.
 _BUILD_INFO = re.compile(rb'"tensorflow": *"([\w.+-]+)"')
 # libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12, ...;
@@ -104,12 +104,12 @@ def _not_built(library: Path) -> str:
             f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
             f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
             "Python in another folder")
-    return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run `{_REBUILD}`")
+    return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run {_REBUILD}")
 
 
 def _other_tensorflow(built: str, running: str) -> str:
     return explain(f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
-                   f"Rebuild it for this one: `{_REBUILD}`; or install TensorFlow {built}")
+                   f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}")
 
 
 def _cannot_load(reason: str, built: Optional[str], running: str) -> str:
@@ -117,9 +117,9 @@ def _cannot_load(reason: str, built: Optional[str], running: str) -> str:
     if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
         return explain(f"{missing[1]}, the MPI library that horovod_data was built with, can't be found ({reason})",
                        "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
-                       f"to use another MPI, put its mpicxx first in PATH and run `{_REBUILD}`")
+                       f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}")
     if "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
         other = f"TensorFlow {built}" if built else "another TensorFlow"
         return explain(f"horovod_data was built for {other} and doesn't fit TensorFlow {running} ({reason})",
-                       f"Rebuild it for this one: `{_REBUILD}`")
-    return explain(f"horovod_data's C++ core {_PATH} can't be loaded ({reason})", f"Rebuild it: `{_REBUILD}`")
+                       f"Rebuild it for this one: {_REBUILD}")
+    return explain(f"horovod_data's C++ core {_PATH} can't be loaded ({reason})", f"Rebuild it: {_REBUILD}")

@@ -13,6 +13,7 @@ from tensorflow.python.eager import context  # eager_mode(): datasets are made e
 
 from . import elements, loader
 from .errors import explain
+from .receiving import received
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -40,6 +41,10 @@ class Reading:
             dataset = dataset_or_fn
             if not isinstance(_variant(dataset), tf.__internal__.EagerTensor):
                 graph = _variant(dataset).graph
+        if received(dataset):
+            raise ValueError(explain("the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for "
+                                     "which this reader would wait for itself",
+                                     "Distribute the dataset that it came from, and do the rest on every rank behind it"))
         spec = dataset.element_spec
         elements.check_types(spec)
         if batch == "global":

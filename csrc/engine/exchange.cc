@@ -17,11 +17,15 @@ constexpr char kSame[] = "Every rank must make the same scatter calls";
 
 }  // namespace
 
+std::string ScatterName(const std::string& name) {
+  return !name.empty() && name[0] == '\0' ? "scatter" + name.substr(1) : "scatter '" + name + "'";
+}
+
 Exchange::Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  return "[" + world_->Name(world_->self) + ", scatter '" + key.first + "', call " + std::to_string(key.second) + "] ";
+  return "[" + world_->Name(world_->self) + ", " + ScatterName(key.first) + ", call " + std::to_string(key.second) + "] ";
 }
 
 Header Exchange::HeaderFor(Kind kind, const Key& key, int64_t a, int64_t b) const {

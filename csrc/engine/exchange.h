@@ -29,6 +29,9 @@
 
 namespace hvdata {
 
+// For people: "scatter 'name'". One that begins with a NUL stands for calls without a name.
+std::string ScatterName(const std::string& name);
+
 class Exchange {
  public:
   using Send = std::function<void(int member, wire::Header, const Share&)>;  // may come back to us at once

@@ -51,7 +51,7 @@ class ExchangeOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  std::string Where(const World& world) const { return "[" + world.Name(world.self) + ", scatter '" + name_ + "'] "; }
+  std::string Where(const World& world) const { return "[" + world.Name(world.self) + ", " + ScatterName(name_) + "] "; }
 
   static std::shared_ptr<const Share> ShareFor(Engine* engine, int trainer, Tensor tensor) {
     const World& world = engine->world();

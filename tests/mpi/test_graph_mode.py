@@ -246,6 +246,20 @@ def test_a_named_channel_is_taken_up_again_by_another_graph(hvdata, comm):
     assert comm.bcast(calls)[:1] == [1]
 
 
+def test_a_name_that_a_graph_uses_twice(hvdata, comm):
+    """The k-th of that name in a graph is the k-th of it in every other."""
+    for _ in range(2):
+        with tf.Graph().as_default(), v1.Session() as session:
+            fetches = []
+            for n in (1, 2):
+                ds = hvdata.distribute_dataset(lambda n=n: tf.data.Dataset.range(n * comm.size), batch="per_rank", name="twice")
+                iterator = v1.data.make_initializable_iterator(ds)
+                session.run(iterator.initializer)
+                fetches.append(iterator.get_next())
+            got = results(comm, lambda: [drain(session, fetch) for fetch in fetches])
+            assert got == [[[rank], [rank, rank + comm.size]] for rank in range(comm.size)]
+
+
 def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
     """The reader runs the dataset in a session of its own: it can't be fed."""
     limit = v1.placeholder(tf.int64, [])

@@ -137,6 +137,26 @@ def test_in_flight_in_different_orders(hvdata, comm):
             assert plain(parts[name]) == plain(np.split(x[name], comm.size)[rank])
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", ["scatter", "scatter0", "0"])
+def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
+    """Not even one like those that errors show for them; in whatever order each rank makes the two calls."""
+    x = table(2 * comm.size)
+
+    def calls(**more):
+        both = [lambda: hvdata.scatter(**mine(comm, 0, x), name=name), lambda: hvdata.scatter(**mine(comm, 0, x + 100))]
+        got = {i: both[i]() for i in ([0, 1] if comm.rank == 0 else [1, 0])}
+        return [got[0], got[1]]
+
+    def in_graph():
+        with tf.Graph().as_default(), v1.Session() as session:
+            return session.run(calls())
+
+    for run in (lambda: [part.numpy() for part in calls()], in_graph):
+        for rank, parts in enumerate(results(comm, run)):
+            assert [plain(part) for part in parts] == [plain(np.split(y, comm.size)[rank]) for y in (x, x + 100)]
+
+
 def test_the_root_does_not_wait_for_the_others(hvdata, comm):
     """One thread per rank, two roots, opposite orders: works because a root of a named scatter only sends."""
     last = comm.size - 1
@@ -237,7 +257,13 @@ def test_wrong_arguments(hvdata, comm):
         raises_everywhere(comm, lambda root=root: hvdata.scatter(x, root=root), TypeError, f"root={root!r}", "0 to")
     parts = results(comm, lambda: hvdata.scatter(x, root=np.int64(comm.size - 1)).numpy())
     assert [plain(part) for part in parts] == [plain(x[rank : rank + 1]) for rank in range(comm.size)]
-    raises_everywhere(comm, lambda: hvdata.scatter(None), (ValueError, TypeError), "dtype|None")
+    raises_everywhere(comm, lambda: hvdata.scatter(None), ValueError, "x is None")
+    for name, kind in ((7, TypeError), ("", ValueError), ("a\0", ValueError)):
+        raises_everywhere(comm, lambda name=name: hvdata.scatter(x, name=name), kind, rf"\[rank \d on \S+\] name={re.escape(repr(name))} is ")
+    raises_everywhere(comm, lambda: hvdata.scatter(tf.ragged.constant([[1], []])), (TypeError, ValueError),
+                      r"\[rank \d on \S+\] x can't be made a tensor: .* Pass a tensor; of a ragged or sparse one")
+    raises_everywhere(comm, lambda: hvdata.scatter(tf.constant([1]), dtype=tf.float32), (TypeError, ValueError),
+                      r"\[rank \d on \S+\] x can't be made a tensor of float32: .* Pass a tensor")
     raises_everywhere(
         comm, lambda: hvdata.scatter(tf.constant(3.0) if comm.rank == 0 else None, dtype=tf.float32),
         (ValueError, tf.errors.OpError), "scalar|axis 0",

@@ -6,7 +6,7 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import elements, on_reader, results
+from together import elements, on_reader, raises_everywhere, results
 
 UNKNOWN = tf.data.UNKNOWN_CARDINALITY
 INFINITE = tf.data.INFINITE_CARDINALITY
@@ -147,6 +147,21 @@ def test_spec_of_composites(hvdata, comm):
         return type(r).__name__, r.dtype.name, r.ragged_rank, type(s).__name__, s.dtype.name, s.shape.rank
 
     assert results(comm, described) == [("RaggedTensorSpec", "int32", 1, "SparseTensorSpec", "float32", 2)] * comm.size
+
+
+def test_dicts_whose_keys_are_numbers(hvdata, comm):
+    source = tf.data.Dataset.range(comm.size).map(lambda i: {2: i, 1: {0.5: 10 * i}, 10: (i,)})
+    ds = hvdata.distribute_dataset(source, batch="per_rank")
+    assert results(comm, lambda: repr(ds.element_spec)) == [repr(source.element_spec)] * comm.size
+    got = results(comm, lambda: [(int(e[2]), int(e[1][0.5]), int(e[10][0])) for e in ds])
+    assert got == [[(rank, 10 * rank, rank)] for rank in range(comm.size)]
+
+
+def test_dicts_whose_keys_cannot_be_sent(hvdata, comm):
+    source = tf.data.Dataset.range(comm.size).map(lambda i: {(1, 2): i})
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
+                      r"the dataset's elements have a dict with the key \(1, 2\), a tuple, which can't be sent to another rank\. Use "
+                      r"strings or numbers as keys\.")
 
 
 def test_dicts_keep_their_kind_and_the_order_of_their_keys(hvdata, comm):

@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# What a call with bad arguments, or with arguments that differ between ranks, may raise.
-REFUSED = (ValueError, TypeError, RuntimeError)
-
 
 class Raised(NamedTuple):
     """An exception, in a form that travels."""

@@ -55,7 +55,7 @@ def test_built_for_another_tensorflow(monkeypatch, tmp_path):
     other.write_bytes(loader._PATH.read_bytes().replace(b'"' + version + b'"', b'"' + changed + b'"'))
     text = failure(monkeypatch, other)
     assert f"built for TensorFlow {changed.decode()}, but this is TensorFlow {tf.__version__}" in text
-    assert "pip install --force-reinstall --no-deps --no-build-isolation" in text
+    assert "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder" in text
 
 
 @needs_compiler

@@ -10,12 +10,13 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import loader, roles
-from .errors import explain, whole
+from .errors import checked_name, explain, whole
 
 # In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
 # the same graphs.
 _graph_names: "weakref.WeakKeyDictionary[tf.Graph, itertools.count[int]]" = weakref.WeakKeyDictionary()
 _order: list[tf.Tensor] = []  # see _matching
+_UNNAMED = "\0"
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
@@ -56,8 +57,7 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     root = number
     if not 0 <= root < size:
         raise ValueError(explain(f"root={root} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
-    if name is not None and not isinstance(name, str):
-        raise TypeError(explain(f"name={name!r} is not a string", "Pass a string, the same on every rank", job.where))
+    checked_name(name)
     if x is None:
         if job.trainer == root:
             raise ValueError(explain("x is None on the root, whose tensor is to be scattered",
@@ -66,7 +66,12 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
             raise ValueError(explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where))
         value = tf.zeros([0], dtype) if tf.as_dtype(dtype) != tf.string else tf.constant([], tf.string)
     else:
-        value = tf.convert_to_tensor(x, dtype=dtype)
+        try:
+            value = tf.convert_to_tensor(x, dtype=dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(explain(f"x can't be made a tensor{f' of {tf.as_dtype(dtype).name}' if dtype else ''}: {error}",
+                                      "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
+                                      job.where)) from None
     if splits is None or job.trainer != root:
         rows = tf.constant(0, tf.int64)  # a scalar: none given
     else:
@@ -85,22 +90,25 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
 
 
 def _matching(name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
-    """The name of a call in the core, and what its op takes as input so that calls without a name run in order."""
+    """The name of a call in the core, and what its op takes as input so that calls without a name run in order.
+
+    Without a name it begins with a NUL, which names of users don't have, and which is not shown.
+    """
     if name is not None:
         return name, []
     if tf.executing_eagerly():
-        return "scatter", []
+        return _UNNAMED, []
     if tf.compat.v1.executing_eagerly_outside_functions():
         # Ops of a tf.function that have a resource in common run in the order of the program, through functions that it
         # calls, branches and loops.
         with tf.init_scope(), tf.device("/CPU:0"):
             if not _order:
                 _order.append(tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="horovod_data_scatter"))
-        return "scatter", _order
+        return _UNNAMED, _order
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
-    return f"scatter{next(_graph_names.setdefault(graph, itertools.count()))}", []
+    return f"{_UNNAMED} {next(_graph_names.setdefault(graph, itertools.count()))}", []
 
 
 @tf.RegisterGradient("HorovodDataScatter")

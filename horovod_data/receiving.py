@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's end of a channel as a tf.data.Dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every source dataset is made of
+
+from . import core, elements, loader
+
+
+class _ReceiverDataset(dataset_ops.DatasetSource):
+    """This rank's shares, as flat tensors or in their structure."""
+
+    def __init__(self, channel: int, label: str, steps: int, spec: Any):
+        self._spec = spec
+        parts = elements.components(spec)
+        types, shapes = elements.flat_types(parts)
+        session = core.session()
+        with tf.device("/CPU:0"):
+            variant = loader.load().ops.horovod_data_receiver(
+                channel=channel, session=session - (1 << 64) if session >= 1 << 63 else session,
+                channel_name=label, steps=steps, output_types=types, output_shapes=shapes)
+        super().__init__(variant)
+
+    @property
+    def element_spec(self) -> Any:
+        return self._spec
+
+
+class _Typed(dataset_ops.UnaryDataset):
+    """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
+
+    def __init__(self, dataset: tf.data.Dataset, spec: Any):
+        self._spec = spec
+        super().__init__(dataset, dataset._variant_tensor)
+
+    @property
+    def element_spec(self) -> Any:
+        return self._spec
+
+
+def receive(channel: int, label: str, steps: int, spec: Any) -> tf.data.Dataset:
+    """This rank's shares of a channel, of which there are `steps` (as tf.data counts) with this spec."""
+    dataset: tf.data.Dataset
+    if elements.has_composites(spec):
+        flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
+        dataset = _Typed(_ReceiverDataset(channel, label, steps, flat).map(elements.put_together(spec)), spec)
+    else:
+        dataset = _ReceiverDataset(channel, label, steps, spec)
+    settings = tf.data.Options()
+    # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # TensorFlow would add a prefetch of its own: elements that count as taken but that nobody has, which breaks the bound
+    # on how far ranks run apart, and a checkpoint saved by rank 0 alone.
+    settings.experimental_optimization.inject_prefetch = False
+    # Nothing here can be tuned, and the tuner's thread can miss its cancellation (TensorFlow 2.15 wakes it before it marks
+    # the cancellation as done): then the end of an iterator takes up to a minute.
+    settings.autotune.enabled = False
+    dataset = dataset.with_options(settings)
+    if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
+        dataset = dataset_ops.DatasetV1Adapter(dataset)
+    return dataset
+
+
+def received(dataset: tf.data.Dataset) -> bool:
+    """Whether some stage of a pipeline is the end of a channel. One that a function captures is not seen."""
+    return isinstance(dataset, _ReceiverDataset) or any(received(stage) for stage in dataset._inputs())
