@@ -22,7 +22,7 @@ import page
 
 def main() -> int:
     parser = launch.options(__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--bytes", type=int, nargs="+", default=[4 << 10, 1 << 20, 16 << 20], help="per rank's batch")
     parser.add_argument("--only", nargs="*", default=[], help="files in benchmarks/rivals, without .py")
     # Horovod looks for work once in this many milliseconds. Its default of 1 is made for allreduces that come in

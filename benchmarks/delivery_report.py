@@ -108,13 +108,13 @@ def _times(ours: Result | None, other: Result | None) -> str:
 
 
 def in_brief(told: dict[str, Any]) -> list[str]:
-    """How many times each rival's steps we do, at the cycle time of Horovod's that suits its operations best."""
+    """How many times each rival's steps the most ranks do, at the cycle time of Horovod's that suits its operations best."""
     groups = cells(told["results"])
-    ranks = told["results"][0]["ranks"]
+    ranks = max(result["ranks"] for result in told["results"])
     cycle = min(at for n, at, _ in groups if n == ranks)
     columns = [(ours, group, count) for ours in (OURS, GLOBAL) for (n, at, count), group in groups.items()
                if (n, at) == (ranks, cycle)]
-    rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival" and r["moves"]]
+    rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival"]
 
     return table(["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
                  [[rival, *[_times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals])

@@ -302,6 +302,7 @@ def stats() -> dict[str, int]:
     MPI). Received: `payload_bytes_realigned` (copied once because they began at an odd address). All that was handed to
     MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the numbers `mpi_messages_sent`,
     `mpi_messages_received`. Shared memory of a reader, now: `arena_bytes_in_use`, `arena_bytes_reserved`.
+    Before init() there is nothing: {}.
     """
     return dict(json.loads(_call("stats")))
 

@@ -42,9 +42,10 @@ class Reading:
             if not isinstance(_variant(dataset), tf.__internal__.EagerTensor):
                 graph = _variant(dataset).graph
         if received(dataset):
-            raise ValueError(explain("the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for "
-                                     "which this reader would wait for itself",
-                                     "Distribute the dataset that it came from, and do the rest on every rank behind it"))
+            raise ValueError(explain(
+                "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
+                "reader would wait for itself",
+                "Distribute the dataset that it came from, and do the rest on every rank behind it"))
         spec = dataset.element_spec
         elements.check_types(spec)
         if batch == "global":

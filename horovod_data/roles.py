@@ -131,6 +131,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
 def rank() -> Optional[int]:
     """This process's rank among the trainers, the same as `hvd.rank()`; None on a dedicated reader. Local.
 
+    This and its like also answer after shutdown().
+
     Raises:
       RuntimeError: before init(), or in a forked child.
     """
@@ -175,7 +177,9 @@ def num_readers() -> int:
 
 
 def shutdown() -> None:
-    """Ends this process's part in the job; also done at exit. A second call does nothing.
+    """Ends this process's part in the job; also done at exit. A second call does nothing, nor does one before init().
+
+    Not collective: ranks may call it at any time, in any order.
 
     A trainer says that it is done and returns at once: its iterators end. A process that reads serves until every
     trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.

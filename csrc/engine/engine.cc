@@ -175,18 +175,22 @@ void Engine::CreateChannel(ChannelConfig config, bool is_source) {
   Channel channel;
   channel.uses = 1;
   if (world_.me().trains()) {
-    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, [this](int reader, Header h) {
+    auto send = [this](int reader, Header h) {
       SendHeader(world_.sources[static_cast<size_t>(reader)], std::move(h));
-    }, post_->sink_door(number));
+    };
+    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
+                                          std::move(send), post_->sink_door(number));
   }
   if (is_source) {
-    channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, [this](int member, Header h, const Share* share) {
+    auto send = [this](int member, Header h, const Share* share) {
       if (share) {
         SendShare(member, std::move(h), *share);
       } else {
         SendHeader(member, std::move(h));
       }
-    }, post_->source_door(number));
+    };
+    channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, std::move(send),
+                                              post_->source_door(number));
   }
   std::deque<Early> early;
   std::set<int> byes;

@@ -292,7 +292,9 @@ void Exchange::OnLeft(const Header& header) {
     if (header.a == static_cast<int64_t>(Kind::kGather)) {
       auto [it, end] = expected_.equal_range(GatherKey(header.text, header.step, trainer));
       while (it != end) {
-        todo.push_back([callback = std::move(it->second.callback), gone = Gone(key, trainer)] { callback(gone, Header(), nullptr); });
+        todo.push_back([callback = std::move(it->second.callback), gone = Gone(key, trainer)] {
+          callback(gone, Header(), nullptr);
+        });
         it = expected_.erase(it);
       }
     } else if (call != calls_.end()) {
@@ -361,7 +363,9 @@ void Exchange::Tick() {
       const Key key(std::get<0>(it->first), std::get<1>(it->first));
       const std::string whom = world_->TrainerName(std::get<2>(it->first)) + ", which has not sent its part";
       if (Due(Where(key), whom, &it->second, &lines, &ask)) {
-        todo.push_back([callback = std::move(it->second.callback), late = Late(key, whom)] { callback(late, Header(), nullptr); });
+        todo.push_back([callback = std::move(it->second.callback), late = Late(key, whom)] {
+          callback(late, Header(), nullptr);
+        });
         it = expected_.erase(it);
         continue;
       }

@@ -178,7 +178,8 @@ absl::Status Cutter::CutEmpty(const Model& model, int trainer, Tensors* share) c
       case EmptyRule::kRows:
         if (!pad && m.shape.dims() == 0) {
           return absl::InvalidArgumentError(
-              "the last step has no element for " + (trainer < 0 ? "some ranks" : "rank " + std::to_string(ranks_[static_cast<size_t>(trainer)])) +
+              "the last step has no element for " +
+                  (trainer < 0 ? "some ranks" : "rank " + std::to_string(ranks_[static_cast<size_t>(trainer)])) +
               ", and remainder=\"partial\" can't give " + (trainer < 0 ? "them" : "it") + " an empty one: " + Name(i) +
               " is a scalar, without an axis 0. Use remainder=\"drop\" or \"pad\", or batch the dataset");
         }

@@ -30,8 +30,8 @@ class Cutter {
   Cutter(const ChannelConfig& config, std::vector<int> ranks)
       : config_(config), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())) {}
 
-  // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into one share per trainer. No shares at all when it makes no
-  // step. `*dropped`: its rows that nobody gets.
+  // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into
+  // one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
 
   // 1 to N per-rank batches into N shares; none when they make no step.

@@ -62,7 +62,9 @@ class ExchangeOp : public AsyncOpKernel {
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
   absl::Status Take(const World& world, const wire::Header& header, const BundlePtr& bundle, Tensor* tensor) const {
-    if (header.b != kOk) return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
+    if (header.b != kOk) {
+      return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
+    }
     std::vector<Tensor> tensors;
     const absl::Status status = TakeTensors(bundle, &tensors);
     if (!status.ok()) return status;

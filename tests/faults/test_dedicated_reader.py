@@ -138,7 +138,7 @@ def run(script, np, *args, readers=1):
 
 
 @pytest.mark.limit(120)
-@pytest.mark.parametrize("np", [1, 2, 3])
+@pytest.mark.parametrize("np", [1, 2, 3, 4])
 def test_modes_and_roles(np):
     (*trainers, reader), _ = run(MODES, np, str(np))
     assert reader[0] == {"rank": None, "size": None, "reader": True, "trainer": False, "readers": 1}
