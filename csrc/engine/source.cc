@@ -82,6 +82,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   input_over_ = false;
   turn_ = tail_taken_ = 0;
   dropped_ = 0;
+  stepless_ = 0;
   left_out_ = false;
   lost_ = input_ended_ = false;
   undealt_ = 0;
@@ -259,7 +260,7 @@ void Source::FinishLocked(Outcome outcome, bool others_go_on) {
 // What on_reader_error="continue" costs.
 void Source::SayLostLocked(const std::string& error) {
   const bool groups = config_.batch == plan::Batch::kPerRank && config_.schedule == plan::Schedule::kStatic;
-  const uint64_t had = (turn_ + lanes_->dealt()) * (groups ? trainers_.size() : 1);
+  const uint64_t had = (turn_ + lanes_->dealt()) * (groups ? trainers_.size() : 1) + stepless_;
   const int64_t left = config_.elements - static_cast<int64_t>(had);
   const char* on = "the epoch goes on without this reader; ";
   if (world_->grouped) {
@@ -291,10 +292,11 @@ void Source::SayDroppedLocked() {
   Log(Where(lanes_->dealt()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
-void Source::Dropped(int64_t count) {
+void Source::Dropped(int64_t count, uint64_t stepless) {
   std::lock_guard<std::mutex> lock(mu_);
   left_out_ = true;
   dropped_ += count;
+  stepless_ += stepless;
 }
 
 uint64_t Source::Steps() const {

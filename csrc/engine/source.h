@@ -108,8 +108,9 @@ class Source {
   bool fills() const { return in_step() && config_.remainder != plan::Remainder::kDrop; }
   void Fill(Step step);
   void CannotFill(std::string why);
-  // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows, which makes no step.
-  void Dropped(int64_t count);
+  // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows. `stepless`: the elements
+  // that made no step at all.
+  void Dropped(int64_t count, uint64_t stepless);
   // Steps dealt so far in this epoch.
   uint64_t Steps() const;
   // After Finish: waits until every lane is closed (kStop) or a state is wanted (kSave).
@@ -251,6 +252,7 @@ class Source {
   bool recording_ = false;  // since the first ForgetTaken of the epoch
   std::map<int, std::vector<uint64_t>> taken_since_;
   int64_t dropped_ = 0;
+  uint64_t stepless_ = 0;
   bool left_out_ = false;  // a batch of this epoch made no step, or not with all its rows
   bool told_empty_ = false;
   bool pulling_ = false;   // the dealer is inside the user's pipeline

@@ -75,7 +75,7 @@ class Dealer {
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
     if (!cut.ok()) return cut;
-    if (dropped > 0 || shares.empty()) source_->Dropped(dropped);
+    if (dropped > 0 || shares.empty()) source_->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty()) Release({std::move(element)}, std::move(shares));
     return absl::OkStatus();
   }
@@ -109,7 +109,7 @@ class Dealer {
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGroup(group, &shares, &dropped);
     if (!cut.ok()) return cut;
-    if (dropped > 0) source_->Dropped(dropped);
+    if (dropped > 0) source_->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty()) Release(std::move(group), std::move(shares));
     return absl::OkStatus();
   }

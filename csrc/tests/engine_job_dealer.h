@@ -169,7 +169,7 @@ class JobDealer {
     if (*end && source_->shares_tail()) return Leave(group, step);
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
-      source_->Dropped(static_cast<int64_t>(group.size()));
+      source_->Dropped(static_cast<int64_t>(group.size()), group.size());
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};

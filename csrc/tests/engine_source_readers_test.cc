@@ -194,6 +194,22 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
 }
 
+TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
+  ChannelConfig config;
+  config.on_error_continue = true;
+  config.batch = plan::Batch::kGlobal;
+  config.elements = 10;
+  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  OpenAll(1, 9);
+  Begin(1);
+  for (int i = 0; i < 4; ++i) source_->Dropped(i, 1);
+  Deal();
+  testing::internal::CaptureStderr();
+  source_->FinishFailed({kInternal, "broken"});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("5 of its 10 elements are lost"), std::string::npos) << log;
+}
+
 TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
   ChannelConfig config;
   config.on_error_continue = true;

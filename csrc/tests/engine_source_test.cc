@@ -91,7 +91,7 @@ TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
 TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->Dropped(1);
+  source_->Dropped(1, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
@@ -104,7 +104,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
 TEST_F(SourceTest, AnEpochOfBatchesWithoutRowsSaysWhyItHasNoStep) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->Dropped(0);
+  source_->Dropped(0, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
@@ -119,8 +119,8 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 2);
     Begin(epoch);
     Deal();
-    source_->Dropped(1);
-    source_->Dropped(1);
+    source_->Dropped(1, 0);
+    source_->Dropped(1, 0);
     testing::internal::CaptureStderr();
     if (fails) source_->Finish({kInternal, "broken"});
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
