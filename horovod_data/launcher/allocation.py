@@ -56,8 +56,10 @@ def read_hostfile(path: str, named_by: str) -> str:
     """The text of a host file.
 
     Raises:
-      LaunchError: it can't be read; says which option or variable names it.
+      LaunchError: it can't be read, or the path is empty; says which option or variable names it.
     """
+    if not path.strip():
+        raise LaunchError(explain(f"{named_by} {path!r} names no file", f"Name one, as in {named_by} hosts.txt"))
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:

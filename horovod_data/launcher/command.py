@@ -12,7 +12,8 @@ from typing import Mapping, Sequence
 HIDDEN_DEVICES = "CUDA_VISIBLE_DEVICES"  # empty on dedicated readers: TensorFlow would take memory of every GPU it sees
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_FLAGS = re.compile(r"-[bBdEOPqRsSuvx]+|-[WX].*")
+# Python's options: flags, and behind them one that takes a value, which may be the next word. Not those without a program.
+_OPTIONS = re.compile(r"-(?!$)([bBdEIOPqRsSuvx]*)(?:([cmWX])(.*))?", re.DOTALL)
 _RUNNER = ["-m", "horovod_data.launcher.rank"]
 # Belongs to this host, this shell or the batch system's launch of this very process, not to the job.
 _OWN = re.compile(r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
@@ -43,14 +44,17 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command line, and the variables that it needs on top of the environment."""
+    """A command line, the variables that it needs on top of the environment, and those that it must not find there."""
 
     words: list[str]
     environ: dict[str, str] = dataclasses.field(default_factory=dict)
+    without: Sequence[str] = ()
 
     def __str__(self) -> str:
         """As a shell takes it."""
-        return " ".join([f"{name}={shlex.quote(value)}" for name, value in self.environ.items()] + [shlex.join(self.words)])
+        parts = [f"-u {name}" for name in self.without]
+        parts += [f"{name}={shlex.quote(value)}" for name, value in self.environ.items()]
+        return " ".join(["env"] * bool(self.without) + parts + [shlex.join(self.words)])
 
 
 def exportable(environ: Mapping[str, str]) -> list[str]:
@@ -64,14 +68,26 @@ def on_rank(program: Sequence[str]) -> list[str]:
     `python -u train.py --epochs 3` becomes `python -u -m horovod_data.launcher.rank train.py --epochs 3`. Anything else
     is started as it is: a shell script that starts Python, or Python that reads its program from stdin.
     """
+    python, rest = take_apart(program)
+    return [*python, *_RUNNER, *rest] if python else rest
+
+
+def take_apart(program: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that start Python, and its program as launcher/rank.py takes it: a file, -m or -c, with what follows.
+
+    The first are empty where this isn't Python, or Python without a program to run by another one (-V, -i, stdin).
+    """
     words = list(program)
     if not words or _PYTHON.fullmatch(os.path.basename(words[0])) is None:
-        return words
+        return [], words
     at = 1
     while at < len(words) and words[at].startswith("-"):
-        if words[at] in ("-m", "-c"):
-            return words[:at] + _RUNNER + words[at:]
-        if _FLAGS.fullmatch(words[at]) is None:  # no program (-V), its text from stdin (-), in isolation (-I), ...
-            return words
-        at += 2 if words[at] in ("-W", "-X") else 1
-    return words[:at] + _RUNNER + words[at:] if at < len(words) else words
+        match = _OPTIONS.fullmatch(words[at])
+        if match is None:
+            return [], words
+        flags, taking, value = match.groups()
+        rest = [value] * bool(value) + words[at + 1:]
+        if taking in ("c", "m"):
+            return (words[:at] + [f"-{flags}"] * bool(flags), [f"-{taking}", *rest]) if rest else ([], words)
+        at += 2 if taking and not value else 1
+    return (words[:at], words[at:]) if at < len(words) else ([], words)

@@ -32,8 +32,10 @@ def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
     """`host1:4,host2:4`; a host without a number has one slot, one that is named again has more.
 
     Raises:
-      LaunchError: not of this form; names `option`.
+      LaunchError: not of this form, or no host at all; names `option`.
     """
+    if not text.strip():
+        raise LaunchError(explain(f"{option} {text!r} names no host", f"Name at least one, as in {option} host1:4,host2:4"))
     found = []
     for part in text.split(","):
         match = _HOST.fullmatch(part.strip())

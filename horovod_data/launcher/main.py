@@ -8,6 +8,7 @@ and its exit status is the launcher's. On the ranks launcher/rank.py sees to it 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
@@ -17,10 +18,11 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn, Optional, Sequence
 
+from ..doctor.machine import quota
 from ..errors import explain
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
-from .command import Command, exportable, on_rank
+from .command import Command, exportable, on_rank, take_apart
 from .hosts import Host, parse_hostfile, parse_hosts
 from .plan import Plan, is_oversubscribed, make_plan
 
@@ -35,7 +37,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
         plan = make_plan(request, allocation.hosts)
-        mpirun = shlex.split(args.mpirun) if args.mpirun else ["mpirun"]
+        mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
         command = make_command(args, plan, mpirun, version)
         if "Open MPI" not in version and hydra.warning(plan):
@@ -57,12 +59,12 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
     Raises:
       LaunchError: hosts that can't be understood, or no number of processes.
     """
-    if args.hosts and args.hostfile:
+    if args.hosts is not None and args.hostfile is not None:
         raise LaunchError(explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other",
                                   "Give one of them"))
-    if args.hosts:
+    if args.hosts is not None:
         return Allocation(parse_hosts(args.hosts), "-H")
-    if args.hostfile:
+    if args.hostfile is not None:
         text = read_hostfile(args.hostfile, "--hostfile")
         return Allocation(parse_hostfile(text, args.hostfile), f"--hostfile {args.hostfile}")
     found = find_allocation(environ)
@@ -103,23 +105,55 @@ def make_command(args: argparse.Namespace, plan: Plan, mpirun: Sequence[str], ve
     """The command line for the plan under that MPI.
 
     Raises:
-      LaunchError: an option that this MPI does not have.
+      LaunchError: an option that this MPI does not have, or a Python without horovod_data.
     """
     program = on_rank(args.command)
-    if "Open MPI" not in version:
-        return hydra.command(mpirun, plan, program, options.extras_of(args, os.environ, ()), os.environ)
     here = {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
     remote = any(host.name not in here for host in plan.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    oversubscribed = is_oversubscribed(plan, len(os.sched_getaffinity(0)))
-    return open_mpi.command(mpirun, plan, program, extras, os.environ, oversubscribed)
+    if any(host.name in here for host in plan.hosts):  # elsewhere there may be another Python under this name
+        check_python(args.command, {**os.environ, **extras.environ})
+    if "Open MPI" in version:
+        oversubscribed = is_oversubscribed(plan, usable_cores())
+        command = open_mpi.command(mpirun, plan, program, extras, os.environ, oversubscribed, version)
+    else:
+        command = hydra.command(mpirun, plan, program, extras, os.environ)
+    return dataclasses.replace(command, without=[name for name in options.ROLES if name in os.environ])
+
+
+def usable_cores() -> float:
+    """As the doctor counts them: those that this process may use, or less where a container's quota allows less."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, quota() or cores)
+
+
+def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
+    """A Python that is not the launcher's own may not have what is to run around the program on every rank.
+
+    Raises:
+      LaunchError: it has not.
+    """
+    python, _ = take_apart(program)
+    found = shutil.which(python[0], path=environ.get("PATH")) if python else None
+    if found is None or [found, *python[1:]] == [sys.executable]:
+        return
+    try:
+        done = subprocess.run([*python, "-c", "import horovod_data.launcher.rank"], capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL, env=environ)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    if done.returncode:
+        *_, said = ["it says nothing", *done.stderr.split("\n")[:-1]]
+        raise LaunchError(explain(
+            f"`{shlex.join(python)}` can't import horovod_data ({said})",
+            f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}"))
 
 
 def start(command: Command, output_folder: Optional[str]) -> NoReturn:
     """Becomes mpirun."""
     if output_folder:
         Path(output_folder).mkdir(parents=True, exist_ok=True)
-    environ = {name: value for name, value in os.environ.items() if name not in options.ROLES}
+    environ = {name: value for name, value in os.environ.items() if name not in command.without}
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(command.words[0], command.words, {**environ, **command.environ})

@@ -15,6 +15,8 @@ from .plan import Group, Plan
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
 # Open MPI's daemons notice a lost host after 8 minutes; with these after 6 to 8 seconds, and mpirun ends the job.
 _KEEPALIVE = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
+# Slots were counted by us, and readers need none: what slot:OVERSUBSCRIBE says, beside a mapping that the user gives.
+_OVERSUBSCRIBE = {"rmaps_base_oversubscribe": "1"}
 # A rank that waits gives its core to the rank that it waits for.
 _YIELD = {"mpi_yield_when_idle": "1"}
 # From this many hosts on the tree by which mpirun starts its daemons breaks on some systems, as horovodrun says.
@@ -22,11 +24,11 @@ _MANY_HOSTS = 64
 
 
 def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
-            oversubscribed: bool) -> Command:
+            oversubscribed: bool, version: str = "") -> Command:
     """The command line.
 
-    Our own MCA parameters give way to those of `extras.mpi_args` and of the environment. What an option asks for doesn't:
-    it takes the place of the environment's, or in the case of ssh's options goes behind them.
+    Our own MCA parameters give way to those of `extras` and of the environment. What an option asks for doesn't: it takes
+    the place of the environment's, or in the case of ssh's options goes behind them.
 
     Raises:
       LaunchError: an option and `extras.mpi_args` set the same parameter.
@@ -36,12 +38,16 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
         words.append("--allow-run-as-root")
     words += _placement(extras)
     words += extras.mpi_args
-    ours = {**_POINT_TO_POINT, **_KEEPALIVE, **(_YIELD if oversubscribed else {})}
+    given = [*extras.binding_args, *extras.mpi_args]
+    ours = {**_POINT_TO_POINT, **(_KEEPALIVE if _has_oob(version) else {}), **(_YIELD if oversubscribed else {})}
+    readers = any(group.reader for group in plan.groups)
+    if readers and _is_mapped(extras) and "nooversubscribe" not in " ".join(given).lower():
+        ours.update(_OVERSUBSCRIBE)
     hosts = plan.hosts
     if len(hosts) >= _MANY_HOSTS:
         ours.update(plm_rsh_no_tree_spawn="true", plm_rsh_num_concurrent=str(len(hosts)))
     for name, value in ours.items():
-        if name not in extras.mpi_args and f"OMPI_MCA_{name}" not in environ:
+        if name not in given and f"OMPI_MCA_{name}" not in environ:
             words += ["--mca", name, value]
     for name, (option, value) in _asked_for(extras, environ).items():
         if name in extras.mpi_args:
@@ -83,9 +89,18 @@ def _placement(extras: Extras) -> list[str]:
         return list(extras.binding_args)
     given = " ".join(extras.mpi_args)
     words = [] if re.search(r"(^|\s)--?bind-to\b", given) else ["--bind-to", "none"]  # a pipeline has many threads
-    if not re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", given):
-        words += ["--map-by", "slot:OVERSUBSCRIBE"]  # slots were counted by us: readers need none
-    return words
+    return words if _is_mapped(extras) else [*words, "--map-by", "slot:OVERSUBSCRIBE"]
+
+
+def _is_mapped(extras: Extras) -> bool:
+    """Whether the user says how ranks are mapped to hosts; with --binding-args as horovodrun understands them, too."""
+    return bool(extras.binding_args) or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
+
+
+def _has_oob(version: str) -> bool:
+    """Whether this Open MPI's daemons have the parameters oob_...: up to version 4."""
+    major = re.search(r"\d+", version)
+    return major is None or int(major[0]) < 5
 
 
 def _contexts(plan: Plan) -> list[list[Group]]:

@@ -96,8 +96,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
-        mpi_args=_words(args.mpi_args, "--mpi-args"),
-        binding_args=_words(args.binding_args, "--binding-args"),
+        mpi_args=_words(args.mpi_args, "--mpi-args", "--mca btl_tcp_links 2"),
+        binding_args=_words(args.binding_args, "--binding-args", "--bind-to core"),
         interfaces=interfaces,
         ssh_port=args.ssh_port or 0,
         ssh_identity_file=args.ssh_identity_file or "",
@@ -106,6 +106,20 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         timestamps=args.prefix_output_with_timestamp,
         root=os.geteuid() == 0,
     )
+
+
+def mpirun_of(args: argparse.Namespace) -> list[str]:
+    """The words that start mpirun.
+
+    Raises:
+      LaunchError: --mpirun can't be taken apart into words, or has none.
+    """
+    if args.mpirun is None:
+        return ["mpirun"]
+    words = _words(args.mpirun, "--mpirun", "/path/to/mpirun")
+    if not words:
+        raise LaunchError(explain(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun"))
+    return words
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +140,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="lines `host slots=4`, `host:4`, or `host` for each slot")
     add("-x", action="append", metavar="NAME[=VALUE]", help="an environment variable for all processes")
     add("--mpi-args", metavar="'ARGS'", help="more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'")
-    add("--binding-args", metavar="'ARGS'", help="instead of `--bind-to none --map-by slot` (Open MPI)")
+    add("--binding-args", metavar="'ARGS'", help="instead of `--bind-to none --map-by slot:OVERSUBSCRIBE` (Open MPI)")
     add("--network-interface", "--network-interfaces", dest="network_interfaces", action="append", metavar="NAME,...",
         help="the network interfaces to use")
     add("-p", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="of all other hosts")
@@ -178,9 +192,9 @@ def _horovod_environ(args: argparse.Namespace) -> dict[str, str]:
     return made
 
 
-def _words(text: Optional[str], option: str) -> list[str]:
+def _words(text: Optional[str], option: str, example: str) -> list[str]:
     try:
         return shlex.split(text or "")
     except ValueError as error:
         raise LaunchError(explain(f"{option}={text!r} can't be taken apart into words ({error})",
-                                  f"Quote it as for a shell, as in {option}='--mca btl_tcp_links 2'")) from error
+                                  f"Quote it as for a shell, as in {option}='{example}'")) from error

@@ -106,23 +106,32 @@ def _check(request: Request) -> None:
     if request.readers is not None and request.readers < 0:
         raise LaunchError(explain(f"--readers {request.readers} is not a number of readers",
                                   "0: rank 0 reads and trains; R: R processes more, which only read"))
-    if request.readers_per_node is not None and request.readers_per_node != 1:
+    if request.readers_per_node not in (None, 0, 1):
         raise LaunchError(too_many_per_node(f"--readers-per-node {request.readers_per_node}", "--readers-per-node 1",
                                             "--readers R"))
-    if request.readers is not None and request.readers_per_node is not None:
+    if request.readers is not None and request.readers_per_node:
         raise LaunchError(explain(
             f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",
             "Give one of them"))
-    if request.embedded and request.readers_per_node is None:
+    if request.embedded and request.readers:
+        raise LaunchError(explain(
+            f"--embedded belongs to --readers-per-node 1, and does not go with --readers {request.readers}: these are "
+            "processes of their own", "Leave it out, or use --readers-per-node 1 --embedded"))
+    if request.embedded and not request.readers_per_node:
         raise LaunchError(explain("--embedded says that the reader of each host also trains, but there is none",
                                   "Add --readers-per-node 1; without readers, rank 0 reads and trains anyway"))
     if request.reader_hosts and not request.readers:
         raise LaunchError(explain(
             "--reader-hosts says where dedicated readers run, but " +
             ("with --readers-per-node each host has its own" if request.readers_per_node else "there are none"),
-            "Add --readers R" if request.readers_per_node is None else "Leave it out, or use --readers R"))
+            "Leave it out, or use --readers R" if request.readers_per_node else "Add --readers R"))
+    if request.readers and len(request.reader_hosts) > request.readers:
+        named = len(request.reader_hosts)
+        raise LaunchError(explain(
+            f"--reader-hosts names {named} hosts, but --readers {request.readers} leaves {named - request.readers} of them "
+            "without a reader", f"Name fewer hosts, or ask for --readers {named}"))
 
 
-def is_oversubscribed(plan: Plan, cores: int) -> bool:
+def is_oversubscribed(plan: Plan, cores: float) -> bool:
     """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
     return any(host.slots > cores for host in plan.hosts)

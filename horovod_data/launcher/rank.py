@@ -90,7 +90,8 @@ def main() -> None:
 
 def _run(words: list[str]) -> None:
     """As Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
-    safe_path = getattr(sys.flags, "safe_path", False)  # python -P, from 3.11 on: no folder of ours stands first
+    # python -P (from 3.11 on) and python -I: no folder of ours stands first.
+    safe_path = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     if words[:1] == ["-m"]:
         sys.argv[:] = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -82,6 +82,17 @@ def test_any_command_can_be_started(tmp_path):
     assert job.returncode == 0 and job.lines("SAYS") == ["hello", "hello"], job.output
 
 
+@pytest.mark.parametrize("option", ["--binding-args=--bind-to none", "--mpi-args=--map-by node"])
+def test_a_reader_needs_no_slot_where_the_user_maps(tmp_path, option):
+    """As in Kubernetes and under Slurm: Open MPI counts the slots itself."""
+    if not launched.open_mpi():
+        pytest.skip("these are options of Open MPI's")
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts")}
+    job = run_launcher("--readers", "1", option, "sh", "-c", "echo RUNS", env=env)
+    assert job.returncode == 0 and job.lines("RUNS") == ["", ""], job.output
+
+
 def test_output_in_files(script, tmp_path):
     job = run_launcher("-np", "2", "--output-filename", str(tmp_path / "out"), *script('say("rank", rank)'))
     assert job.returncode == 0, job.output
@@ -131,6 +142,12 @@ def test_one_rank_fails(script, before, end, status, said):
 def test_one_rank_fails_while_the_others_wait_in_init(script, end, status):
     job = run_launcher("-np", "3", *script(FAILS.format(before="", end=end, others=HVDATA)))
     assert job.returncode == status and job.seconds < 60, job.output
+
+
+def test_a_shell_script_may_have_its_program_run_by_ours(script):
+    words = script(FAILS.format(before=MPI4PY, end="sys.exit(3)", others=""))
+    job = run_launcher("-np", "2", "sh", "-c", 'exec "$0" -m horovod_data.launcher.rank "$1"', *words)
+    assert job.returncode == 3 and job.seconds < 60, job.output
 
 
 @pytest.mark.parametrize("signal_name, statuses", [("SIGKILL", (137, 9)), ("SIGSEGV", (139, 11))])
@@ -209,7 +226,8 @@ print("RUNS", json.dumps([__name__, __main__.here is here, here.__module__, glob
 
 @pytest.mark.parametrize("words", [
     ["train.py", "--lr", "1"], ["-u", "package/train.py"], ["-m", "package.train", "a"], ["package", "a"], ["-c", PROGRAM, "a"],
-], ids=["file", "folder/file", "module", "folder", "code"])  # fmt: skip
+    ["-umpackage.train", "a"], ["-I", "train.py"], ["-Ic" + PROGRAM],
+], ids=["file", "folder/file", "module", "folder", "code", "glued module", "isolated file", "isolated code"])  # fmt: skip
 def test_the_program_sees_what_plain_python_shows(tmp_path, words):
     (tmp_path / "package").mkdir()
     for name in "train.py", "package/__init__.py", "package/train.py", "package/__main__.py":

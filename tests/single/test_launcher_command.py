@@ -28,16 +28,25 @@ RUN = "-m horovod_data.launcher.rank"
     ("python train.py --lr 1", f"python {RUN} train.py --lr 1"),
     ("/opt/venv/bin/python3.11 -u -X dev train.py -c x", f"/opt/venv/bin/python3.11 -u -X dev {RUN} train.py -c x"),
     ("python -Wignore -OO -m train a", f"python -Wignore -OO {RUN} -m train a"),
-    ("python3 -c pass", f"python3 {RUN} -c pass"),
-    ("python", None), ("python -", None), ("python -V", None), ("python -I train.py", None), ("python -i train.py", None),
+    ("python3 -c pass", f"python3 {RUN} -c pass"), ("python -I train.py", f"python -I {RUN} train.py"),
+    ("python -mpkg.train a", f"python {RUN} -m pkg.train a"), ("python -uIcpass a", f"python -uI {RUN} -c pass a"),
+    ("python -BuW ignore -Xdev train.py", f"python -BuW ignore -Xdev {RUN} train.py"),
+    ("python -um train -c", f"python -u {RUN} -m train -c"), ("python -m", None), ("python -X", None), ("python -uc", None),
+    ("python", None), ("python -", None), ("python -V", None), ("python -i train.py", None), ("python -ic pass", None),
     ("python --help", None), ("sh -c python", None), ("./train.py", None), ("ipython train.py", None), ("python-config x", None),
 ])  # fmt: skip
 def test_python_programs_are_run_by_ours(program, started):
     assert " ".join(on_rank(program.split())) == (started or program)
 
 
-def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversubscribed=False, hosts=TWO) -> str:
-    return str(open_mpi.command(["mpirun"], make_plan(request, hosts), ["train"], extras, environ, oversubscribed))
+def test_code_of_several_lines_is_run_by_ours():
+    assert on_rank(["python", "-cimport a\na.b()"]) == ["python", *RUN.split(), "-c", "import a\na.b()"]
+
+
+def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversubscribed=False, hosts=TWO,
+           version="Open MPI 4.1.4") -> str:
+    plan = make_plan(request, hosts)
+    return str(open_mpi.command(["mpirun"], plan, ["train"], extras, environ, oversubscribed, version))
 
 
 def mpiexec(extras=Extras(), request=Request(None, readers=1), environ={}, hosts=TWO) -> str:
@@ -70,6 +79,29 @@ def test_parameters_of_the_user_win():
     assert "keepalive_time" not in text and "keepalive_probes" in text and "yield" not in text
     assert "--bind-to" not in mpirun(Extras(binding_args=["-rankfile", "f"]))
     assert "bind-to none" not in mpirun(Extras(mpi_args=["-bind-to", "core"]))
+
+
+@pytest.mark.parametrize("extras", [
+    Extras(binding_args=["--bind-to", "core"]), Extras(mpi_args=["--map-by", "node"]), Extras(mpi_args=["-rf", "f"]),
+], ids=["--binding-args", "--map-by", "-rf"])  # fmt: skip
+def test_readers_need_no_slot_where_the_user_maps(extras):
+    assert "--mca rmaps_base_oversubscribe 1" in mpirun(extras)
+    assert "OVERSUBSCRIBE" not in mpirun(extras)
+    assert "rmaps" not in mpirun(extras, request=Request(None))  # only readers come on top of the slots
+    assert "rmaps" not in mpirun(extras, environ={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
+
+
+@pytest.mark.parametrize("said", ["--map-by node:NOOVERSUBSCRIBE", "--map-by node --nooversubscribe",
+                                  "--map-by node --mca rmaps_base_oversubscribe 0"])
+def test_a_user_who_maps_may_forbid_oversubscription(said):
+    for extras in Extras(binding_args=said.split()), Extras(mpi_args=said.split()):
+        assert "rmaps_base_oversubscribe 1" not in mpirun(extras)
+
+
+def test_parameters_of_daemons_are_for_open_mpi_up_to_version_4():
+    assert "keepalive" in mpirun(version="Open MPI 3.1.6") and "keepalive" in mpirun(version="Open MPI (unknown)")
+    for version in "Open MPI 5.0.3", "Open MPI 5.0.0rc12", "Open MPI 10.0":
+        assert "keepalive" not in mpirun(version=version) and "--mca pml ob1" in mpirun(version=version)
 
 
 def test_options_for_both():
@@ -139,6 +171,7 @@ def test_hydra_does_not_watch_over_hosts():
 
 def test_a_command_for_the_shell():
     assert str(Command(["mpirun", "a b"], {"C": "d e"})) == "C='d e' mpirun 'a b'"
+    assert str(Command(["mpirun", "a b"], {"C": "d e"}, ["F", "G"])) == "env -u F -u G C='d e' mpirun 'a b'"
 
 
 # ---- In a process of its own.
@@ -167,6 +200,50 @@ def test_dry_run(mpi):
         done = plan_launcher(*mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9")
         assert done.returncode == 0 and shows in done.stdout and "train.py --readers 9" in done.stdout, done
         assert len(done.stdout.splitlines()) == 1 and not done.stderr
+
+
+def test_a_dry_run_says_which_variables_the_start_removes(mpi):
+    """Pasted into the same shell, the command must not find who was to read by the shell's variables."""
+    words = ["--readers-per-node", "1", "-np", "1", "--dry-run", "true"]
+    done = plan_launcher(*mpi(OPEN_MPI), *words, env={R: "2"})
+    assert done.stdout.startswith(f"env -u {R} /") and f"-x {N}=1" in done.stdout, done
+    done = plan_launcher(*mpi(HYDRA), "-p", "22", *words, env={R: "2", E: "0"})
+    assert done.stdout.startswith(f"env -u {R} -u {E} HYDRA_LAUNCHER_EXTRA_ARGS='-p 22' /"), done
+    assert "env -u" not in plan_launcher(*mpi(OPEN_MPI), *words).stdout
+
+
+def test_the_version_of_open_mpi_is_looked_at(mpi):
+    done = plan_launcher(*mpi("mpirun (Open MPI) 5.0.3\n\nReport bugs to ..."), "-np", "1", "--dry-run", "true")
+    assert done.returncode == 0 and "--map-by slot:OVERSUBSCRIBE" in done.stdout and "keepalive" not in done.stdout, done
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """A Python that finds horovod_data only where the variable THERE says."""
+    path = tmp_path / "python3"
+    path.write_text(f'#!/bin/sh\ncd /\nPYTHONPATH=$THERE exec {sys.executable} -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_without_horovod_data_is_refused(mpi, other_python):
+    words = [*mpi(OPEN_MPI), "-np", "1", "--dry-run"]
+    done = plan_launcher(*words, other_python, "-u", "train.py")
+    assert done.returncode == 2 and not done.stdout, done
+    assert (f"`{other_python} -u` can't import horovod_data (ModuleNotFoundError: No module named 'horovod_data'). Install "
+            f"horovod_data there, or start the program with a Python that has it, such as {sys.executable}") in done.stderr
+    there = f"THERE={Path(horovod_data.__file__).parents[1]}"
+    for accepted in (["-x", there, other_python, "train.py"], ["-H", "elsewhere:1", other_python, "train.py"],
+                     ["sh", "-c", other_python], [other_python, "-V"], ["/no/such/python", "train.py"]):
+        assert plan_launcher(*words, *accepted).returncode == 0, accepted
+
+
+def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
+    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
+    for cores, yields in ((0.5, True), (None, False)):
+        monkeypatch.setattr(main, "quota", lambda: cores)
+        assert main.main([*mpi(OPEN_MPI), "-np", "1", "--dry-run", "true"]) == 0
+        assert ("yield" in capsys.readouterr().out) == yields
 
 
 def test_oversubscribed_here(mpi):
@@ -232,7 +309,15 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "--hostfile", "/no/such", "true"], "--hostfile names the host file /no/such, which can't be read"),
     (["-np", "1", "--readers", "1", "--readers-per-node", "1", "true"], "contradict each other"),
     (["-np", "1", "--embedded", "true"], "--embedded says that the reader of each host also trains, but there is none"),
+    (["-np", "1", "--readers", "1", "--embedded", "true"], "--embedded belongs to --readers-per-node 1"),
     (["-np", "1", "--readers", "1", "--reader-hosts", ",", "true"], "--reader-hosts names no host"),
+    (["-np", "1", "--readers", "1", "--reader-hosts", "b,c", "true"], "--reader-hosts names 2 hosts, but --readers 1 leaves 1"),
+    (["-np", "1", "-H", "", "true"], "-H '' names no host. Name at least one, as in -H host1:4,host2:4"),
+    (["-np", "1", "--hostfile", "", "true"], "--hostfile '' names no file. Name one, as in --hostfile hosts.txt"),
+    (["-np", "1", "-H", "", "--hostfile", "f", "true"], "-H  and --hostfile f contradict each other"),
+    (["-np", "1", "--mpirun", "", "true"], "--mpirun '' names no command. Name one, as in --mpirun /path/to/mpirun"),
+    (["-np", "1", "--mpirun", " ", "true"], "--mpirun ' ' names no command"),
+    (["-np", "1", "--mpirun", "'", "true"], "can't be taken apart into words (No closing quotation). Quote it as for a shell"),
     (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], "-x NO_SUCH_VARIABLE: there is no such environment variable"),
     (["-np", "1", "-x", "HOROVOD_DATA_READERS=2", "true"],
      "-x HOROVOD_DATA_READERS=2 would tell init() who reads, but place no process for it. Use --readers R, which does both"),
@@ -255,7 +340,8 @@ def test_another_mpi(mpi):
 R, N, E = "HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED"
 
 
-@pytest.mark.parametrize("options", [[], ["--readers", "1"], ["--readers-per-node", "1"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--readers", "1"], ["--readers-per-node", "1"], ["--readers-per-node", "0"],
+                                     ["--readers", "1", "--readers-per-node", "0"]], ids=" ".join)
 @pytest.mark.parametrize("environ", [
     {}, {R: "2"}, {R: "0"}, {N: "1"}, {N: "0"}, {N: ""}, {E: "1"}, {E: "0"}, {N: "1", E: "1"}, {N: "1", E: "0"}, {R: " 2 ", E: "1"},
     {R: "two"}, {R: "-1"}, {N: "2"}, {N: "1", E: "yes"}, {E: "yes"}, {R: "1", N: "1"}, {R: "0", N: "1"}, {N: "0", E: "1"},

@@ -26,7 +26,7 @@ def test_lists_of_hosts(text, hosts):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("", "-H : '' is not a host with its slots. Write it as -H host1:4,host2:4."),
+    ("", "-H '' names no host. Name at least one, as in -H host1:4,host2:4."), (" ", "-H ' ' names no host"),
     ("a:4,,b:2", "-H a:4,,b:2: '' is not a host"), ("a:four", "'a:four' is not a host"), ("a:4:5", "'a:4:5' is not"),
     ("a b", "'a b' is not"), ("a:0", "-H a:0: a host with 0 slots"), ("a:-1", "'a:-1' is not"), ("-a:1", "'-a:1' is not"),
 ])  # fmt: skip
@@ -163,6 +163,11 @@ def test_lsf_without_a_file():
     for text in "node07", "node07 many", "node07 2 node12":
         with pytest.raises(LaunchError, match="LSB_MCPU_HOSTS='.*' is not a list of hosts, each with its slots"):
             find_allocation({"LSB_MCPU_HOSTS": text})
+
+
+def test_a_path_that_is_empty():
+    with pytest.raises(LaunchError, match="--hostfile '' names no file. Name one, as in --hostfile hosts.txt"):
+        allocation.read_hostfile("", "--hostfile")
 
 
 def test_a_file_that_is_not_there():

@@ -43,7 +43,7 @@ def requests(draw):
         return hosts, Request(np, readers=draw(st.none() | st.integers(0, 9)))
     if kind == "elsewhere":
         names = draw(st.lists(st.sampled_from(["cpu0", "cpu1", "cpu2", "host0"]), min_size=1, max_size=3, unique=True))
-        return hosts, Request(np, readers=draw(st.integers(1, 9)), reader_hosts=tuple(names))
+        return hosts, Request(np, readers=draw(st.integers(len(names), 9)), reader_hosts=tuple(names))
     return hosts, Request(np, readers_per_node=1, embedded=kind == "embedded")
 
 
@@ -129,6 +129,11 @@ def test_two_hosts():
     assert make_plan(Request(1), TWO).describe() == "1 trainer on a:1; rank 0 reads"
 
 
+def test_0_readers_per_node_are_none():
+    for readers in None, 0, 2:
+        assert make_plan(Request(3, readers, readers_per_node=0), TWO) == make_plan(Request(3, readers), TWO)
+
+
 def test_a_host_that_trains_nobody_has_no_reader():
     assert ranks_of(make_plan(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
 
@@ -146,12 +151,18 @@ def test_oversubscribed_counts_readers():
     (Request(1, readers=-1), "--readers -1 is not a number of readers"),
     (Request(1, readers_per_node=2), "--readers-per-node 2: a host can have one reader of its own. Use --readers-per-node 1, "
      "or --readers R for R readers that deal to the trainers of all hosts"),
-    (Request(1, readers_per_node=0), "--readers-per-node 0: a host can have one reader of its own"),
+    (Request(1, readers_per_node=-1), "--readers-per-node -1: a host can have one reader of its own"),
     (Request(1, readers=1, readers_per_node=1), "--readers 1 and --readers-per-node 1 contradict each other"),
     (Request(1, embedded=True), "--embedded says that the reader of each host also trains, but there is none. Add --readers-"),
-    (Request(1, readers=1, embedded=True), "--embedded says that"),
+    (Request(1, readers_per_node=0, embedded=True), "--embedded says that the reader of each host also trains, but there is none"),
+    (Request(1, readers=0, embedded=True), "--embedded says that the reader of each host also trains, but there is none"),
+    (Request(1, readers=2, embedded=True), "--embedded belongs to --readers-per-node 1, and does not go with --readers 2: these "
+     "are processes of their own. Leave it out, or use --readers-per-node 1 --embedded"),
     (Request(1, reader_hosts=("c",)), "--reader-hosts says where dedicated readers run, but there are none. Add --readers R"),
     (Request(1, readers=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
+    (Request(1, readers_per_node=0, reader_hosts=("c",)), "but there are none. Add --readers R"),
+    (Request(1, readers=2, reader_hosts=("c", "d", "e")), "--reader-hosts names 3 hosts, but --readers 2 leaves 1 of them "
+     "without a reader. Name fewer hosts, or ask for --readers 3"),
     (Request(1, readers_per_node=1, reader_hosts=("c",)), "with --readers-per-node each host has its own. Leave it out"),
 ])  # fmt: skip
 def test_requests_that_make_no_sense(request_, text):
