@@ -67,9 +67,9 @@ class Job:
         for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(explain(f"{name} must be above 0, not {value!r}"))
+                raise ValueError(explain(f"{name} must be a finite number above 0, not {value!r}"))
         if not (math.isfinite(self.step_seconds) and self.step_seconds >= 0):
-            raise ValueError(explain(f"step_seconds must be 0 or more, not {self.step_seconds!r}"))
+            raise ValueError(explain(f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}"))
 
     @property
     def hosts(self) -> int:
@@ -314,17 +314,20 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
     for option in ("batch_mb", "link_gbit", "pipeline_mb_s", "pipeline_ms"):
         value = getattr(given, option)
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"--{option.replace('_', '-')} must be above 0, not {value:g}")
+            raise ValueError(f"--{option.replace('_', '-')} must be a finite number above 0, not {value:g}")
     if not (math.isfinite(given.step_ms) and given.step_ms >= 0):
-        raise ValueError(f"--step-ms must be 0 or more, not {given.step_ms:g}")
+        raise ValueError(f"--step-ms must be a finite number of 0 or more, not {given.step_ms:g}")
     for option, value in (("ranks", ranks), ("ranks_per_host", given.ranks_per_host), ("prefetch", given.prefetch)):
         if value < 1:
             raise ValueError(f"--{option.replace('_', '-')} must be 1 or more, not {value}")
-    rate = given.pipeline_mb_s * 1e6 if given.pipeline_mb_s else None
-    if given.pipeline_ms:
-        rate = given.batch_mb * 1e6 / (given.pipeline_ms / 1e3)
-    return Job(ranks, given.batch_mb * 1e6, given.step_ms / 1e3, given.link_gbit, given.ranks_per_host, given.prefetch,
-               rate)
+    batch = given.batch_mb * 1e6
+    rates = {"pipeline_mb_s": given.pipeline_mb_s and given.pipeline_mb_s * 1e6,
+             "pipeline_ms": given.pipeline_ms and batch / given.pipeline_ms * 1e3}
+    for option, value in {"batch_mb": batch, **rates}.items():
+        if value is not None and not (math.isfinite(value) and value > 0):  # beyond what floats can be
+            raise ValueError(f"--{option.replace('_', '-')} {getattr(given, option):g} is too large or too small to count with")
+    return Job(ranks, batch, given.step_ms / 1e3, given.link_gbit, given.ranks_per_host, given.prefetch,
+               rates["pipeline_mb_s"] or rates["pipeline_ms"])
 
 
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
@@ -334,6 +337,9 @@ def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
         raise ValueError(f"--readers-per-node must be 1, not {given.readers_per_node}")
     if given.readers_per_node is not None and given.readers_per_node > 1:
         raise ValueError(too_many_per_node(f"--readers-per-node {given.readers_per_node}", "--readers-per-node 1", "--readers R"))
+    if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
+        layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
+        raise ValueError(f"--shared-hosts says where dedicated readers are, and with {layout} there are none. Leave it out")
     if given.readers_per_node is not None:
         return Readers(per_node=1)
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)

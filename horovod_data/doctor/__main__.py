@@ -33,12 +33,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")
     parser.add_argument("--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)")
-    parser.add_argument("--launcher", default="mpirun", help="what starts the self-test, with options; it must take -np "
-                                                             "(default %(default)s)")
+    parser.add_argument("--launcher", default="mpirun", type=_command, help="what starts the self-test, with options; it must "
+                                                                            "take -np (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
-    if given.np < 1 or not 0 < given.seconds <= 600 or not given.launcher.strip():
-        parser.error("--np must be 1 or more, --seconds above 0 and at most 600, and --launcher a command")
+    if given.np < 1 or not 0 < given.seconds <= 600:
+        parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)
     if launcher is not None and launcher.size > 1 and not given.no_self_test:
         found = in_job(given.seconds)
@@ -48,6 +48,17 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return 0
     print(as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)), flush=True)
     return status(found)
+
+
+def _command(text: str) -> list[str]:
+    """Its words, as a shell understands them."""
+    try:
+        words = shlex.split(text)
+    except ValueError as failure:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command: {failure}. Quote it as for a shell") from None
+    if not words or not words[0]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command. Name one, mpirun for example")
+    return words
 
 
 def alone(given: argparse.Namespace) -> list[Finding]:
@@ -60,7 +71,7 @@ def alone(given: argparse.Namespace) -> list[Finding]:
         return found + [ok("self-test.skipped", "--no-self-test")]
     if mpi is None:
         return found + [error("self-test.skipped", "horovod_data can't be loaded", "Mend the errors above first")]
-    launcher = shlex.split(given.launcher)
+    launcher = given.launcher
     if shutil.which(launcher[0]) is None:
         return found + [selftest.skipped(launcher, mpi, environment.only_srun(os.environ))]
     environ = environment.without_launcher(os.environ) if launch_checks.find_launcher(os.environ) else os.environ

@@ -3,7 +3,8 @@
 
     python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
-FINDINGS come from a doctor whose place in a job this process takes. Rank 0, which reads, says what all ranks have seen.
+FINDINGS come from a doctor whose place in a job this process takes: then those read who read in that job. In the self-test
+rank 0 does. Rank 0, which always trains, says what all ranks have seen. Ranks are those of MPI_COMM_WORLD.
 What the job needs in the environment is set here, on every rank: a launcher need not hand the doctor's environment on.
 """
 
@@ -17,7 +18,8 @@ import time
 from typing import Any, Callable, Optional
 
 from .. import core, loader, roles
-from . import children, inside, mpi_variables
+from ..layout import Layout
+from . import children, inside, mpi_variables, transports
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
@@ -35,8 +37,9 @@ def main() -> None:
     """The whole of it. Status 1: something failed, and has been said."""
     began = time.monotonic()
     payload, seconds, *findings = sys.argv[1:]
-    for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
-        del os.environ[name]  # the job is ours, so are its settings; the user's are looked at elsewhere
+    if not findings:
+        for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
+            del os.environ[name]  # the job is ours, so are its settings; the user's are looked at elsewhere
     os.environ.update({**_VERBOSE, **_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
     if findings:
         children.end_with_parent()
@@ -44,6 +47,8 @@ def main() -> None:
         everything(float(seconds), json.loads(findings[0]) if findings else [], began)
     except Exception as failure:
         children.say(failed=f"{type(failure).__name__}: {failure}", host=socket.gethostname(), pid=os.getpid())
+        if findings:
+            os._exit(1)  # not by MPI_Abort, which would end the doctors before they have reported
         raise SystemExit(1) from failure
 
 
@@ -53,10 +58,12 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         inside.look_at_core()
     loader.load()
     began_init = time.monotonic()
-    roles.init(readers=0)
-    rank, size = roles.rank() or 0, roles.size() or 1
+    roles.init()
+    job = roles.current("the doctor")
+    rank, size, layout = job.comm_rank, len(job.hosts), job.layout
     mine: dict[str, Any] = {
-        "rank": rank, "findings": findings, "host": socket.gethostname(), "pid": os.getpid(),
+        "rank": rank, "findings": findings, "reads": roles.is_reader(), "trains": roles.is_trainer(),
+        "group": layout.group[rank], "host": socket.gethostname(), "pid": os.getpid(),
         "cores": len(os.sched_getaffinity(0)), "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began, "init_seconds": time.monotonic() - began_init,
         "thread_level": core.mpi_query().thread_level.name, "horovod_threads": _horovod_threads(),
@@ -64,11 +71,13 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     }
     if rank == 0:
         children.say(started=True, size=size)
-    mine["wrong"] = check_delivery(rank, size)
-    targets = lanes_of(size)
-    mine["lanes"] = [measure_lane(rank, to, seconds / 2 / len(targets)) for to in targets]
+    mine["wrong"] = check_delivery(rank, layout)
+    lanes = lanes_of(layout)
+    mine["lanes"] = [measure_lane(rank, layout.reader_index[reader], reader, to, seconds / 2 / len(lanes))
+                     for reader, to in lanes]
     mine["together"] = {name: measure_together(name, length, seconds / 4)
                         for name, length in (("small", SMALL), ("large", LARGE))}
+    mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
     everybody: list[dict[str, Any]] = [{}] * size
     for one in core.agree(json.dumps(mine).encode(), "the doctor's report"):
         for other in one.ranks:
@@ -79,69 +88,93 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     children.say(done=True)
 
 
-def check_delivery(rank: int, size: int) -> str:
+def check_delivery(rank: int, layout: Layout) -> str:
     """What arrived wrong with batch="per_rank" and "global"; empty if nothing did. Collective."""
     import tensorflow as tf
 
-    def elements() -> Any:
-        numbers = tf.data.Dataset.range(_STEPS * size + 1)  # one more than there are steps for
-        return numbers.map(lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
+    audience, of_all = layout.audience(rank), len(layout.readers)
+    readers = [layout.reader_index[other] for other in layout.readers if layout.group[other] == layout.group[rank]]
 
-    got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode())
-           for x, y in _distribute(elements, batch="per_rank", name="doctor per_rank")]
-    wanted = [(i, True, str(i)) for i in range(rank, _STEPS * size, size)]
+    def numbers(count: int, context: Any) -> Any:
+        """`count` numbers that no other reader has."""
+        return tf.data.Dataset.range(count * of_all).shard(of_all, context.input_pipeline_id)
+
+    def elements(context: Any) -> Any:
+        # All that can be left over: with one more there would be another step.
+        left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
+        return numbers(_STEPS * len(audience) + left_over, context).map(
+            lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
+
+    dataset = _distribute(elements, batch="per_rank", name="doctor per_rank")
+    got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode()) for x, y in _iterated(dataset)]
+    mine = [(turn * len(audience) + audience.index(rank)) * of_all + reader
+            for turn in range(_STEPS) for reader in readers if rank in audience]
+    wanted = [(i, True, str(i)) for i in mine]
     wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
 
-    rows = _STEPS * _ROWS * size + 3
-    dataset = _distribute(lambda: tf.data.Dataset.range(rows).batch(_ROWS * size), batch="global", remainder="partial",
+    batch = _ROWS * len(audience)
+    rows = _STEPS * batch + 3
+    dataset = _distribute(lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial",
                           name="doctor global")
-    shares = core.agree(json.dumps([share.numpy().tolist() for share in dataset]).encode(), "the doctor's rows")
-    by_rank: list[Any] = [[]] * size
-    for one in shares:
-        for other in one.ranks:
-            by_rank[other] = json.loads(one.payload)
-    order = [row for step in zip(*by_rank) for share in step for row in share]
-    if order != list(range(rows)):
-        wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows in order'
+    shares = core.agree(json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows")
+    by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}
+    order = [row for step in zip(*(by_rank[other] for other in audience)) for share in step for row in share]
+    if order != [row * of_all + reader for begin in range(0, rows, batch) for reader in readers
+                 for row in range(begin, min(begin + batch, rows))]:
+        wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows of each reader in order'
     return wrong.strip()
 
 
-def lanes_of(size: int) -> list[int]:
-    """The ranks whose lanes are measured: all but rank 0; of many, some that lie as far from each other as can be."""
-    others = size - 1
-    return [1 + i * others // min(others, _MOST_LANES) for i in range(min(others, _MOST_LANES))]
+def lanes_of(layout: Layout) -> list[tuple[int, int]]:
+    """The lanes that are measured, (reader, rank): of many, some that lie as far from each other as can be."""
+    lanes = [(reader, to) for reader in layout.readers for to in layout.audience(reader) if to != reader]
+    count = min(len(lanes), _MOST_LANES)
+    return [lanes[i * len(lanes) // count] for i in range(count)]
 
 
-def measure_lane(rank: int, to: int, seconds: float) -> dict[str, Any]:
-    """Batches to one rank alone. That one returns its bytes per second, the reader what it sent in which way."""
-    dataset = _distribute(lambda: _ready_made(LARGE), batch="per_rank", schedule="dynamic", name=f"doctor lane {to}")
+def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -> dict[str, Any]:
+    """Batches of one reader, whose number is `number`, to one rank alone. Collective.
+
+    That one returns its bytes per second, the reader what it sent in which way.
+    """
+
+    def elements(context: Any) -> Any:
+        return _ready_made(LARGE, context).take(-1 if context.input_pipeline_id == number else 0)
+
+    dataset = _distribute(elements, batch="per_rank", schedule="dynamic", name=f"doctor lane {reader} {to}")
     before = core.stats()
     rate = _bytes_per_second(dataset, seconds) if rank == to else None
     del dataset
-    core.agree(b"", f"the doctor's lane {to}")
+    core.agree(b"", f"the doctor's lane from {reader} to {to}")
     ways = {way: core.stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
-    return {"to": to, "rate": rate, **ways}
+    return {"reader": reader, "to": to, "rate": rate, **ways}
 
 
 def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
-    """Steps per second of all ranks, each with a batch of `length` bytes. Collective."""
-    dataset = _distribute(lambda: _ready_made(length), batch="per_rank", name=f"doctor {name}")
-    rate = _bytes_per_second(dataset, seconds)
+    """Steps per second of all ranks, each with a batch of `length` bytes; 0 where none arrive. Collective."""
+    dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
+    rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
     core.agree(b"", f"the doctor's {name} batches")
     return {"steps_per_second": rate / length}
 
 
-def _distribute(make: Callable[[], Any], **arguments: Any) -> Any:
+def _iterated(dataset: Any) -> Any:
+    """What arrives here: nothing at a dedicated reader."""
+    return dataset if roles.is_trainer() else ()
+
+
+def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
     from ..dataset import distribute_dataset  # here, because it imports TensorFlow, which may fail
 
     return distribute_dataset(make, **arguments)
 
 
-def _ready_made(length: int) -> Any:
+def _ready_made(length: int, context: Any) -> Any:
     import tensorflow as tf
 
-    return tf.data.Dataset.from_tensors(tf.zeros([length // 4], tf.float32)).repeat()
+    # Equal pipelines of several readers would be warned of.
+    return tf.data.Dataset.from_tensors(tf.fill([length // 4], float(context.input_pipeline_id))).repeat()
 
 
 def _bytes_per_second(dataset: Any, seconds: float) -> float:
@@ -152,6 +185,14 @@ def _bytes_per_second(dataset: Any, seconds: float) -> float:
     while (took := time.monotonic() - began) < seconds:
         received += int(next(iterator).shape[0]) * 4
     return received / took
+
+
+def _stderr() -> str:
+    """What this process has said so far, where that goes into a file of its doctor's; in the self-test the launcher has it."""
+    try:
+        return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _horovod_threads() -> Optional[bool]:

@@ -122,10 +122,19 @@ def _delivered(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _lanes(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
-    shown = [f"to {lane['to']} {ranks[lane['to']]['lanes'][i]['rate'] / 1e9:.2f} GB/s ({_ways(lane)})"
-             for i, lane in enumerate(ranks[0]["lanes"])]
-    return ok(f"{section}.lanes", f"from rank 0, one by one, batches of 4 MiB: {', '.join(shown)}" if shown else
-              "none: there is one rank")
+    shown, last = [], None
+    for lane in _sent(ranks):
+        origin = "" if lane["reader"] == last else f"from rank {lane['reader']} "
+        shown.append(f"{origin}to {lane['to']} {lane['rate'] / 1e9:.2f} GB/s ({_ways(lane)})")
+        last = lane["reader"]
+    return ok(f"{section}.lanes", f"one by one, batches of 4 MiB: {', '.join(shown)}" if shown else
+              "none: no rank is given batches by another one")
+
+
+def _sent(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lanes that were measured: what the reader says of each, and the rate that the other end says."""
+    return [{**ranks[lane["reader"]]["lanes"][i], "rate": ranks[lane["to"]]["lanes"][i]["rate"]}
+            for i, lane in enumerate(ranks[0]["lanes"])]
 
 
 def _ways(lane: Mapping[str, Any]) -> str:
@@ -133,16 +142,18 @@ def _ways(lane: Mapping[str, Any]) -> str:
 
 
 def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
-    small, large = (min(rank["together"][size]["steps_per_second"] for rank in ranks) for size in ("small", "large"))
+    training = [rank for rank in ranks if rank["trains"]]
+    small, large = (min(rank["together"][size]["steps_per_second"] for rank in training) for size in ("small", "large"))
     return ok(f"{section}.together", f"{small:,.0f} steps/s with 4 KiB per rank; {large:,.0f} steps/s with 4 MiB, "
-              f"{large * len(ranks) * (4 << 20) / 1e9:.2f} GB/s for all ranks")
+              f"{large * len(training) * (4 << 20) / 1e9:.2f} GB/s for all ranks")
 
 
 def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: str) -> list[Finding]:
     """Whether batches to the reader's own host went through shared memory, where they may."""
     if payload == "message":
         return []
-    late = [lane["to"] for lane in ranks[0]["lanes"] if lane["message"] and ranks[lane["to"]]["host"] == ranks[0]["host"]]
+    late = {lane["to"]: None for lane in _sent(ranks)
+            if lane["message"] and ranks[lane["to"]]["host"] == ranks[lane["reader"]]["host"]}
     if not late:
         return []
     said = next((line for line in stderr.splitlines() if "horovod_data: " in line and "shared memory" in line), "")
@@ -152,10 +163,16 @@ def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: st
 
 
 def _bound(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:
-    if ranks[0]["cores"] == 1 and ranks[0]["cores_present"] > 1:
-        return [warning(f"{section}.binding", f"the reader, rank 0, may use one of {ranks[0]['cores_present']} cores",
-                        "Its pipeline feeds the whole job: start the job with `--bind-to none`")]
+    bound = [rank for rank in ranks if rank["reads"] and rank["cores"] == 1 and rank["cores_present"] > 1]
+    if bound:
+        return [warning(f"{section}.binding", f"{_readers(bound)} may use one of {bound[0]['cores_present']} cores",
+                        "A reader's pipeline feeds many ranks: start the job with `--bind-to none`")]
     return []
+
+
+def _readers(ranks: Sequence[dict[str, Any]]) -> str:
+    which = transports.numbers([rank["rank"] for rank in ranks])
+    return f"the reader, rank {which}," if len(ranks) == 1 else f"each of the readers, ranks {which},"
 
 
 def _yields(ranks: Sequence[dict[str, Any]], section: str) -> list[Finding]:

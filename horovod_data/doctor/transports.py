@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way MPI takes from the reader to each rank: what MPI itself has said about it, and no more than that.
+"""Which way MPI takes from a reader to each of its ranks: what MPI itself has said about it, and no more than that.
 
 Open MPI's ob1 says on stderr, for each pair, which transport ("btl") it has chosen. Where UCX works below an MPI, it says
 which transports it uses, but not between whom. Other MPIs say nothing.
@@ -8,7 +8,7 @@ which transports it uses, but not between whom. Other MPIs say nothing.
 from __future__ import annotations
 
 import re
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from .findings import Finding, ok, warning
 
@@ -23,24 +23,35 @@ _UCX = re.compile(r"\[[^\]\s]*:(\d+)\s*:\d+\].* ep_cfg\[\d+\]:?(.*)")
 
 
 def check(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> list[Finding]:
-    """What was said by rank 0, and the single-copy mechanism that MPI has ended up with.
+    """What was said by the readers whose lanes were measured, and the single-copy mechanism that MPI has ended up with.
 
     Args:
-      stderr: of the job, or of rank 0.
+      stderr: of the job; in one that the doctor is in, each reader has sent what it said.
       ranks: what `rank` told of each; `rank` is the one in MPI_COMM_WORLD.
     """
-    found = [between(stderr, ranks, mpi)]
-    mechanism = ranks[0]["variables"].get("btl_vader_single_copy_mechanism")
-    if "vader" in {btl for btls in btls_of(stderr, ranks[0]["pid"]).values() for btl in btls} and mechanism is not None:
-        found.append(single_copy(_SINGLE_COPY.get(mechanism, f"number {mechanism}")))
-    return found
+    measured = {lane["reader"] for lane in ranks[0]["lanes"]}
+    readers = [rank for rank in ranks if rank["rank"] in measured] or [rank for rank in ranks if rank["reads"]][:1]
+    found: list[Finding] = []
+    mechanisms: dict[Optional[int], None] = {}
+    for reader in readers:
+        said = reader["said"] or stderr
+        found.append(between(said, reader, ranks, mpi))
+        if any("vader" in btls for btls in btls_of(said, reader["pid"]).values()):
+            mechanisms[reader["variables"].get("btl_vader_single_copy_mechanism")] = None
+    return found + [single_copy(_SINGLE_COPY.get(one, f"number {one}")) for one in mechanisms if one is not None]
 
 
-def between(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> Finding:
-    """The way from rank 0 to each of the others."""
-    name, reader = "transports.from rank 0", ranks[0]
+def telling(stderr: str) -> str:
+    """The lines of it that are of use to check()."""
+    return "\n".join(line for line in stderr.splitlines() if any(one.match(line) for one in (_BTL, _PML, _UCX)))
+
+
+def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, Any]], mpi: Optional[str]) -> Finding:
+    """The way from a reader to each of the others that it serves."""
+    name = f"transports.from rank {reader['rank']}"
+    served = {rank["rank"] for rank in ranks if rank["trains"] and rank["group"] == reader["group"]} - {reader["rank"]}
     chosen, pml, ucx = btls_of(stderr, reader["pid"]), pml_of(stderr, reader["pid"]), ucx_of(stderr, reader["pid"])
-    hosts = ", ".join(f"rank{'s' * (len(group) > 1)} {_numbers(group)} on {host}" for host, group in _by_host(ranks).items())
+    hosts = ", ".join(f"rank{'s' * (len(group) > 1)} {numbers(group)} on {host}" for host, group in _by_host(ranks).items())
     if ucx:
         return ok(name, f"UCX uses {', '.join(ucx)}; it doesn't say to which rank it takes which ({hosts})")
     if not chosen:
@@ -48,14 +59,14 @@ def between(stderr: str, ranks: Sequence[dict[str, Any]], mpi: Optional[str]) ->
         return ok(name, f"{how} ({hosts})")
     ways: dict[str, list[int]] = {}
     for rank, btls in sorted(chosen.items()):
-        if 0 < rank < len(ranks):
+        if rank in served:
             ways.setdefault(f"{'+'.join(sorted(btls))} to %s on {ranks[rank]['host']}", []).append(rank)
-    value = ", ".join(way % _numbers(group) for way, group in ways.items()) or "to no other rank"
+    value = ", ".join(way % numbers(group) for way, group in ways.items()) or "to no other rank"
     value = f"Open MPI's {pml or 'ob1'}: {value}"
-    slow = [rank for rank, btls in chosen.items() if rank < len(ranks) and ranks[rank]["host"] == reader["host"]
-            and not btls & _SHARED_MEMORY]
+    slow = [rank for rank, btls in chosen.items()
+            if rank in served and ranks[rank]["host"] == reader["host"] and not btls & _SHARED_MEMORY]
     if slow:
-        return warning(name, value, f"Messages to {_numbers(slow)} on the same host don't use MPI's shared memory: add "
+        return warning(name, value, f"Messages to {numbers(slow)} on the same host don't use MPI's shared memory: add "
                                     "vader (Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out")
     return ok(name, value)
 
@@ -101,5 +112,6 @@ def _by_host(ranks: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
     return hosts
 
 
-def _numbers(ranks: Sequence[int]) -> str:
+def numbers(ranks: Sequence[int]) -> str:
+    """Ranks for people: of many, eight."""
     return ", ".join(map(str, sorted(ranks)[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -63,6 +63,13 @@ def test_all_is_well(tmp_path):
     assert "Open MPI's ob1: vader to 1 on" in way or not OPEN_MPI or "sm to 1 on" in way or "UCX" in way
 
 
+def test_a_self_test_of_one_rank(tmp_path):
+    found = findings(tmp_path, "--np", "1", "--seconds", "0.4", status=0)
+    for payload in ("arena", "message"):
+        assert "every rank got its own" in found[f"self-test, {payload}.delivery"]["value"]
+        assert found[f"self-test, {payload}.lanes"]["value"].startswith("none: ")
+
+
 def test_the_text_for_people(tmp_path):
     """Also: settings that make no sense, and a launcher that starts nothing."""
     status, out, err = doctor(tmp_path, "--launcher", f"{launch.launcher()[0]} --no-such-option",
@@ -156,6 +163,31 @@ def test_inside_a_job(tmp_path):
         assert ("this job.waiting" in found) == (ranks > (os.cpu_count() or 1))
 
 
+@pytest.mark.parametrize("ranks, readers, roles", [
+    (3, {2: [0, 1]}, {"HOROVOD_DATA_READERS": "1"}),
+    (4, {2: [0, 1], 3: [0, 1]}, {"HOROVOD_DATA_READERS": "2"}),
+    (3, {2: [0, 1]}, {"HOROVOD_DATA_READERS_PER_NODE": "1"}),
+])  # fmt: skip
+def test_inside_a_job_those_read_who_will(tmp_path, ranks, readers, roles):
+    found = findings(tmp_path, "--seconds", "0.4", status=0, launcher=[*launch.launcher(), "-np", str(ranks)], **roles)
+    assert "every rank got its own" in found["this job.delivery"]["value"]
+    lanes = found["this job.lanes"]["value"]
+    assert lanes.count("GB/s (arena)") == sum(map(len, readers.values())) and lanes.count("from rank ") == len(readers)
+    for reader, served in readers.items():
+        assert f"from rank {reader} to 0 " in lanes
+        way = found[f"transports.from rank {reader}"]["value"]
+        assert f"to {', '.join(map(str, served))} on" in way or not OPEN_MPI or "UCX" in way
+
+
+@pytest.mark.parametrize("script, why", [
+    ("HOROVOD_DATA_READERS=2 exec", "which leaves none to train"),
+    ('HOROVOD_DATA_READERS=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} == 1)) exec', "The ranks disagree about readers: "),
+])  # fmt: skip
+def test_roles_that_fail_in_init_are_reported_before_the_job_ends(tmp_path, script, why):
+    status, out, err = doctor(tmp_path, launcher=[*launch.launcher(), "-np", "2", "sh", "-c", f'{script} "$@"', "sh"])
+    assert status != 0 and why in " ".join(out.split()) and "\nX start " in out, out + err
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for host names")
 def test_inside_a_job_on_two_hosts(tmp_path):
     """And, under Open MPI, without MPI's shared memory."""
@@ -195,7 +227,9 @@ def test_horovodrun_with_gloo(tmp_path):
     assert "started by horovodrun with Gloo" in out and "horovodrun --mpi -np 2" in out
 
 
-@pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--launcher", ""], ["--nonsense"]])
+@pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],
+                                     ["--launcher", "'"]])  # fmt: skip
 def test_wrong_arguments(tmp_path, options):
     status, out, err = doctor(tmp_path, *options)
-    assert status == 2 and "usage: python -m horovod_data.doctor" in err and not out
+    assert status == 2 and "usage: python -m horovod_data.doctor" in err and "Traceback" not in err and not out
+    assert options[0] != "--launcher" or f"argument --launcher: {options[1]!r} is no command" in err

@@ -12,6 +12,7 @@ from horovod_data.doctor import rank as rank_of_job
 from horovod_data.doctor import selftest, transports
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
+from horovod_data.layout import make_layout
 
 OPEN_MPI = """\
 [vm:04033] select: component v not in the include list
@@ -31,19 +32,22 @@ rma(sysv/memory posix/memory) am(sysv/memory cma/memory)
 """
 
 
-def job(hosts=("vm", "vm", "other"), **of_all) -> list[dict]:
-    """What the ranks of a healthy job tell."""
-    size = len(hosts)
-    same = {"findings": [], "cores": 8, "cores_present": 8, "import_seconds": 3.0, "init_seconds": 1.0, "wrong": "",
+def job(hosts=("vm", "vm", "other"), layout=None, **of_all) -> list[dict]:
+    """What the ranks of a healthy job tell. Rank 0 reads, unless a layout says who does."""
+    layout = layout or make_layout(hosts)
+    same = {"findings": [], "said": "", "cores": 8, "cores_present": 8, "import_seconds": 3.0, "init_seconds": 1.0, "wrong": "",
             "thread_level": "MULTIPLE", "horovod_threads": True,
             "variables": {"btl_vader_single_copy_mechanism": 1, "mpi_yield_when_idle": 0},
             "together": {"small": {"steps_per_second": 5000.0}, "large": {"steps_per_second": 100.0}}}  # fmt: skip
-    lanes = [{"to": to, "rate": None, "arena": 9 * (hosts[to] == hosts[0]), "message": 9 * (hosts[to] != hosts[0])}
-             for to in range(1, size)]  # fmt: skip
+    lanes = [{"reader": reader, "to": to, "rate": None, "arena": 9 * (hosts[to] == hosts[reader]),
+              "message": 9 * (hosts[to] != hosts[reader])} for reader, to in rank_of_job.lanes_of(layout)]  # fmt: skip
     ranks = []
     for rank, host in enumerate(hosts):
         mine = [{**lane, "rate": 2e9 if lane["to"] == rank else None} for lane in lanes]
-        ranks.append(copy.deepcopy({**same, **of_all, "rank": rank, "host": host, "pid": 4033 + rank, "lanes": mine}))
+        roles = {"reads": layout.reader_index[rank] >= 0, "trains": layout.trainer_index[rank] >= 0,
+                 "group": layout.group[rank]}  # fmt: skip
+        mine = [lane if rank in (lane["reader"], lane["to"]) else {**lane, "arena": 0, "message": 0} for lane in mine]
+        ranks.append(copy.deepcopy({**same, **roles, **of_all, "rank": rank, "host": host, "pid": 4033 + rank, "lanes": mine}))
     return ranks
 
 
@@ -57,6 +61,10 @@ def problems(found) -> set[str]:
     return {name for name, one in found.items() if one.level != "ok"}
 
 
+def between(stderr, ranks, mpi) -> Finding:
+    return transports.between(stderr, ranks[0], ranks, mpi)
+
+
 # ---- Transports.
 
 
@@ -64,25 +72,25 @@ def test_what_open_mpi_says():
     assert transports.btls_of(OPEN_MPI, 4033) == {0: {"self"}, 1: {"vader"}, 2: {"tcp"}}
     assert transports.btls_of(OPEN_MPI, 4034) == {0: {"vader"}}
     assert (transports.pml_of(OPEN_MPI, 4033), transports.pml_of(OPEN_MPI, 1)) == ("ob1", None)
-    found = transports.between(OPEN_MPI, job(), "Open MPI v4.1.4")
+    found = between(OPEN_MPI, job(), "Open MPI v4.1.4")
     assert (found.level, found.value) == ("ok", "Open MPI's ob1: vader to 1 on vm, tcp to 2 on other")
 
 
 def test_what_ucx_says_and_what_it_does_not():
     assert transports.ucx_of(UCX, 4033) == ["sysv", "cma", "posix"]
-    found = transports.between(UCX, job(), "MPICH 4.0.2")
+    found = between(UCX, job(), "MPICH 4.0.2")
     assert "sysv, cma, posix; it doesn't say to which rank" in found.value
     assert "ranks 0, 1 on vm, rank 2 on other" in found.value
 
 
 def test_an_mpi_that_says_nothing():
-    assert "MPICH 4.0.2 doesn't say which transport" in transports.between("", job(), "MPICH 4.0.2").value
+    assert "MPICH 4.0.2 doesn't say which transport" in between("", job(), "MPICH 4.0.2").value
     cm = "[vm:04033] select: component cm selected\n"
-    assert "Open MPI v4.1.4 with its cm doesn't say" in transports.between(cm, job(), "Open MPI v4.1.4").value
+    assert "Open MPI v4.1.4 with its cm doesn't say" in between(cm, job(), "Open MPI v4.1.4").value
 
 
 def test_tcp_within_a_host():
-    found = transports.between(OPEN_MPI.replace("vader", "tcp"), job(), "Open MPI v4.1.4")
+    found = between(OPEN_MPI.replace("vader", "tcp"), job(), "Open MPI v4.1.4")
     assert found.level == "warning" and "Messages to 1 on the same host" in found.advice and "add vader" in found.advice
 
 
@@ -98,6 +106,19 @@ def test_single_copy_is_nothing_to_a_job_that_does_not_use_it():
     assert "transports.single copy" not in judge(job(), stderr=OPEN_MPI.replace("vader", "tcp"))
 
 
+def test_each_reader_says_which_way_it_sends_to_those_that_it_serves():
+    """What it said on its own host. Of other ranks, which it serves nothing, MPI may speak too."""
+    hosts = ["vm", "vm", "other", "other"]
+    ranks = job(hosts, make_layout(hosts, readers_per_node=1))
+    ranks[1]["said"] = transports.telling("noise\n[vm:4034] mca: bml: Using vader btl for send to [[1,1],0] on node vm\n"
+                                          "[vm:4034] mca: bml: Using tcp btl for send to [[1,1],2] on node other")
+    ranks[3]["said"] = "[other:4036] mca: bml: Using tcp btl for send to [[1,1],2] on node other"
+    found = judge(ranks, stderr=OPEN_MPI)
+    assert {name for name in found if name.startswith("transports.from")} == {"transports.from rank 1", "transports.from rank 3"}
+    assert "noise" not in ranks[1]["said"] and found["transports.from rank 1"].value == "Open MPI's ob1: vader to 0 on vm"
+    assert found["transports.from rank 3"].level == "warning" and found["transports.single copy"].value == "CMA"
+
+
 # ---- A job that works.
 
 
@@ -111,6 +132,25 @@ def test_all_is_well():
 
 def test_one_rank_alone():
     assert not problems(judge(job(hosts=["vm"])))
+
+
+def test_dedicated_readers():
+    """They are given nothing, so the job's rates are those of the others."""
+    ranks = job(layout=make_layout(["vm", "vm", "other"], readers=1))
+    ranks[2]["together"] = {"small": {"steps_per_second": 0.0}, "large": {"steps_per_second": 0.0}}
+    found = judge(ranks)
+    assert not problems(found)
+    assert found["this job.lanes"].value == ("one by one, batches of 4 MiB: from rank 2 to 0 2.00 GB/s (message), "
+                                             "to 1 2.00 GB/s (message)")
+    assert "100 steps/s with 4 MiB, 0.84 GB/s" in found["this job.together"].value
+    lanes = judge(job(["vm"] * 4, make_layout(["vm"] * 4, readers=2)))["this job.lanes"].value
+    assert lanes.count("from rank 2 to 0 2.00 GB/s (arena), to 1 ") == lanes.count("from rank 3 to 0 ") == 1
+
+
+def test_readers_that_serve_nobody_but_themselves():
+    hosts = ["vm", "other"]
+    found = judge(job(hosts, make_layout(hosts, readers_per_node=1, embedded=True)))
+    assert not problems(found) and found["this job.lanes"].value.startswith("none: ")
 
 
 def test_wrong_batches():
@@ -139,6 +179,9 @@ def test_shared_memory_that_is_not_used():
 def test_a_reader_bound_to_one_core():
     found = judge(job(cores=1))["this job.binding"]
     assert found.level == "warning" and "--bind-to none" in found.advice
+    assert found.value == "the reader, rank 0, may use one of 8 cores"
+    found = judge(job(cores=1, layout=make_layout(["vm"] * 3, readers=2)))["this job.binding"]
+    assert found.value == "each of the readers, ranks 1, 2, may use one of 8 cores"
     assert "self-test, arena.binding" not in judge(job(cores=1), "arena")  # the doctor's own job says nothing of the user's
 
 
@@ -202,9 +245,16 @@ def test_no_launcher_for_a_job(launcher, mpi, only_srun, level, advice):
 
 @pytest.mark.parametrize("size, lanes", [(1, []), (2, [1]), (4, [1, 2, 3]), (17, list(range(1, 17)))])
 def test_all_lanes_of_small_jobs(size, lanes):
-    assert rank_of_job.lanes_of(size) == lanes
+    assert rank_of_job.lanes_of(make_layout(["vm"] * size)) == [(0, to) for to in lanes]
 
 
 def test_some_lanes_of_large_jobs():
-    lanes = rank_of_job.lanes_of(4096)
-    assert len(set(lanes)) == 16 and lanes[0] == 1 and 3500 < lanes[-1] < 4096
+    lanes = rank_of_job.lanes_of(make_layout(["vm"] * 4096))
+    assert len(set(lanes)) == 16 and lanes[0] == (0, 1) and 3500 < lanes[-1][1] < 4096
+
+
+def test_lanes_begin_at_those_who_read_and_end_at_those_whom_they_serve():
+    assert rank_of_job.lanes_of(make_layout(["vm"] * 4, readers=2)) == [(2, 0), (2, 1), (3, 0), (3, 1)]
+    hosts = ["a", "b", "a", "b"]
+    assert rank_of_job.lanes_of(make_layout(hosts, readers_per_node=1)) == [(2, 0), (3, 1)]
+    assert rank_of_job.lanes_of(make_layout(hosts, readers_per_node=1, embedded=True)) == [(0, 2), (1, 3)]

@@ -219,10 +219,10 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
     ({"ranks": 2.5}, "ranks must be a whole number of 1 or more, not 2.5"),
     ({"prefetch": True}, "prefetch must be a whole number of 1 or more, not True"),
     ({"ranks_per_host": -1}, "ranks_per_host must be a whole number of 1 or more, not -1"),
-    ({"batch_bytes": 0}, "batch_bytes must be above 0, not 0"),
-    ({"link_gbit": float("nan")}, "link_gbit must be above 0, not nan"),
-    ({"pipeline_bytes_per_second": -1.0}, "pipeline_bytes_per_second must be above 0, not -1.0"),
-    ({"step_seconds": float("inf")}, "step_seconds must be 0 or more, not inf"),
+    ({"batch_bytes": 0}, "batch_bytes must be a finite number above 0, not 0"),
+    ({"link_gbit": float("nan")}, "link_gbit must be a finite number above 0, not nan"),
+    ({"pipeline_bytes_per_second": -1.0}, "pipeline_bytes_per_second must be a finite number above 0, not -1.0"),
+    ({"step_seconds": float("inf")}, "step_seconds must be a finite number of 0 or more, not inf"),
 ])  # fmt: skip
 def test_jobs_that_make_no_sense(changed, text):
     with pytest.raises(ValueError) as error:
@@ -297,15 +297,22 @@ def test_pipeline_given_either_way(capsys):
 @pytest.mark.parametrize("arguments, text", [
     (["--ranks", "0"], "--ranks must be 1 or more, not 0"),
     (["--ranks", "many"], "invalid int value: 'many'"),
-    (["--ranks", "8", "--batch-mb", "0"], "--batch-mb must be above 0, not 0"),
-    (["--ranks", "8", "--step-ms", "nan"], "--step-ms must be 0 or more, not nan"),
-    (["--ranks", "8", "--link-gbit", "-1"], "--link-gbit must be above 0, not -1"),
+    (["--ranks", "8", "--batch-mb", "0"], "--batch-mb must be a finite number above 0, not 0"),
+    (["--ranks", "8", "--step-ms", "nan"], "--step-ms must be a finite number of 0 or more, not nan"),
+    (["--ranks", "8", "--link-gbit", "-1"], "--link-gbit must be a finite number above 0, not -1"),
+    (["--ranks", "8", "--link-gbit", "inf"], "--link-gbit must be a finite number above 0, not inf"),
+    (["--ranks", "8", "--batch-mb", "nan"], "--batch-mb must be a finite number above 0, not nan"),
+    (["--ranks", "8", "--batch-mb", "1e308"], "--batch-mb 1e+308 is too large or too small to count with"),
+    (["--ranks", "8", "--pipeline-mb-s", "1e308"], "--pipeline-mb-s 1e+308 is too large or too small to count with"),
+    (["--ranks", "8", "--pipeline-ms", "1e-320"], "--pipeline-ms 9.99989e-321 is too large or too small to count with"),
     (["--ranks", "8", "--readers", "-1"], "--readers must be 0 or more, not -1"),
     (["--ranks", "8", "--readers-per-node", "0"], "--readers-per-node must be 1, not 0"),
     (["--ranks", "8", "--readers-per-node", "2"], "--readers-per-node 2: a host can have one reader of its own. Use "
      "--readers-per-node 1, or --readers R for R readers that deal to the trainers of all hosts"),
     (["--ranks", "8", "--readers", "1", "--readers-per-node", "1"], "not allowed with"),
-    (["--ranks", "8", "--pipeline-ms", "0"], "--pipeline-ms must be above 0, not 0"),
+    (["--ranks", "8", "--pipeline-ms", "0"], "--pipeline-ms must be a finite number above 0, not 0"),
+    (["--ranks", "8", "--readers-per-node", "1", "--shared-hosts"], "with --readers-per-node 1 there are none. Leave it out"),
+    (["--ranks", "8", "--readers", "0", "--shared-hosts"], "with --readers 0 there are none. Leave it out"),
 ])  # fmt: skip
 def test_wrong_arguments(capsys, arguments, text):
     with pytest.raises(SystemExit) as stop:
