@@ -122,7 +122,8 @@ TEST_F(SinkTest, TheOldIteratorsEndDoesNotWithdrawTheNewOnesDemand) {
   while (messages_ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   new_wait = std::async(std::launch::async, [&] { return sink_->Next(&newer, &arrivals[1], &ends[1]); });
   EXPECT_EQ(old_wait.get().code, kFailedPrecondition);
-  Sent();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until the newer one waits: nothing tells when
+  EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 CLOSE e1 0,0", "r0 OPEN e2 0,2"}));
   sink_->OnRecall(0, Make(Kind::kRecall, 2, 0));
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e2 0,1"}));
   Data(2, 0);
