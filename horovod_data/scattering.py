@@ -58,20 +58,27 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     if not 0 <= root < size:
         raise ValueError(explain(f"root={root} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
     checked_name(name)
+    if dtype is not None:
+        try:
+            dtype = tf.as_dtype(dtype)
+        except TypeError:
+            raise TypeError(explain(f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32",
+                                    job.where)) from None
     if x is None:
         if job.trainer == root:
             raise ValueError(explain("x is None on the root, whose tensor is to be scattered",
                                      "Pass a tensor there; None is for the other ranks", job.where))
         if dtype is None:
             raise ValueError(explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where))
-        value = tf.zeros([0], dtype) if tf.as_dtype(dtype) != tf.string else tf.constant([], tf.string)
+        value = tf.zeros([0], dtype) if dtype != tf.string else tf.constant([], tf.string)
     else:
         try:
             value = tf.convert_to_tensor(x, dtype=dtype)
         except (TypeError, ValueError) as error:
-            raise type(error)(explain(f"x can't be made a tensor{f' of {tf.as_dtype(dtype).name}' if dtype else ''}: {error}",
-                                      "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
-                                      job.where)) from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
+            raise kind(explain(f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {error}",
+                               "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
+                               job.where)) from None
     if splits is None or job.trainer != root:
         rows = tf.constant(0, tf.int64)  # a scalar: none given
     else:

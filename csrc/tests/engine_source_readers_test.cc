@@ -10,6 +10,14 @@ class TurnsTest : public SourceTest {
  protected:
   void SetUp() override { Make(plan::Schedule::kStatic, 2); }
   void Make(plan::Schedule schedule, int readers) { SourceTest::Make(schedule, readers); }
+  // One of two readers, which the other would go on without, and whose epochs have 10 elements.
+  void MakeOneThatMayFail(plan::Schedule schedule = plan::Schedule::kStatic) {
+    ChannelConfig config;
+    config.on_error_continue = true;
+    config.schedule = schedule;
+    config.elements = 10;
+    SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  }
   void OpenAll(uint64_t epoch, uint64_t limit) {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
   }
@@ -128,10 +136,7 @@ TEST_F(TurnsTest, OnlyPerRankStaticBatchesHaveATail) {
 }
 
 TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  config.elements = 10;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail();
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; k += 2) {
@@ -176,10 +181,7 @@ TEST_F(TurnsTest, OneReaderAloneHasNobodyToGoOnWith) {
 
 // What was delivered before a checkpoint is not lost.
 TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  config.elements = 10;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail();
   for (int t = 0; t < 2; ++t) source_->OnRestore(t, 1, {"words", 4, 1, 2, 0}, t + 1);
   OpenAll(1, 9);
   ASSERT_EQ(NextEpoch(), 1);
@@ -195,10 +197,7 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
 }
 
 TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  config.elements = 10;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail();
   OpenAll(1, 9);
   Begin(1);
   for (int i = 0; i < 4; ++i) source_->Dropped(i, 1);
@@ -210,11 +209,7 @@ TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
 }
 
 TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
-  ChannelConfig config;
-  config.on_error_continue = true;
-  config.schedule = plan::Schedule::kDynamic;
-  config.elements = 10;
-  SourceTest::Make(config, MakeWorld(1, 2, 2, true));
+  MakeOneThatMayFail(plan::Schedule::kDynamic);
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; ++k) Deal(0);

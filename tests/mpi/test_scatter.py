@@ -264,6 +264,10 @@ def test_wrong_arguments(hvdata, comm):
                       r"\[rank \d on \S+\] x can't be made a tensor: .* Pass a tensor; of a ragged or sparse one")
     raises_everywhere(comm, lambda: hvdata.scatter(tf.constant([1]), dtype=tf.float32), (TypeError, ValueError),
                       r"\[rank \d on \S+\] x can't be made a tensor of float32: .* Pass a tensor")
+    raises_everywhere(comm, lambda: hvdata.scatter("\ud800"), ValueError, r"\[rank \d on \S+\] x can't be made a tensor: ")
+    for value in (x, None if comm.rank else x):
+        raises_everywhere(comm, lambda value=value: hvdata.scatter(value, dtype="numbers"), TypeError,
+                          r"\[rank \d on \S+\] dtype='numbers' is none of TensorFlow's\. Pass one, as in dtype=tf\.float32\.")
     raises_everywhere(
         comm, lambda: hvdata.scatter(tf.constant(3.0) if comm.rank == 0 else None, dtype=tf.float32),
         (ValueError, tf.errors.OpError), "scalar|axis 0",
