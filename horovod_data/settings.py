@@ -6,12 +6,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-import os
-from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
 from .errors import explain
-
+from .limits import memory_bytes
 
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
 PAYLOADS = ("auto", "message", "arena")
@@ -143,7 +141,7 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
     name = "HOROVOD_DATA_ARENA_MB"
     text = environ.get(name, "").strip()
     if not text:
-        return min(_MOST_ARENA, _memory_of_host() // 4)
+        return min(_MOST_ARENA, memory_bytes()[0] // 4)
     try:
         megabytes = float(text)
     except ValueError:
@@ -152,17 +150,6 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
         raise ValueError(explain(f"{name}={text!r} is not a size in MiB above 0", f"Set {name} to a number such as 1024, "
                                  "or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
     return int(megabytes * (1 << 20))
-
-
-def _memory_of_host() -> int:
-    """In bytes; what a container may use counts."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            memory = min(memory, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # no such file; "max"
-            pass
-    return memory
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:

@@ -15,12 +15,14 @@ import shlex
 import shutil
 import socket
 import sys
+import time
 from typing import Any, Mapping, Optional, Sequence
 
 from .. import launch_checks
 from . import environment, libraries, machine, selftest, sharing
 from .findings import Finding, as_json, as_text, error, ok, status
 
+_HEAD_START = 10.0  # seconds that rank 0 has to report in before another rank's status ends the job
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HOROVOD_RANK")
 
 
@@ -40,13 +42,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)
-    if launcher is not None and launcher.size > 1 and not given.no_self_test:
-        found = in_job(given.seconds)
-    else:
-        found = alone(given)
+    launched = launcher is not None and launcher.size > 1 and not given.no_self_test
+    found = in_job(given.seconds) if launched else alone(given)
     if found is None:
         return 0
     print(as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)), flush=True)
+    if launched and status(found) != 0 and _rank(os.environ) > 0:
+        time.sleep(_HEAD_START)  # mostly it ends this process before that
     return status(found)
 
 

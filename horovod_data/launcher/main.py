@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Mapping, NoReturn, Optional, Sequence
 
-from ..doctor.machine import quota
 from ..errors import explain
+from ..limits import quota
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
 from .command import Command, exportable, on_rank, take_apart

@@ -12,14 +12,13 @@ import pytest
 from ranks import launch
 
 import horovod_data
-from horovod_data import core
 from horovod_data.doctor import children, libraries
 
 # Nearly all of the time goes into processes that import TensorFlow: two for each run, and one for each rank. So a run shows
 # several things at once where they don't disturb each other.
 pytestmark = pytest.mark.limit(300)
 PACKAGE = Path(horovod_data.__file__).parent
-OPEN_MPI = core.build_info()["mpi"].startswith("Open MPI")
+OPEN_MPI = launch.open_mpi()
 
 
 def doctor(tmp_path, *options, launcher=(), limit=300, **env) -> tuple[int, str, str]:
@@ -224,7 +223,7 @@ def test_horovodrun_with_gloo(tmp_path):
         pytest.skip("needs Horovod")
     status, out, err = doctor(tmp_path, launcher=[horovodrun, "--gloo", "-np", "2"])
     assert status != 0, out + err
-    assert "started by horovodrun with Gloo" in out and "horovodrun --mpi -np 2" in out
+    assert "started by horovodrun with Gloo" in out and f"{'horovodrun --mpi' if OPEN_MPI else 'mpirun'} -np 2" in out
 
 
 @pytest.mark.parametrize("options", [["--np", "0"], ["--seconds", "-1"], ["--nonsense"], ["--launcher", ""], ["--launcher", " "],

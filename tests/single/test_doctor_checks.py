@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod_data import limits
 from horovod_data.doctor import children, environment, findings, libraries, machine, sharing
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
@@ -76,25 +77,58 @@ def test_cores(usable, present, quota, level, advice):
     assert found.level == level and advice in found.advice
 
 
-def test_quotas_of_both_kinds_of_cgroups(tmp_path):
-    assert machine.quota(tmp_path) is None
-    (tmp_path / "cpu").mkdir()
-    for name, text in (("cpu.cfs_quota_us", "250000"), ("cpu.cfs_period_us", "100000")):
-        (tmp_path / "cpu" / name).write_text(text)
-    assert machine.quota(tmp_path) == 2.5
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    assert machine.quota(tmp_path) == 1.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.quota(tmp_path) is None
+@pytest.fixture
+def groups(tmp_path):
+    """Writes files of control groups: {path: content}. Gives what limits.py takes."""
+    own = tmp_path / "own"
+
+    def write(files, cgroup="0::/\n"):
+        own.write_text(cgroup)
+        for name, content in files.items():
+            path = tmp_path / "groups" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n")
+        return {"root": tmp_path / "groups", "own": own}
+
+    return write
 
 
-def test_memory_of_a_container(tmp_path):
+V1 = "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n0::/\n"
+
+
+@pytest.mark.parametrize("files, cgroup, cores", [
+    ({}, "0::/", None),
+    ({"cpu.max": "max 100000"}, "0::/", None),
+    ({"cpu.max": "150000 100000"}, "0::/", 1.5),
+    ({"cpu.max": "150000 100000"}, "0::/../other", 1.5),
+    ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000", "c/cpu.max": "100000 100000"}, "0::/a/b", 4.0),
+    ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "50000 100000"}, "0::/a/b", 0.5),
+    ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, V1, 2.5),
+    ({"cpu/slurm/job_7/cpu.cfs_quota_us": "250000", "cpu/slurm/job_7/cpu.cfs_period_us": "100000",
+      "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, V1, 2.5),
+    ({"cpu.max": "150000 100000"}, "", 1.5),
+])  # fmt: skip
+def test_cores_of_nested_groups(groups, files, cgroup, cores):
+    assert limits.quota(**groups(files, cgroup)) == cores
+
+
+@pytest.mark.parametrize("files, cgroup, total, available", [
+    ({}, "0::/", 8 << 30, 4 << 30),
+    ({"memory.max": "max", "memory.current": 5}, "0::/", 8 << 30, 4 << 30),
+    ({"memory.max": 2 << 30, "memory.current": 3 << 29}, "0::/", 2 << 30, 1 << 29),
+    ({"a/memory.max": 6 << 30, "a/memory.current": 5 << 30, "a/b/memory.max": 7 << 30, "a/b/memory.current": 1}, "0::/a/b",
+     6 << 30, 1 << 30),
+    ({"memory/slurm/job_7/memory.limit_in_bytes": 3 << 30, "memory/slurm/job_7/memory.usage_in_bytes": 1 << 30}, V1,
+     3 << 30, 2 << 30),
+    ({"memory/memory.limit_in_bytes": (1 << 63) - 4096, "memory/memory.usage_in_bytes": 1 << 30}, V1, 8 << 30, 4 << 30),
+])  # fmt: skip
+def test_memory_of_nested_groups(groups, tmp_path, files, cgroup, total, available):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n")
-    assert machine.memory_bytes(meminfo, tmp_path) == (8 << 30, 4 << 30)
-    (tmp_path / "memory.max").write_text(str(2 << 30))
-    (tmp_path / "memory.current").write_text(str(3 << 29))
-    assert machine.memory_bytes(meminfo, tmp_path) == (2 << 30, 1 << 29)
+    assert limits.memory_bytes(meminfo, **groups(files, cgroup)) == (total, available)
+
+
+def test_little_memory():
     assert "container's limit" in machine.memory(2 << 30, 1 << 29).advice
     assert machine.memory(8 << 30, 4 << 30).level == "ok"
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process may use of its machine where a container, or a batch system, sets limits: cores' time, and memory.
+
+Control groups are nested, and each may set a limit for all below it: the least one counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+_ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def quota(root: Path = _ROOT, own: Path = _OWN) -> Optional[float]:
+    """Processor time that this process may use, in cores; None: as much as there is."""
+    quotas = []
+    for group in _groups("cpu", root, own):
+        text = _read(group / "cpu.max").split() or [_read(group / f"cpu.cfs_{what}_us") for what in ("quota", "period")]
+        try:
+            limit, period = int(text[0]), int(text[1])
+        except (ValueError, IndexError):  # "max"
+            continue
+        if limit > 0 < period:
+            quotas.append(limit / period)
+    return min(quotas, default=None)
+
+
+def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own: Path = _OWN) -> tuple[int, int]:
+    """(total, available): a limit counts where it is the lower one."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    total, available = (int(lines[what].split()[0]) << 10 for what in ("MemTotal", "MemAvailable"))
+    for group in _groups("memory", root, own):
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            try:
+                most, used = int(_read(group / limit)), int(_read(group / usage))
+            except ValueError:  # no such file; "max"
+                continue
+            total, available = min(total, most), min(available, max(0, most - used))
+    return total, available
+
+
+def _groups(controller: str, root: Path, own: Path) -> list[Path]:
+    """The folders of the groups that this process is in, from its own to the outermost one that can be seen."""
+    found = []
+    for line in _read(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top, names = root / controller if controllers else root, path.strip("/").split("/")
+        if ".." not in names:  # outside of what this container sees
+            found += [top.joinpath(*names[:depth]) for depth in range(len(names), 0, -1)]
+    return list(dict.fromkeys([*found, root, root / controller]))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
