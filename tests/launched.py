@@ -25,12 +25,6 @@ from ranks import launch
 LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
 
 
-def open_mpi() -> bool:
-    """Whether the MPI under test is Open MPI; else it is one that has Hydra."""
-    done = subprocess.run([*launch.launcher(), "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return "Open MPI" in done.stdout
-
-
 def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
     """The tests' own, but for what the launcher is to find out by itself."""
     ours = {"OMPI_MCA_rmaps_base_oversubscribe": None, "OMPI_MCA_mpi_yield_when_idle": None,

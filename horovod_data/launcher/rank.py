@@ -165,6 +165,7 @@ def _watch_exits(hydra: Hydra) -> None:
                 print("horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
                       "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
                       "first.", file=sys.stderr, flush=True)
+            time.sleep(_GRACE_SECONDS)  # Hydra passes on what it has read by then
             hydra.abort(status or 1)
             _exit(status or 1)
         _exit(status)

@@ -9,6 +9,7 @@ import sys
 import launched
 import pytest
 from launched import start_launcher
+from ranks.launch import open_mpi
 
 run_launcher = functools.partial(launched.run_launcher, timeout=120)  # for a machine under load: most take 5 s
 pytestmark = pytest.mark.limit(150)
@@ -85,7 +86,7 @@ def test_any_command_can_be_started(tmp_path):
 @pytest.mark.parametrize("option", ["--binding-args=--bind-to none", "--mpi-args=--map-by node"])
 def test_a_reader_needs_no_slot_where_the_user_maps(tmp_path, option):
     """As in Kubernetes and under Slurm: Open MPI counts the slots itself."""
-    if not launched.open_mpi():
+    if not open_mpi():
         pytest.skip("these are options of Open MPI's")
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts")}
@@ -167,7 +168,7 @@ def test_leaving_by_os_exit_without_finalize_is_an_error(script, before):
     """Hydra would end the other ranks and say 0."""
     job = run_launcher("-np", "2", *script(FAILS.format(before=before, end="os._exit(0)", others="")))
     assert job.returncode == 1 and job.seconds < 60, job.output
-    if not launched.open_mpi():
+    if not open_mpi():
         assert "a rank left by os._exit(0) without MPI_Finalize: that is an error" in job.output
 
 

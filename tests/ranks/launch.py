@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shlex
@@ -37,6 +38,13 @@ DEFAULTS = {
 def launcher() -> list[str]:
     """The launcher of the MPI under test: HVDATA_TEST_MPIRUN, or mpirun."""
     return shlex.split(os.environ.get("HVDATA_TEST_MPIRUN") or "mpirun")
+
+
+@functools.cache
+def open_mpi() -> bool:
+    """Whether the MPI under test is Open MPI; else it is one that has Hydra."""
+    done = subprocess.run([*launcher(), "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return "Open MPI" in done.stdout
 
 
 def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) -> dict[str, str]:
@@ -75,6 +83,7 @@ class RunningJob:
     ) -> None:
         self.processes = processes
         self.directory = directory
+        self._stopped: set[int] = set()  # by stacks()
         directory.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
         variables = environment(directory, readers, env or {})
@@ -136,7 +145,7 @@ class RunningJob:
         native = {rank: _native_stacks(self.pid(rank)) for rank in wanted}
         before = {rank: len(self.read("err", rank).encode()) for rank in wanted}
         # Else the launcher ends the other ranks as soon as it sees the first one's end.
-        self._signal_launchers(signal.SIGSTOP)
+        self._stop_launchers()
         for rank in wanted:
             with contextlib.suppress(AssertionError, ProcessLookupError):
                 self.signal(rank, signal.SIGABRT)
@@ -153,20 +162,30 @@ class RunningJob:
         """Ends every process of the job."""
         if self._launcher.poll() is None:
             self._launcher.terminate()  # lets Open MPI remove its session folder
-            self._signal_launchers(signal.SIGCONT)  # stacks() has stopped them
+            for pid in self._stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
             self.wait(3)
         for pid in self._members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._launcher.wait()
 
-    def _signal_launchers(self, number: int) -> None:
-        """Signals the launcher and its helpers that the ranks are children of."""
+    def _stop_launchers(self) -> None:
+        """Stops the launcher and its helpers that the ranks are children of."""
         pids = {self.pid(rank) for rank in range(self.processes)}
         for pid in {self._launcher.pid} | {_parent(pid) for pid in pids if _alive(pid)}:
-            if pid in self._members():  # a rank whose launcher has died is a child of init
+            # A rank whose launcher has died is a child of init. Under Hydra processes have sessions of their own.
+            if pid in self._members() or self._descends(pid):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGSTOP)
+                    self._stopped.add(pid)
+
+    def _descends(self, pid: int) -> bool:
+        """Whether the launcher is an ancestor."""
+        while pid > 1 and pid != self._launcher.pid:
+            pid = _parent(pid)
+        return pid == self._launcher.pid
 
     def _members(self) -> list[int]:
         """Every process of our session. Open MPI gives each rank a process group of its own, so killpg won't do."""

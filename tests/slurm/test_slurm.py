@@ -4,12 +4,12 @@
 import os
 import sys
 
-import launched
 import pytest
 from cluster import CPUS, ROOT
+from ranks.launch import open_mpi
 
 SCRIPTS = ROOT / "examples" / "slurm"
-MPI_TYPE = "pmix" if launched.open_mpi() else "pmi2"
+MPI_TYPE = "pmix" if open_mpi() else "pmi2"
 pytestmark = pytest.mark.limit(150)
 
 WHO = """
