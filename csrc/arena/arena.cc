@@ -10,6 +10,10 @@ namespace {
 // Memory is taken from the system in pieces of this size: setting it aside for each batch would cost a call per batch.
 constexpr uint64_t kChunk = 32 << 20;
 
+// A refusal may cost as much as it could have brought, so the system is left in peace for a while; what it was short of may
+// come back.
+constexpr auto kPeace = std::chrono::seconds(1);
+
 }  // namespace
 
 std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t lanes, std::string* why) {
@@ -67,14 +71,11 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
 
 void Arena::Free(const char* memory) {
   if (InForkedChild()) return;
-  uint32_t slot;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    Piece& piece = FindLocked(memory)->second;
-    slot = piece.slot;
-    if (std::exchange(piece.held, false)) held_ -= piece.size;
-  }
-  slots_->Drop(slot);
+  std::lock_guard<std::mutex> lock(mu_);
+  Piece& piece = FindLocked(memory)->second;
+  if (std::exchange(piece.held, false)) held_ -= piece.size;
+  slots_->Drop(piece.slot);
+  if (retired_ && CollectLocked()) TrimLocked();
 }
 
 std::optional<Arena::Place> Arena::Share(const char* memory) {
@@ -87,13 +88,17 @@ std::optional<Arena::Place> Arena::Share(const char* memory) {
 
 Arena::Usage Arena::Read() {
   std::lock_guard<std::mutex> lock(mu_);
-  CollectLocked();
-  return {taken_, reserved_, refused_};
+  if (CollectLocked() && retired_) TrimLocked();
+  return {taken_, reserved_, refused_, short_of_memory_};
 }
 
-void Arena::Trim() {
+void Arena::Retire() {
   std::lock_guard<std::mutex> lock(mu_);
-  CollectLocked();
+  const bool any = CollectLocked();
+  if (!std::exchange(retired_, true) || any) TrimLocked();
+}
+
+void Arena::TrimLocked() {
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
   // What lies behind the first hole has to be set aside anew, also where it still is.
   if (!heap_.Free().empty()) reserved_ = std::min(reserved_, heap_.Free().begin()->first);
@@ -104,8 +109,10 @@ Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
   return std::prev(pieces_.upper_bound(static_cast<uint64_t>(memory - data_)));
 }
 
-void Arena::CollectLocked() {
-  slots_->TakeReturned([this](uint32_t slot) {
+// True if there were any.
+bool Arena::CollectLocked() {
+  bool any = false;
+  slots_->TakeReturned([&](uint32_t slot) {
     if (slot >= offset_of_.size()) return;
     const auto piece = pieces_.find(offset_of_[slot]);
     if (piece == pieces_.end() || piece->second.slot != slot) return;
@@ -113,21 +120,24 @@ void Arena::CollectLocked() {
     taken_ -= piece->second.size;
     pieces_.erase(piece);
     free_slots_.push_back(slot);
+    any = true;
   });
+  return any;
 }
 
-// Memory up to `end` is there. Once the system has refused, it is not asked again: each attempt would cost as much as
-// it could bring.
+// Memory up to `end` is there.
 bool Arena::ReserveLocked(uint64_t end) {
   if (end <= reserved_) return true;
-  if (short_of_memory_) return false;
+  if (short_of_memory_ && std::chrono::steady_clock::now() - asked_ < kPeace) return false;
   for (const uint64_t wanted : {std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk), end}) {
     if (region_->Reserve(segment_.ArenaAt() + reserved_, wanted - reserved_)) {
       reserved_ = wanted;
+      short_of_memory_ = false;
       return true;
     }
   }
   short_of_memory_ = true;
+  asked_ = std::chrono::steady_clock::now();
   return false;
 }
 

@@ -4,6 +4,7 @@
 #ifndef HOROVOD_DATA_ARENA_ARENA_H_
 #define HOROVOD_DATA_ARENA_ARENA_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -51,11 +52,13 @@ class Arena {
     uint64_t taken = 0;     // bytes in slots, whoever uses them
     uint64_t reserved = 0;  // bytes of memory that the kernel has set aside
     uint64_t refused = 0;   // allocations that found no room
+    bool short_of_memory = false;  // the system had no more to set aside when it was last asked
   };
   Usage Read();
 
-  // Gives the memory of free slots back to the system.
-  void Trim();
+  // No more batches will come: gives the memory of free slots back to the system, and from now on does so again with every
+  // Free(). Called again it looks for what trainers have let go of.
+  void Retire();
 
  private:
   struct Piece {
@@ -68,8 +71,9 @@ class Arena {
   Arena(const Segment& segment, std::shared_ptr<Region> region);
 
   Pieces::iterator FindLocked(const char* memory);
-  void CollectLocked();
+  bool CollectLocked();
   bool ReserveLocked(uint64_t end);
+  void TrimLocked();
 
   const Segment segment_;
   const std::shared_ptr<Region> region_;
@@ -82,7 +86,9 @@ class Arena {
   std::vector<uint64_t> offset_of_;    // by slot
   std::vector<uint32_t> free_slots_;   // of those used so far
   uint64_t held_ = 0, taken_ = 0, reserved_ = 0, refused_ = 0;
+  bool retired_ = false;
   bool short_of_memory_ = false;       // the system would not give us more than reserved_
+  std::chrono::steady_clock::time_point asked_;  // when that was
 };
 
 // A trainer's end: another process's arena.

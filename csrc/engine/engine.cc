@@ -270,6 +270,7 @@ std::string Engine::StatsJson() const {
   add("payload_bytes_arena", c.sent_arena);
   add("payload_bytes_message", c.sent_message);
   add("payload_bytes_copied_to_arena", c.copied_to_arena);
+  add("payload_bytes_padded", c.padded);
   add("payload_bytes_realigned", c.realigned);
   add("records_beside_full_ring", c.ring_full);
   add("arena_bytes_in_use", arena.taken);
@@ -290,6 +291,10 @@ void Engine::Tick() {
   agreements_->Tick();
   exchange_->Tick();
   Sweep();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (stopped_ && post_->arena()) post_->arena()->Retire();  // of what trainers let go of when they end
+  }
   const std::vector<int> died = peers_.Died();
   if (!died.empty()) post_->Fetch();  // what they said last
   for (int member : died) {

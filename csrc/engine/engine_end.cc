@@ -79,7 +79,7 @@ void Engine::Stop() {
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
   NoteShutDown();
-  if (post_->arena()) post_->arena()->Trim();
+  if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
 }
 

@@ -164,7 +164,14 @@ void Post::SayFull() {
   if (said_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
   const std::string used = std::to_string(usage.taken >> 10), all = std::to_string(arena()->segment().arena >> 10);
-  Log("[" + world_->Name(world_->self) + "] the shared memory for batches is full (" + used + " of " + all +
+  const std::string here = "[" + world_->Name(world_->self) + "] ";
+  if (usage.short_of_memory) {
+    Log(here + "the system has no more memory for the batches that ranks share (" + std::to_string(usage.reserved >> 10) +
+        " of " + all + " KiB are set aside): what finds no room travels as messages. Give this host's processes, or their "
+        "container, more memory, or start fewer of them");
+    return;
+  }
+  Log(here + "the shared memory for batches is full (" + used + " of " + all +
       " KiB in use): what finds no room travels as messages. It holds the batches that trainers keep and those in the "
       "pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size");
 }

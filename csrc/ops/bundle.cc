@@ -126,7 +126,11 @@ Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
 }
 
 // TensorFlow aborts on a tensor whose memory is not aligned, and a slice of rows may not be.
-Tensor Aligned(const Tensor& tensor) { return tensor.IsAligned() ? tensor : tensorflow::tensor::DeepCopy(tensor); }
+Tensor Aligned(const Tensor& tensor) {
+  if (tensor.IsAligned()) return tensor;
+  if (tensor.dtype() != tensorflow::DT_STRING) Add(&Count().realigned, tensor.TotalBytes());
+  return tensorflow::tensor::DeepCopy(tensor);
+}
 
 Block EncodeStringTensor(const Tensor& tensor) {
   std::vector<std::string_view> views;
@@ -227,9 +231,7 @@ absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tenso
   for (size_t i = 0; i < bundle->encoded.size(); ++i) {
     Tensor& tensor = bundle->tensors[i];
     if (tensor.dtype() != tensorflow::DT_STRING) {
-      if (tensor.IsAligned()) continue;
-      Add(&Count().realigned, tensor.TotalBytes());
-      tensor = tensorflow::tensor::DeepCopy(tensor);
+      tensor = Aligned(tensor);
       continue;
     }
     std::vector<std::string_view> strings;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "plan/plan.h"
+#include "engine/counters.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -30,21 +30,6 @@ TensorShape WithRows(const Tensor& model, int64_t rows) {
   return shape;
 }
 
-// Rows `rows` of `whole`: without padding a view of its memory.
-Tensor TakeRows(const Tensor& whole, const plan::Rows& rows) {
-  const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
-  if (rows.padding == 0) return part;
-  Tensor padded = Zeros(whole.dtype(), WithRows(whole, rows.count + rows.padding));
-  if (whole.dtype() == tensorflow::DT_STRING) {
-    const auto* from = reinterpret_cast<const tstring*>(part.data());
-    auto* to = reinterpret_cast<tstring*>(padded.data());
-    for (int64_t i = 0; i < part.NumElements(); ++i) to[i] = from[i];
-  } else if (part.TotalBytes() > 0) {
-    std::memcpy(padded.data(), part.data(), part.TotalBytes());
-  }
-  return padded;
-}
-
 Tensor Weights(int64_t ones, int64_t zeros) {
   Tensor weights(tensorflow::DT_FLOAT, TensorShape({ones + zeros}));
   auto flat = weights.flat<float>();
@@ -57,6 +42,26 @@ Tensor Weights(int64_t ones, int64_t zeros) {
 std::string Cutter::Name(size_t component) const {
   return component < config_.component_names.size() ? config_.component_names[component]
                                                     : "component " + std::to_string(component);
+}
+
+// Rows `rows` of `whole`: without padding a view of its memory.
+Tensor Cutter::TakeRows(const Tensor& whole, const plan::Rows& rows) const {
+  const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
+  if (rows.padding == 0) return part;
+  const TensorShape shape = WithRows(whole, rows.count + rows.padding);
+  if (whole.dtype() == tensorflow::DT_STRING) {
+    Tensor padded(whole.dtype(), shape);  // strings are born empty
+    const auto* from = reinterpret_cast<const tstring*>(part.data());
+    auto* to = reinterpret_cast<tstring*>(padded.data());
+    for (int64_t i = 0; i < part.NumElements(); ++i) to[i] = from[i];
+    return padded;
+  }
+  Tensor padded(memory_, whole.dtype(), shape);
+  const size_t bytes = part.TotalBytes();
+  if (bytes > 0) std::memcpy(padded.data(), part.data(), bytes);
+  std::memset(static_cast<char*>(padded.data()) + bytes, 0, padded.TotalBytes() - bytes);
+  Add(&Count().padded, bytes);
+  return padded;
 }
 
 absl::Status Cutter::OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names) {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/source.h"
+#include "plan/plan.h"
+#include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace hvdata {
@@ -26,9 +28,10 @@ enum class EmptyRule : int {
 
 class Cutter {
  public:
-  // `ranks`: those of the trainers that it cuts for, in the order of their shares.
-  Cutter(const ChannelConfig& config, std::vector<int> ranks)
-      : config_(config), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())) {}
+  // `ranks`: those of the trainers that it cuts for, in the order of their shares. `memory`: for shares with padding, which
+  // are copies.
+  Cutter(const ChannelConfig& config, std::vector<int> ranks, tensorflow::Allocator* memory)
+      : config_(config), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())), memory_(memory) {}
 
   // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into
   // one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.
@@ -55,6 +58,7 @@ class Cutter {
 
  private:
   std::string Name(size_t component) const;
+  tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& rows) const;
   static absl::Status OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names);
   void RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const;
   absl::Status AddWeight(bool padding, Tensors* share) const;
@@ -62,6 +66,7 @@ class Cutter {
   const ChannelConfig& config_;
   const std::vector<int> ranks_;
   const int trainers_;
+  tensorflow::Allocator* const memory_;
 };
 
 }  // namespace hvdata

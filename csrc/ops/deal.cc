@@ -29,6 +29,11 @@ std::vector<int> RanksOf(const World& world) {
   return ranks;
 }
 
+// Where the ranks of this host can see it.
+tensorflow::Allocator* Memory(const Post* post) {
+  return post->arena() ? ArenaAllocator(post->shared_arena()) : tensorflow::cpu_allocator();
+}
+
 class Dealer {
  public:
   Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
@@ -36,7 +41,7 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), RanksOf(source->world())) {}
+        cutter_(source->config(), RanksOf(source->world()), Memory(post)) {}
 
   void Run() {
     for (;;) {
@@ -186,7 +191,7 @@ class Dealer {
 };
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
-  Input input(ctx, post->arena() ? ArenaAllocator(post->shared_arena()) : nullptr, &source->inputs_made);
+  Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
   Checkpoint::Place place;

@@ -210,10 +210,40 @@ TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemory) {
   EXPECT_FALSE(Copy(reserved));
   EXPECT_EQ(arena_->Read().refused, 1u);
   EXPECT_EQ(Taken(), kMiB);
+  EXPECT_TRUE(arena_->Read().short_of_memory);
   EXPECT_TRUE(Copy(reserved - kMiB)) << "what it has, it gives";
   std::string why;
   EXPECT_FALSE(Arena::Create(kMiB, 1, &why));
   EXPECT_NE(why.find("the system has no memory for"), std::string::npos) << why;
+}
+
+TEST_F(ArenaTest, AsksAShortSystemAgain) {
+  arena_ = Make(128 * kMiB);
+  short_of_memory = true;
+  EXPECT_FALSE(Copy(kMiB));
+  short_of_memory = false;
+  EXPECT_FALSE(Copy(kMiB)) << "not at once";
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_TRUE(Copy(kMiB));
+  EXPECT_FALSE(arena_->Read().short_of_memory);
+}
+
+TEST_F(ArenaTest, WhatIsFreedAfterTheEndGoesBackAtOnce) {
+  arena_ = Make(128 * kMiB);
+  char* const a = Copy(10 * kMiB);
+  char* const b = Copy(10 * kMiB);
+  char* const shared = Copy(10 * kMiB);
+  ASSERT_TRUE(a && b && shared);
+  arena_->Retire();
+  const uint64_t before = Backed();
+  arena_->Free(a);
+  EXPECT_LE(Backed() + 10 * kMiB, before);
+  arena_->Free(b);
+  EXPECT_LE(Backed() + 20 * kMiB, before);
+  EXPECT_GE(Backed(), Taken());
+  arena_->Free(shared);
+  EXPECT_EQ(Taken(), 0u);
+  EXPECT_LE(Backed() + 30 * kMiB, before);
 }
 
 // Memory that is not set aside can end in SIGBUS when it is written.
@@ -226,7 +256,7 @@ TEST_F(ArenaTest, GivesNoMemoryThatTheSystemHasNotSetAside) {
   arena_->Free(a);
   arena_->Free(c);
   const uint64_t before = Backed();
-  arena_->Trim();
+  arena_->Retire();
   EXPECT_LE(Backed() + 60 * kMiB, before) << "what lies behind the last piece goes back";
   EXPECT_LE(arena_->Read().reserved, Backed());
   EXPECT_EQ(Copy(10 * kMiB), a);
@@ -234,7 +264,7 @@ TEST_F(ArenaTest, GivesNoMemoryThatTheSystemHasNotSetAside) {
   short_of_memory = true;
   while (Copy(kMiB)) EXPECT_GE(Backed(), Taken());
   short_of_memory = false;
-  arena_->Trim();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   EXPECT_TRUE(Copy(60 * kMiB)) << "what went back to the system is asked for again";
   EXPECT_GE(Backed(), Taken());
 }

@@ -2,6 +2,8 @@
 """Shared memory on bad days: where it is refused, too small or short, and what a killed process leaves behind."""
 
 import os
+import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -49,6 +51,72 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     assert "[rank 0 on " in job.stderr[0] and "no shared memory for the ranks of this host" in job.stderr[0]
     assert "[rank 1 on " in job.stderr[1] and "batches travel as messages" in job.stderr[1]
+
+
+# The system, that is, in the process that it is loaded into: it has no memory to set aside for SHORT_SECONDS from the first time
+# on that it is asked for more than the lanes need.
+SHORT = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+int fallocate(int fd, int mode, off_t offset, off_t size) {
+  static time_t first;
+  if (mode == 0 && offset > 0) {
+    if (first == 0) first = time(NULL);
+    if (time(NULL) - first < atoi(getenv("SHORT_SECONDS"))) return errno = ENOSPC, -1;
+  }
+  return syscall(SYS_fallocate, fd, mode, offset, size);
+}
+"""
+
+
+def test_the_system_is_short_of_memory_for_a_while(tmp_path):
+    (tmp_path / "short.c").write_text(SHORT)
+    library = tmp_path / "short.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "short.c"], check=True)
+    job = run_job(EPOCH + """
+import time
+time.sleep(5)
+before = hvdata.stats()
+for _ in ds: pass
+print("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena"])
+""", np=2, timeout=120, env={"LD_PRELOAD": str(library), "SHORT_SECONDS": "4"})
+    assert job.returncode == 0, job.describe()
+    assert job.stdout[0] == f"arena 0 message {ROWS}\narena {ROWS}\n", job.describe()
+    (line,) = [line for line in job.stderr[0].splitlines() if "memory" in line]
+    assert re.search(r"\[rank 0 on \S+\] the system has no more memory for the batches that ranks share \(0 of \d+ KiB are set "
+                     r"aside\): what finds no room travels as messages\. Give this host's processes, or their container, more "
+                     r"memory, or start fewer of them$", line), line
+
+
+def test_shutdown_gives_it_back_in_the_middle_of_an_epoch():
+    """What the pipeline still held included. What a rank keeps, an iterator too, goes with the rank."""
+    job = run_job("""
+import os, time
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+
+def behind_ours():  # bytes of memory
+    ours = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum(os.stat(path).st_blocks * 512 for path in ours if os.path.islink(path) and "memfd:horovod_data " in os.readlink(path))
+
+source = tf.data.Dataset.range(1 << 40).map(lambda i: tf.fill([1 << 16], i)).batch(32).prefetch(4)
+it = iter(hvdata.distribute_dataset(lambda: source, batch="per_rank"))
+for _ in range(5): x = next(it)
+before = behind_ours()
+del x
+if hvdata.rank() == 1: del it
+hvdata.shutdown()
+deadline = time.monotonic() + 20
+while behind_ours() > 8 << 20 and time.monotonic() < deadline: time.sleep(0.1)
+print(before > 64 << 20, behind_ours() <= 8 << 20, before, behind_ours())
+""", np=2, timeout=120)
+    assert job.returncode == 0 and job.stdout[0].startswith("True True"), job.describe()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave the network namespace")

@@ -140,6 +140,25 @@ def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm):
     assert grown["payload_bytes_realigned"] == len(odd) * 5 * 7 * 3001 * 4
 
 
+@pytest.mark.ways("auto", "arena", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+def test_a_share_with_padding_is_copied_once(hvdata, comm):
+    """To where it is to be."""
+    rows = ROWS * comm.size - 1
+    ds = hvdata.distribute_dataset(lambda: numbered(rows * STEPS).batch(rows), batch="global", remainder="pad")
+    seen = []
+    grown = moved(hvdata, comm, lambda: seen.extend((x.numpy(), weight.numpy()) for x, weight in ds))
+    for step, (x, weight) in enumerate(seen):
+        first = step * rows + comm.rank * ROWS
+        real = ROWS - (comm.rank == comm.size - 1)
+        np.testing.assert_array_equal(weight, [1.0] * real + [0.0] * (ROWS - real))
+        np.testing.assert_array_equal(x[:real], np.repeat(np.arange(first, first + real, dtype=np.float32)[:, None], WIDTH, 1))
+        assert not x[real:].any()
+    assert len(seen) == STEPS
+    assert grown["payload_bytes_padded"] == STEPS * (ROWS - 1) * WIDTH * 4
+    assert grown["payload_bytes_copied_to_arena"] <= STEPS * len(beside_the_reader(comm)) * ROWS * 4  # the weights
+
+
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
 def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
