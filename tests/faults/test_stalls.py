@@ -35,22 +35,16 @@ def assert_said(text: str, pattern: str, job) -> None:
     assert [line for line in lines(text) if re.search(pattern, line)], f"{pattern!r} not in:\n{job.describe()}"
 
 
-def test_a_pipeline_that_does_not_produce():
-    """For longer than a minute: one line a minute."""
-    job = run_job(PRELUDE + """
+@pytest.fixture(scope="module", autouse=True)
+def more_than_a_minute():
+    """A job that waits, beside those of the tests before the one that looks at it."""
+    with start_job(PRELUDE + """
 make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
 hvdata.serve()
 for _ in ds: pass
-""", np=1, readers=1, env={**SOON, "SLEEP": "64"}, timeout=110)
-    assert job.returncode == 0, job.describe()
-    why = rf"the pipeline of reader 0 on {HOST} has not produced step 2 for \d s"
-    assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 2\] has waited 1 s for step 2 from reader 0 on "
-                rf"{HOST}: {why}", job)
-    assert_said(job.stderr[1], rf"\[reader 0 on {HOST}, channel train, epoch 1, step 2\] rank 0 on {HOST} waits for this step: {why}", job)
-    for rank in range(2):
-        told = [int(seconds) for line in lines(job.stderr[rank]) for seconds in re.findall(r"not produced step 2 for (\d+) s", line)]
-        assert len(told) == len(lines(job.stderr[rank])) == 2 and 60 <= told[1] - told[0] <= 62, job.describe()
+""", np=1, readers=1, env={**SOON, "SLEEP": "64"}) as job:
+        yield job
 
 
 def test_a_rank_that_takes_nothing():
@@ -141,3 +135,16 @@ for step, _ in enumerate(ds):
         job.finish(30)
     assert_said(job.stderr[2], rf"\[reader 0 on {HOST}, channel train, epoch 1, step \d\] nothing has moved for 1 s: reader 0 on "
                 rf"{HOST} has dealt \d steps and waits until rank 1 on {HOST} has taken more of them", job)
+
+
+def test_a_pipeline_that_does_not_produce(more_than_a_minute):
+    """For longer than a minute: one line a minute."""
+    job = more_than_a_minute
+    assert job.finish(110) == 0, job.describe()
+    why = rf"the pipeline of reader 0 on {HOST} has not produced step 2 for \d s"
+    assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 2\] has waited 1 s for step 2 from reader 0 on "
+                rf"{HOST}: {why}", job)
+    assert_said(job.stderr[1], rf"\[reader 0 on {HOST}, channel train, epoch 1, step 2\] rank 0 on {HOST} waits for this step: {why}", job)
+    for rank in range(2):
+        told = [int(seconds) for line in lines(job.stderr[rank]) for seconds in re.findall(r"not produced step 2 for (\d+) s", line)]
+        assert len(told) == len(lines(job.stderr[rank])) == 2 and 60 <= told[1] - told[0] <= 62, job.describe()

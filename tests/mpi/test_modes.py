@@ -7,20 +7,11 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import deliver, dropped, equal, is_dynamic_delivery
-from together import elements, on_reader, results
+from together import elements, on_reader, results, same_on_all_ranks
 
-# Every rank must draw the same examples, and none may go its own way in search of a smaller one.
-same_on_all_ranks = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=30,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
 REMAINDERS = ["drop", "partial", "pad"]
 
 
@@ -67,20 +58,20 @@ prefetches = st.sampled_from([1, 2, 3, 5, 16])
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks
+@same_on_all_ranks(20)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks
+@same_on_all_ranks(20)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
 
 
-@same_on_all_ranks
+@same_on_all_ranks(20)
 @given(rows=rows_of_batches, prefetch=prefetches, remainder=st.sampled_from(REMAINDERS))
 def test_dynamic(hvdata, comm, rows, prefetch, remainder):
     batches = batches_of(rows)

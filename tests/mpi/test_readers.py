@@ -7,17 +7,13 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import deliver_from_readers, dropped_by_readers, equal, is_dynamic_delivery
-from together import Raised, attempt, outcomes, raises_everywhere, results
+from together import Raised, attempt, outcomes, raises_everywhere, results, same_on_all_ranks
 
 pytestmark = [pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
-same_on_all_ranks = settings(
-    derandomize=True, database=None, deadline=None, max_examples=15, phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
 lengths_of_readers = st.lists(st.integers(0, 9), min_size=3, max_size=3)
 prefetches = st.sampled_from([1, 2, 3, 8])
 
@@ -71,7 +67,7 @@ def test_roles(hvdata, comm):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks
+@same_on_all_ranks(10)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
     n = trainers_of(hvdata, comm)
@@ -85,7 +81,7 @@ def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks
+@same_on_all_ranks(10)
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=3, max_size=3), prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     batches = [batches_of(r, mine) for r, mine in enumerate(rows[:hvdata.num_readers()])]
@@ -95,7 +91,7 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
 
 
-@same_on_all_ranks
+@same_on_all_ranks(10)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_dynamic(hvdata, comm, lengths, prefetch):
     batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[:hvdata.num_readers()])]

@@ -80,7 +80,8 @@ class Group:
             sys.executable, str(RUN), *files, "-q", "-s", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers",
             "--rootdir", str(self._config.rootpath), *(["-c", str(self._config.inipath)] if self._config.inipath else []),
         ]  # fmt: skip
-        env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", **self._world.environment, **dict(environment_of(self._items[index]) or ())}
+        env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", "HVDATA_TEST_PROCESSES": str(self._world.processes),
+                                      **self._world.environment, **dict(environment_of(self._items[index]) or ())}  # fmt: skip
         self._job = RunningJob(command, self._world.processes, directory, readers=self._world.readers, env=env)
         self._records = [Records(records_path(directory, rank)) for rank in range(self._world.processes)]
 
