@@ -14,7 +14,11 @@ _NAME = r"[A-Za-z0-9_][\w.-]*"
 _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
 # host slots=4 max_slots=8 (Open MPI, Horovod); host:4 (MPICH); host (a slot a line, as PBS and LSF write them).
 _LINE = re.compile(rf"({_NAME})(?::(\d+))?((?:\s+[\w-]+\s*=\s*\S+)*)")
-_SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")  # not max_slots, max-slots
+_SETTING = re.compile(r"([\w-]+)\s*=\s*(\S+)")
+_SLOTS = ("slots", "cpu", "count")  # which are the same to Open MPI
+# Open MPI's limits, which slots are below; Hydra's binding, which --mpi-args can ask for.
+_WITHOUT_EFFECT = re.compile(r"(slots|cpu|count)[-_]max|max[-_](slots|cpu|count)|binding")
+_USER = re.compile(r"user([-_]?name)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +47,7 @@ def parse_hosts(text: str, option: str = "-H") -> tuple[Host, ...]:
             raise LaunchError(explain(f"{option} {text}: {part.strip()!r} is not a host with its slots",
                                       f"Write it as {option} host1:4,host2:4"))
         found.append((match[1], _slots(match[2], f"{option} {text}")))
-    return _together(found)
+    return together(found)
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:
@@ -75,14 +79,18 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             continue
         where = f"{path}, line {number}"
         match = _LINE.fullmatch(line)
-        slots = _SLOTS.search(match[3]) if match else None
-        if match is None or (slots and match[2]) or (slots and not slots[1].isdigit()):
+        name, count, rest = match.groups() if match else ("", None, "")
+        settings = _SETTING.findall(rest)
+        for key, _ in settings:
+            _check_key(key, f"{where}: {line!r}")
+        slots = [value for key, value in settings if key in _SLOTS] + ([count] if count else [])
+        if match is None or len(slots) > 1 or not all(one.isdigit() for one in slots):
             raise LaunchError(explain(f"{where}: {line!r} is not a host with its slots",
                                       "Write each line as `host slots=4`, `host:4`, or `host` once for each slot"))
-        found.append((match[1], _slots(slots[1] if slots else match[2], where)))
+        found.append((name, _slots(slots[0] if slots else None, where)))
     if not found:
         raise LaunchError(explain(f"{path} names no host", "Write each line as `host slots=4`"))
-    return _together(found)
+    return together(found)
 
 
 def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
@@ -95,7 +103,16 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
     if not words or len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
         raise LaunchError(explain(f"{variable}={text!r} is not a list of hosts, each with its slots",
                                   "Say where to run with -H host1:4,host2:4"))
-    return _together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
+    return together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))
+
+
+def _check_key(key: str, where: str) -> None:
+    if key in _SLOTS or _WITHOUT_EFFECT.fullmatch(key):
+        return
+    raise LaunchError(explain(
+        f"{where} says {key}=, which horovod-data-run does not know",
+        "Put the user for ssh into ~/.ssh/config, and leave it out here" if _USER.fullmatch(key) else
+        "Write slots as `host slots=4`, and leave out the rest"))
 
 
 def _slots(text: Optional[str], where: str) -> int:
@@ -105,7 +122,8 @@ def _slots(text: Optional[str], where: str) -> int:
     return slots
 
 
-def _together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
+def together(found: Iterable[tuple[str, int]]) -> tuple[Host, ...]:
+    """A host that is named again has more slots."""
     slots: dict[str, int] = {}
     for name, count in found:
         slots[name] = slots.get(name, 0) + count

@@ -8,7 +8,9 @@ and its exit status is the launcher's. On the ranks launcher/rank.py sees to it 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
+import errno
 import os
 import shlex
 import shutil
@@ -16,7 +18,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Mapping, NoReturn, Optional, Sequence
+from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
 from ..errors import explain
 from ..limits import quota
@@ -25,6 +27,9 @@ from .allocation import Allocation, find_allocation, read_hostfile
 from .command import Command, exportable, on_rank, take_apart
 from .hosts import Host, parse_hostfile, parse_hosts
 from .plan import Plan, is_oversubscribed, make_plan
+
+_MOST_OF_A_COMMAND = 6 << 20  # Linux's, whatever SC_ARG_MAX says
+_MOST_OF_A_WORD = 128 << 10
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -36,21 +41,22 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
                                       "`horovod-data-run -np 4 python train.py`"))
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
-        plan = make_plan(request, allocation.hosts)
+        given = [*(host.name for host in allocation.hosts), *request.reader_hosts]
+        plan = make_plan(request, allocation.hosts, own_names(given))
         mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
         command = make_command(args, plan, mpirun, version)
         if "Open MPI" not in version and hydra.warning(plan):
             print(f"horovod-data-run: warning: {hydra.warning(plan)}", file=sys.stderr)
+        if args.dry_run:
+            print(command)
+            return 0
+        if args.verbose:
+            print(f"horovod-data-run: {plan.describe()}; hosts from {allocation.source}; {version}\n{command}", flush=True)
+        start(command, args.output_filename)
     except LaunchError as error:
         print(f"horovod-data-run: error: {error}", file=sys.stderr)
         return 2
-    if args.dry_run:
-        print(command)
-        return 0
-    if args.verbose:
-        print(f"horovod-data-run: {plan.describe()}; hosts from {allocation.source}; {version}\n{command}", flush=True)
-    start(command, args.output_filename)
 
 
 def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optional[int]) -> Allocation:
@@ -75,6 +81,16 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
                                   "inside a job of Slurm, PBS or LSF, the slots say so"))
     # Where processes run elsewhere as well (--reader-hosts), those must be able to name this machine.
     return Allocation((Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone")
+
+
+def own_names(given: Iterable[str] = ()) -> set[str]:
+    """The names of this machine; with its domain only where `given` has a name like that."""
+    name = socket.gethostname()
+    short = name.partition(".")[0]
+    names = {"localhost", "127.0.0.1", name, short}
+    if any(other.startswith(f"{short}.") for other in given if other not in names):
+        names.add(socket.getfqdn())  # which asks the network
+    return names
 
 
 def mpi_version(mpirun: Sequence[str]) -> str:
@@ -108,7 +124,7 @@ def make_command(args: argparse.Namespace, plan: Plan, mpirun: Sequence[str], ve
       LaunchError: an option that this MPI does not have, or a Python without horovod_data.
     """
     program = on_rank(args.command)
-    here = {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
+    here = own_names()  # under another name MPI may start even these by ssh, and without our environment
     remote = any(host.name not in here for host in plan.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
     if any(host.name in here for host in plan.hosts):  # elsewhere there may be another Python under this name
@@ -150,10 +166,37 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def start(command: Command, output_folder: Optional[str]) -> NoReturn:
-    """Becomes mpirun."""
+    """Becomes mpirun.
+
+    Raises:
+      LaunchError: the system does not start it, or there can't be such a folder.
+    """
     if output_folder:
-        Path(output_folder).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(output_folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(explain(f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
+                                      "Name a folder to write the output of each rank to")) from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
+    environ.update(command.environ)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(command.words[0], command.words, {**environ, **command.environ})
+    try:
+        os.execvpe(command.words[0], command.words, environ)
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise LaunchError(explain(f"{command.words[0]} can't be started ({error.strerror})",
+                                      "Name an mpirun that can with --mpirun")) from error
+        raise LaunchError(_too_long(command, environ)) from error
+
+
+def _too_long(command: Command, environ: Mapping[str, str]) -> str:
+    sizes = [len(os.fsencode(word)) + 1 for word in (*command.words, *map("=".join, environ.items()))]
+    size = sum(sizes) + len(sizes) * ctypes.sizeof(ctypes.c_void_p)  # as Linux counts
+    most = min(os.sysconf("SC_ARG_MAX"), _MOST_OF_A_COMMAND)
+    return explain(
+        f"{command.words[0]} can't be started: the command has {len(command.words)} words, and with the environment "
+        f"{size} bytes; the system takes {most}, and {_MOST_OF_A_WORD} in one word (the longest here has {max(sizes)})",
+        "Under Open MPI each host with a reader repeats the names of all variables: unset those that ranks don't need, such "
+        "as those of environment modules; or use --readers-per-node 1 --embedded, or --reader-hosts that don't train; or let "
+        "the batch system's srun start the ranks, with HOROVOD_DATA_READERS_PER_NODE=1 or HOROVOD_DATA_READERS=R exported")

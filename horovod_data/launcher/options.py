@@ -39,7 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises:
       SystemExit: after --help and --version, and with status 2 where the options make no sense.
-      LaunchError: an option of horovodrun's that has no meaning here.
+      LaunchError: an option of horovodrun's that has no meaning here, or a value that Horovod's code refuses.
     """
     args = _parse_with_horovod(list(argv))
     if args is None:
@@ -160,24 +160,35 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
     """Our options added to Horovod's, parsed, checked and completed by Horovod's code; None where it isn't installed.
 
     Its parser is not to be had apart from the parsing. So what it calls last, to parse sys.argv, is exchanged meanwhile.
+
+    Raises:
+      LaunchError: a value that Horovod's code refuses, or a configuration file that it can't read.
     """
     try:
         from horovod.runner import launch
     except Exception:  # not installed, or without what its launcher needs
         return None
     parse_args: Callable[..., Any] = argparse.ArgumentParser.parse_args
+    parsed: list[argparse.Namespace] = []
 
     def with_ours(parser: argparse.ArgumentParser, *_: Any) -> Any:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
         for action in [action for action in parser._actions if action.dest == "command"]:
             parser._remove_action(action)
         _add_options(parser)
-        return parser.parse_args(argv)
+        parsed.append(parser.parse_args(argv))
+        return parsed[0]
 
     argparse.ArgumentParser.parse_args = with_ours  # type: ignore[method-assign, assignment]
     try:
         args: argparse.Namespace = launch.parse_args()
         return args
+    except Exception as error:  # whatever its code comes upon in a configuration file
+        if not parsed:
+            raise
+        path = parsed[0].config_file
+        raise LaunchError(explain(f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
+                                  f"Mend them, or what --config-file {path} says" if path else "Mend them")) from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
 

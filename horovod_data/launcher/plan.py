@@ -8,12 +8,12 @@ They are the last ranks, of the job or of each host, as horovod_data.layout expe
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence
+from typing import Collection, Optional, Sequence
 
 from ..errors import explain
 from ..settings import too_many_per_node
 from . import LaunchError
-from .hosts import Host
+from .hosts import Host, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +65,16 @@ class Plan:
         return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
 
 
-def make_plan(request: Request, hosts: Sequence[Host]) -> Plan:
+def make_plan(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) -> Plan:
     """Places every process.
 
     Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
-    the hosts that train.
+    the hosts that train. This machine, whose names are `own`, is one host, under the first of them that was given.
 
     Raises:
-      LaunchError: options that contradict each other, or too few slots.
+      LaunchError: options that contradict each other, too few slots, or what seems to be one host under two names.
     """
+    request, hosts = _with_one_name(request, hosts, own)
     _check(request)
     slots = sum(host.slots for host in hosts)
     np = slots if request.np is None else request.np
@@ -88,6 +89,7 @@ def make_plan(request: Request, hosts: Sequence[Host]) -> Plan:
         if here:
             trainers.append(Group(host.name, here))
     if request.readers_per_node:
+        _check_names([group.host for group in trainers])
         environ = {"HOROVOD_DATA_READERS_PER_NODE": str(request.readers_per_node)}
         if request.embedded:
             return Plan(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
@@ -97,6 +99,25 @@ def make_plan(request: Request, hosts: Sequence[Host]) -> Plan:
     each, more = divmod(readers, len(places))
     reading = [Group(name, each + (index < more), reader=True) for index, name in enumerate(places)]
     return Plan(tuple(trainers + [group for group in reading if group.processes]), {"HOROVOD_DATA_READERS": str(readers)})
+
+
+def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]) -> tuple[Request, tuple[Host, ...]]:
+    """MPI adds up the slots of a host's names, and init() finds one host however many names it was given."""
+    given = [*(host.name for host in hosts), *request.reader_hosts]
+    first = next((name for name in given if name in own), "")
+    reading = dict.fromkeys(first if name in own else name for name in request.reader_hosts)
+    return dataclasses.replace(request, reader_hosts=tuple(reading)), together(
+        (first if host.name in own else host.name, host.slots) for host in hosts)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """init() makes one host's reader where two were placed, so the other one would train, without its GPUs."""
+    short = {name for name in names if "." not in name}
+    for name in names:
+        begin = name.partition(".")[0]
+        if begin != name and begin in short:
+            raise LaunchError(explain(f"{begin} and {name}: are these the same host? A host has one reader of its own",
+                                      "Name each host once, or every host with its domain"))
 
 
 def _check(request: Request) -> None:

@@ -332,6 +332,49 @@ def test_errors(words, text):
     assert "Traceback" not in done.stderr
 
 
+def test_a_command_that_is_too_long(mpi):
+    words = [*mpi(OPEN_MPI), "-H", ",".join(f"n{index}" for index in range(300)), "--readers-per-node", "1", "true"]
+    done = plan_launcher(*words, env={f"A_VARIABLE_OF_SOME_ENVIRONMENT_MODULE_{index}": "1" for index in range(500)})
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done
+    found = re.search(r"horovod-data-run: error: /.*/mpirun can't be started: the command has (\d+) words, and with the environment "
+                      r"(\d+) bytes; the system takes (\d+), and 131072 in one word", done.stderr)
+    assert found and int(found[1]) > 600000 and int(found[2]) > int(found[3]) > 0, done.stderr
+    assert "unset those that ranks don't need" in done.stderr and "--embedded" in done.stderr and "srun" in done.stderr
+
+
+def test_an_mpirun_that_does_not_start(tmp_path):
+    """It may be gone, or no longer executable, by the time that it is started."""
+    for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
+        with pytest.raises(LaunchError, match=re.escape(f"{path} can't be started ({said}). Name an mpirun that can with --mpirun")):
+            main.start(Command([str(path)]), None)
+
+
+def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, said in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
+        done = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
+        assert (done.returncode, done.stderr) == (2, (
+            f"horovod-data-run: error: --output-filename {path}: there can't be such a folder ({said}). Name a folder to write "
+            "the output of each rank to.\n")), done
+
+
+def test_names_of_this_machine(monkeypatch, capsys, mpi):
+    """They are one host to init(); the long one is asked for where one like it was given."""
+    asked = []
+    monkeypatch.setattr(main.socket, "gethostname", lambda: "me")
+    monkeypatch.setattr(main.socket, "getfqdn", lambda: asked.append(1) or "me.example.org")
+    words = [*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "-H"]
+    assert main.main([*words, "localhost:1,127.0.0.1:1,me", "true"]) == 0
+    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("3", "localhost:3"), ("1", "localhost:1")]
+    assert not asked
+    assert main.main([*words, "me.example.org:1,me:1", "true"]) == 0
+    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("2", "me.example.org:2"), ("1", "me.example.org:1")]
+    assert main.main([*words, "me.elsewhere.org:1,me:1", "true"]) == 2
+    assert "error: me and me.elsewhere.org: are these the same host?" in capsys.readouterr().err
+    assert main.main([*mpi(OPEN_MPI), "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "--dry-run", "true"]) == 0
+    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("2", "me:2"), ("1", "me:1")]
+
+
 def test_another_mpi(mpi):
     done = plan_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
     assert done.returncode == 2 and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
@@ -374,6 +417,25 @@ def test_readers_in_the_environment():
 def test_options_that_only_horovodrun_has(words, option):
     done = plan_launcher("-np", "1", *words, "true")
     assert done.returncode == 2 and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("words, text, said", [
+    (["--cycle-time-ms", "-1"], None, "(ValueError: cycle_time_ms=-1.0 must be >= 0). Mend them."),
+    (["--config-file", "FILE"], None, "No such file or directory: 'FILE'). Mend them, or what --config-file FILE says."),
+    (["--config-file", "FILE"], "params: [", "ParserError: while parsing"),
+    (["--config-file", "FILE"], "controller: smoke", "(ValueError: No such controller supported: smoke)"),
+    (["--config-file", "FILE"], "params:\n  cycle_time_ms: slow", "(TypeError: "),
+    (["--config-file", "FILE"], "- params", "(AttributeError: "),
+])  # fmt: skip
+def test_values_that_horovod_refuses(words, text, said, tmp_path):
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = plan_launcher("-np", "1", *(word.replace("FILE", str(path)) for word in words), "true")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done
+    assert done.stderr.startswith("horovod-data-run: error: Horovod refuses its options (") and done.stderr.count("\n") == 1, done
+    assert said.replace("FILE", str(path)) in done.stderr, done
 
 
 def test_without_horovod(monkeypatch, capsys):

@@ -45,6 +45,7 @@ def test_names():
 
 @pytest.mark.parametrize("text, hosts", [
     ("a slots=4\nb slots=2\n", "a:4 b:2"),  # Horovod, Open MPI
+    ("a cpu=4\nb count = 2\n", "a:4 b:2"), ("a slots=4 cpu-max=8 max_count=9 count_max=9 max-cpu=8\n", "a:4"),
     ("a slots = 4 max_slots=8\n", "a:4"), ("a max-slots=8\n", "a:1"), ("a max-slots=8 slots=4\nb max_slots=2 slots=1", "a:4 b:1"), ("# ours\n\na slots=2 # the first\nb\n", "a:2 b:1"),
     ("a:4\nb:4\n", "a:4 b:4"),  # MPICH, Intel MPI
     ("a:4 binding=user:0\n", "a:4"),
@@ -59,7 +60,12 @@ def test_host_files(text, hosts):
 @pytest.mark.parametrize("text, said", [
     ("", "hosts names no host"), ("# nothing\n", "hosts names no host"),
     ("a slots=4\nb slots=many\n", "hosts, line 2: 'b slots=many' is not a host with its slots. Write each line as `host slots=4`"),
-    ("a:4 slots=4\n", "hosts, line 1: 'a:4 slots=4'"), ("a 4\n", "hosts, line 1: 'a 4'"), ("a slots=0", "hosts, line 1: a host with 0"),
+    ("a\nb cpus=4\n", "hosts, line 2: 'b cpus=4' says cpus=, which horovod-data-run does not know. Write slots as `host slots=4`"),
+    ("a slot=4\n", "'a slot=4' says slot=,"), ("a slots=4 SLOTS=4\n", "says SLOTS=,"), ("a my-slots=4\n", "says my-slots=,"),
+    ("a slots=2 username=me\n", "hosts, line 1: 'a slots=2 username=me' says username=, which horovod-data-run does not know. "
+     "Put the user for ssh into ~/.ssh/config"), ("a user=me\n", "~/.ssh/config"), ("a user_name = me\n", "~/.ssh/config"),
+    ("a slots=4 slots=2\n", "'a slots=4 slots=2' is not a host with its slots"), ("a cpu=2 count=2\n", "is not a host with its slots"),
+    ("a count=0\n", "hosts, line 1: a host with 0 slots"), ("a:4 slots=4\n", "hosts, line 1: 'a:4 slots=4'"), ("a 4\n", "hosts, line 1: 'a 4'"), ("a slots=0", "hosts, line 1: a host with 0"),
 ])  # fmt: skip
 def test_host_files_that_are_none(text, said):
     with pytest.raises(LaunchError, match=re.escape(said)):

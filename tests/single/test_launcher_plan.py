@@ -134,6 +134,30 @@ def test_0_readers_per_node_are_none():
         assert make_plan(Request(3, readers, readers_per_node=0), TWO) == make_plan(Request(3, readers), TWO)
 
 
+OWN = {"localhost", "127.0.0.1", "me", "me.example.org"}
+
+
+def test_this_machine_is_one_host_whatever_it_is_called():
+    """init() finds one host, so there must be one reader."""
+    hosts = tuple(Host(name, 1) for name in ("localhost", "b", "127.0.0.1", "me.example.org", "me"))
+    plan = make_plan(Request(None, readers_per_node=1), hosts, OWN)
+    assert plan.groups == (Group("localhost", 4), Group("localhost", 1, reader=True), Group("b", 1), Group("b", 1, reader=True))
+    plan = make_plan(Request(None, readers=2, reader_hosts=("127.0.0.1", "c")), hosts[1:2] + hosts[-1:], OWN)
+    assert [(group.host, group.reader) for group in plan.groups] == [("b", False), ("me", False), ("me", True), ("c", True)]
+    assert make_plan(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group("me", 1, reader=True)
+    assert make_plan(Request(None, readers_per_node=1), TWO, OWN) == make_plan(Request(None, readers_per_node=1), TWO)
+
+
+def test_a_short_name_and_a_long_one_of_one_host():
+    hosts = (Host("a.example.org", 1), Host("b", 1), Host("a", 1))
+    with pytest.raises(LaunchError, match=re.escape("a and a.example.org: are these the same host? A host has one reader of its "
+                                                    "own. Name each host once, or every host with its domain.")):
+        make_plan(Request(None, readers_per_node=1), hosts)
+    assert len(make_plan(Request(None), hosts).groups) == 3  # no matter
+    for apart in (("a.x.org", "a.y.org"), ("10.0.0.1", "10.0.0.2"), ("a", "ab.org"), ("a", "a1")):
+        assert len(make_plan(Request(None, readers_per_node=1), tuple(Host(name, 1) for name in apart)).groups) == 4
+
+
 def test_a_host_that_trains_nobody_has_no_reader():
     assert ranks_of(make_plan(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
 
