@@ -43,7 +43,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
 
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
-      TypeError, ValueError: wrong arguments.
+      TypeError, ValueError: wrong arguments. Eagerly the call counts as made: those of the root are an InvalidArgumentError
+        with the same text on all other ranks.
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
@@ -58,6 +59,23 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     if not 0 <= root < size:
         raise ValueError(explain(f"root={root} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
     checked_name(name)
+    try:
+        value, rows = _inputs(x, splits, root, dtype, job)
+    except (TypeError, ValueError) as error:
+        if tf.executing_eagerly():
+            _take_no_part(name, root, error)
+        raise
+    label, order = _matching(name)
+    with tf.device("/CPU:0"):
+        part, _ = loader.load().ops.horovod_data_scatter(
+            value, rows, order, root=root, scatter_name=label, together=name is None)
+    if not tf.executing_eagerly() and job.trainer == root and value.shape.rank:
+        part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
+    return part
+
+
+def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tensor and the rows of each rank; of ranks that are not the root an empty tensor or their own, and no rows."""
     if dtype is not None:
         try:
             dtype = tf.as_dtype(dtype)
@@ -80,20 +98,28 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
                                "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
                                job.where)) from None
     if splits is None or job.trainer != root:
-        rows = tf.constant(0, tf.int64)  # a scalar: none given
-    else:
+        return value, tf.constant(0, tf.int64)  # a scalar: none given
+    try:
         counts = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
-        if not counts.dtype.is_integer:  # a cast would cut 1.9 rows down to 1
-            raise TypeError(explain(f"splits={splits!r} are not whole numbers",
-                                    f"Pass the number of rows that each of the {size} ranks gets, as integers", job.where))
-        rows = tf.reshape(tf.cast(counts, tf.int64), [-1])
-    label, order = _matching(name)  # after all that may be refused here alone
-    with tf.device("/CPU:0"):
-        part, _ = loader.load().ops.horovod_data_scatter(
-            value, rows, order, root=root, scatter_name=label, together=name is None)
-    if not tf.executing_eagerly() and job.trainer == root and value.shape.rank:
-        part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
-    return part
+    except (TypeError, ValueError):
+        counts = None
+    # A cast would cut 1.9 rows down to 1.
+    if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):
+        raise TypeError(explain(f"splits={splits!r} are not whole numbers, one for each rank",
+                                f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
+                                job.where))
+    return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
+
+
+def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
+    """Counts the call all the same, as every other rank does. Where this is the root, the others get the error."""
+    label, order = _matching(name)
+    try:
+        with tf.device("/CPU:0"):
+            loader.load().ops.horovod_data_scatter(tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label,
+                                                   together=name is None, refused=str(error))
+    except tf.errors.OpError:
+        pass
 
 
 def _matching(name: Optional[str]) -> tuple[str, list[tf.Tensor]]:

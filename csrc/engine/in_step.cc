@@ -43,10 +43,27 @@ bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) {
   // With those steps that all have been given already, though who had them may have left.
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
+  if (allowed >= end && outcome->ok() && !SparedLocked(*epoch, end)) {
+    if (running) {  // one that may yet have a step more, or an end of its own
+      const bool news = allowed > epoch->allowed;
+      epoch->allowed = allowed;
+      return news;
+    }
+    const auto last = std::max_element(epoch->readers.begin(), epoch->readers.end(),
+                                       [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
+    *outcome = last->lost;
+  }
   const bool news = allowed > epoch->allowed || allowed >= end;
   epoch->allowed = allowed;
   epoch->ended = allowed >= end;
   return news;
+}
+
+// Whether the epoch may end well with that many steps, though readers were lost: one was not, or not before it had more.
+bool InStep::SparedLocked(const Epoch& epoch, uint64_t end) {
+  return std::any_of(epoch.readers.begin(), epoch.readers.end(), [end](const Reader& r) {
+    return r.steps > end || (r.lost.ok() && r.says != kHas);
+  });
 }
 
 std::vector<int> InStep::BehindLocked(const Epoch& epoch) {
@@ -125,9 +142,13 @@ void InStep::OnReady(int reader, const Header& header) {
       CheckBeginningsLocked(&epoch, reader, header);
       // What comes later may have been overtaken: an end stands, but for the reader's leaving.
       if (r.says == kHas && says != kExplains) r.steps = std::max(r.steps, header.step);
-      if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {
+      const Outcome given{static_cast<int>(header.b), header.text};
+      if ((says == kLostEnds || says == kLostFills) && r.says == kHas) {
+        r.says = says == kLostEnds ? kEnded : kFills;
+        r.lost = given;
+      } else if (says == kLeft || ((says == kEnded || says == kFills || says == kFailed) && r.says == kHas)) {
         r.says = says;
-        r.outcome = {static_cast<int>(header.b), header.text};
+        r.outcome = given;
       }
       Outcome outcome;
       const bool news = AdvanceLocked(&epoch, &outcome);

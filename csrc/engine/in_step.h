@@ -32,6 +32,8 @@ class InStep {
     kAsks,          // so many, and who keeps it waiting?
     kGoesOn,        // from a checkpoint, with this step; its text is the reader's place for an error
     kExplains,      // what keeps it, as text
+    kLostEnds,      // as kEnded and kFills, but because of an error (on_reader_error="continue"), which is given: it is
+    kLostFills,     //   everybody's where no reader is left
   };
   // What a GO says beside the number of steps.
   enum Tells : int64_t {
@@ -52,6 +54,7 @@ class InStep {
     uint64_t steps = 0;
     Says says = kHas;
     Outcome outcome;      // kFailed: the error; kFills: why it can't, if it can't
+    Outcome lost;         // the error that this reader was lost by
     bool begun = false;
     uint64_t from = 0;
     std::string goes_on;  // the place where it goes on from a checkpoint
@@ -66,6 +69,7 @@ class InStep {
   using Outgoing = std::vector<std::pair<int, wire::Header>>;
 
   static bool AdvanceLocked(Epoch* epoch, Outcome* outcome);
+  static bool SparedLocked(const Epoch& epoch, uint64_t end);
   void AskLocked(Epoch* epoch, int reader, const wire::Header& go, Outgoing* out) const;
   void PassOnLocked(const Epoch& epoch, int reader, const wire::Header& ready, wire::Header go, Outgoing* out) const;
   static std::vector<int> BehindLocked(const Epoch& epoch);

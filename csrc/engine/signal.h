@@ -29,6 +29,10 @@ class Signal {
   explicit Signal(Doorbell door = {}) : door_(std::move(door)) {}
 
   void NotifyAll() { door_.bell->Ring(); }
+  // What lies there already. Without a lock held, as Doorbell::fetch.
+  void Fetch() const {
+    if (door_.fetch) door_.fetch();
+  }
   // See Doorbell. To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
   void Attend(int member) {
     if (door_.attend && std::exchange(attended_, member) != member) door_.attend(member);

@@ -236,10 +236,11 @@ void Source::FinishLocked(Outcome outcome, bool others_go_on) {
   if (!lanes_ || lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) outcome.message = Where(turn_ + steps) + outcome.message;
+  Outcome lost;
   if (others_go_on) {
     SayLostLocked(outcome.message);
     lost_ = world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
-    if (!lost_) outcome = Outcome();
+    if (!lost_) lost = std::exchange(outcome, Outcome());
   }
   if (left_out_ && outcome.ok() && steps == 0 && !told_empty_) {
     told_empty_ = true;
@@ -248,9 +249,15 @@ void Source::FinishLocked(Outcome outcome, bool others_go_on) {
   }
   SayDroppedLocked();
   if (in_step()) {
-    const bool end = outcome.ok();
-    if (end && !no_filler_.empty()) outcome = {kInvalidArgument, Where(turn_ + steps) + no_filler_};
-    SayReadyLocked(epoch_, !end ? InStep::kFailed : fills() ? InStep::kFills : InStep::kEnded, steps, outcome);
+    if (!outcome.ok()) {
+      SayReadyLocked(epoch_, InStep::kFailed, steps, outcome);
+    } else if (!no_filler_.empty()) {
+      SayReadyLocked(epoch_, InStep::kFills, steps, {kInvalidArgument, Where(turn_ + steps) + no_filler_});
+    } else if (!lost.ok()) {
+      SayReadyLocked(epoch_, fills() ? InStep::kLostFills : InStep::kLostEnds, steps, lost);
+    } else {
+      SayReadyLocked(epoch_, fills() ? InStep::kFills : InStep::kEnded, steps);
+    }
   } else {
     lanes_->Finish(std::move(outcome));
   }
@@ -329,6 +336,7 @@ void Source::End() {
 }
 
 std::vector<Source::SaveRequest> Source::TakeSaveRequests() {
+  changed_.Fetch();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
   std::lock_guard<std::mutex> lock(mu_);
   std::vector<SaveRequest> requests(saves_.begin(), saves_.end());
   saves_.clear();

@@ -45,6 +45,44 @@ bool Unpack(std::string_view bytes, std::vector<std::string>* parts) {
   return true;
 }
 
+std::string EncodeTensor(const tensorflow::Tensor& tensor) {
+  tensorflow::TensorProto proto;
+  tensor.AsProtoTensorContent(&proto);
+  return proto.SerializeAsString();
+}
+
+bool DecodeTensor(const std::string& bytes, tensorflow::Tensor* tensor) {
+  tensorflow::TensorProto proto;
+  return proto.ParseFromString(bytes) && tensor->FromProto(proto);
+}
+
+// Two strings for each part: its type and shape, as a tensor without values, and its values.
+std::vector<std::string> EncodeModel(const Cutter::Model& model) {
+  std::vector<std::string> parts;
+  for (const Cutter::Part& part : model) {
+    tensorflow::TensorProto proto;
+    proto.set_dtype(part.dtype);
+    part.shape.AsProto(proto.mutable_tensor_shape());
+    parts.push_back(proto.SerializeAsString());
+    parts.push_back(EncodeTensor(part.values));
+  }
+  return parts;
+}
+
+bool DecodeModel(const std::vector<std::string>& parts, Cutter::Model* model) {
+  if (parts.size() % 2) return false;
+  for (size_t i = 0; i < parts.size(); i += 2) {
+    Cutter::Part part;
+    tensorflow::TensorProto proto;
+    if (!proto.ParseFromString(parts[i]) || !tensorflow::TensorShape::IsValid(proto.tensor_shape())) return false;
+    part.dtype = proto.dtype();
+    part.shape = tensorflow::TensorShape(proto.tensor_shape());
+    if (!DecodeTensor(parts[i + 1], &part.values)) return false;
+    model->push_back(std::move(part));
+  }
+  return true;
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(Source* source, Input* input) : source_(source), input_(input) {
@@ -66,6 +104,7 @@ absl::Status Checkpoint::Capture(State* state) {
   state->pulled = input_->pulled();
   state->number = input_->number();
   state->fingerprint = input_->fingerprint();
+  state->model = model;
   const absl::Status saved = input_->Save(&state->iterator);
   if (!saved.ok()) {
     state->replay = true;
@@ -121,19 +160,18 @@ void Checkpoint::KeepLastWords() {
 }
 
 std::string Checkpoint::Encode(const State& state) {
-  std::vector<std::string> parts = {"horovod_data state 2",    PutU64(state.epoch_id), PutU64(state.snapshot),
+  std::vector<std::string> parts = {"horovod_data state 3",    PutU64(state.epoch_id), PutU64(state.snapshot),
                                     PutU64(state.trainers),    state.mode,             PutU64(state.pulled),
                                     PutU64(state.replay),      PutU64(state.number),   PutU64(state.fingerprint),
                                     Pack(state.iterator)};
   std::vector<std::string> taken;
   for (uint64_t number : state.taken_since) taken.push_back(PutU64(number));
   parts.push_back(Pack(taken));
+  parts.push_back(Pack(EncodeModel(state.model)));
   for (const auto& [number, tensors] : state.elements) {
     std::vector<std::string> element = {PutU64(number)};
     for (const tensorflow::Tensor& tensor : tensors) {
-      tensorflow::TensorProto proto;
-      tensor.AsProtoTensorContent(&proto);
-      element.push_back(proto.SerializeAsString());
+      element.push_back(EncodeTensor(tensor));
     }
     parts.push_back(Pack(element));
   }
@@ -141,9 +179,9 @@ std::string Checkpoint::Encode(const State& state) {
 }
 
 bool Checkpoint::Decode(const std::string& bytes, State* state) {
-  std::vector<std::string> parts, taken;
-  constexpr size_t kFixed = 11;
-  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 2") return false;
+  std::vector<std::string> parts, taken, model;
+  constexpr size_t kFixed = 12;
+  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 3") return false;
   state->epoch_id = GetU64(parts[1]);
   state->snapshot = GetU64(parts[2]);
   state->trainers = GetU64(parts[3]);
@@ -154,14 +192,14 @@ bool Checkpoint::Decode(const std::string& bytes, State* state) {
   state->fingerprint = GetU64(parts[8]);
   if (!Unpack(parts[9], &state->iterator) || !Unpack(parts[10], &taken)) return false;
   for (const std::string& number : taken) state->taken_since.push_back(GetU64(number));
+  if (!Unpack(parts[11], &model) || !DecodeModel(model, &state->model)) return false;
   for (size_t i = kFixed; i < parts.size(); ++i) {
     std::vector<std::string> element;
     if (!Unpack(parts[i], &element) || element.empty()) return false;
     Tensors tensors;
     for (size_t k = 1; k < element.size(); ++k) {
-      tensorflow::TensorProto proto;
       tensorflow::Tensor tensor;
-      if (!proto.ParseFromString(element[k]) || !tensor.FromProto(proto)) return false;
+      if (!DecodeTensor(element[k], &tensor)) return false;
       tensors.push_back(std::move(tensor));
     }
     state->elements.emplace_back(GetU64(element[0]), std::move(tensors));
@@ -250,6 +288,7 @@ absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, Pla
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
   }
   epoch_id_ = first.epoch_id;
+  model = std::move(first.model);
   const absl::Status status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled);
   if (!status.ok()) return status;
   std::deque<std::pair<uint64_t, Tensors>> elements;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/source.h"
+#include "ops/cut.h"
 #include "ops/input.h"
 
 namespace hvdata {
@@ -36,6 +37,9 @@ class Checkpoint {
   // input is not started.
   absl::Status Resume(const std::map<int, Source::Handed>& handed, Place* place, bool* over);
 
+  // Of the last step's first share, where shares may be needed beyond the data. The dealer sets it; it goes with the state.
+  Cutter::Model model;
+
  private:
   struct State {
     uint64_t epoch_id = 0;     // of the epoch that was saved: states of different epochs don't belong together
@@ -49,6 +53,7 @@ class Checkpoint {
     std::vector<std::string> iterator;
     std::deque<std::pair<uint64_t, Tensors>> elements;
     std::vector<uint64_t> taken_since;
+    Cutter::Model model;
   };
 
   std::string Mode() const;

@@ -54,13 +54,18 @@ class Dealer {
       bool end = false;
       const absl::Status status = DealOne(&end);
       if (!status.ok() || end) {
-        if (source_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
-        if (status.ok()) source_->Finish({});
-        else source_->FinishFailed(ToOutcome(status));
+        Finish(status);
         break;
       }
     }
     while (source_->Linger() == Source::Wish::kSave) checkpoint_->AnswerSaves();
+  }
+
+  // The input has ended, or failed, perhaps before its first element.
+  void Finish(const absl::Status& status) {
+    if (source_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
+    if (status.ok()) source_->Finish({});
+    else source_->FinishFailed(ToOutcome(status));
   }
 
  private:
@@ -154,7 +159,8 @@ class Dealer {
     step.first = input_->position();
     for (int t = 0; t < world.audience_count(); ++t) {
       Tensors share;
-      const absl::Status status = cutter_.CutEmpty(model_.empty() ? cutter_.ModelOfSpec() : model_, -1, &share);
+      const Cutter::Model& model = checkpoint_->model;
+      const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
       if (!status.ok()) return source_->CannotFill(std::string(status.message()));
       const int member = world.audience[static_cast<size_t>(t)];
       step.shares.push_back(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_));
@@ -167,7 +173,7 @@ class Dealer {
     const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
     Step step;
     step.first = input_->position() - elements.size();
-    if (source_->fills()) model_ = cutter_.ModelOf(shares[0]);
+    if (source_->fills()) checkpoint_->model = cutter_.ModelOf(shares[0]);
     for (size_t t = 0; t < shares.size(); ++t) {
       // A dynamic share has no trainer yet: it is made fit for any.
       Audience audience{world.me().trains(), true};
@@ -187,7 +193,6 @@ class Dealer {
   Post* const post_;
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
-  Cutter::Model model_;  // of the last step's first share
 };
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
@@ -198,9 +203,10 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch)
   bool over = false;
   const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over);
   source->Start(place.positions, place.turn, place.tail_taken);
-  if (!status.ok() && handed.empty()) source->FinishFailed(ToOutcome(status));
+  Dealer dealer(source, &input, &checkpoint, post);
+  if (!status.ok() && handed.empty()) dealer.Finish(status);
   else if (!status.ok() || over) source->Finish(ToOutcome(status));
-  Dealer(source, &input, &checkpoint, post).Run();
+  dealer.Run();
   checkpoint.KeepLastWords();
   input.Close();
   source->End();

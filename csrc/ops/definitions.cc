@@ -56,6 +56,7 @@ REGISTER_OP("HorovodDataScatter")
     .Attr("root: int >= 0")
     .Attr("scatter_name: string")
     .Attr("together: bool")
+    .Attr("refused: string = ''")
     .Output("part: T")
     .Output("number: int64")
     .SetIsStateful()
@@ -73,6 +74,8 @@ order: a resource that ops without a name share, so that a tf.function runs them
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
 together: the root waits until all ranks have made the call.
+refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text, on the root
+  for all ranks.
 part: this rank's rows.
 number: of this scatter among those of its name.
 )doc");

@@ -61,7 +61,8 @@ class ExchangeOp : public AsyncOpKernel {
   }
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
-  absl::Status Take(const World& world, const wire::Header& header, const BundlePtr& bundle, Tensor* tensor) const {
+  absl::Status Take(const World& world, int trainer, const wire::Header& header, const BundlePtr& bundle,
+                    Tensor* tensor) const {
     if (header.b != kOk) {
       return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
     }
@@ -70,7 +71,8 @@ class ExchangeOp : public AsyncOpKernel {
     if (!status.ok()) return status;
     if (tensors[0].dtype() != dtype_) {
       return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
-                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on the other rank");
+                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
+                                        ". Every rank must make the same scatter calls, with the same dtype");
     }
     *tensor = std::move(tensors[0]);
     return absl::OkStatus();
@@ -91,13 +93,22 @@ class ScatterOp : public ExchangeOp {
  public:
   explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("together", &together_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     Exchange::Parts parts;
-    if (engine->world().me().trainer == root_) {
+    const bool roots = engine->world().me().trainer == root_;
+    if (!refused_.empty()) {
+      const auto status = absl::InvalidArgumentError(refused_);
+      if (roots) Refuse(engine.get(), status);
+      else engine->exchange().Scatter(name_, root_, together_, {}, [](const Outcome&, const wire::Header&, const BundlePtr&) {});
+      ctx->SetStatus(status);
+      return done();
+    }
+    if (roots) {
       const absl::Status status = Cut(engine.get(), ctx->input(0), ctx->input(1), &parts);
       if (!status.ok()) Refuse(engine.get(), status);
       OP_REQUIRES_OK_ASYNC(ctx, status, done);
@@ -107,7 +118,7 @@ class ScatterOp : public ExchangeOp {
                                                                            BundlePtr bundle) {
                                  OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
                                  Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-                                 OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), header, bundle, &part), done);
+                                 OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), root_, header, bundle, &part), done);
                                  number.scalar<int64_t>()() = static_cast<int64_t>(header.step);
                                  ctx->set_output(0, part);
                                  ctx->set_output(1, number);
@@ -129,17 +140,17 @@ class ScatterOp : public ExchangeOp {
       counts.assign(splits.data(), splits.data() + splits.size());
     }
     int64_t sum = 0;
-    bool negative = false;
+    bool odd = static_cast<int>(counts.size()) != n;
     for (int64_t c : counts) {
-      sum += c;
-      negative = negative || c < 0;
+      odd = __builtin_add_overflow(sum, c, &sum) || c < 0 || odd;
     }
-    if (static_cast<int>(counts.size()) != n || negative || sum != rows) {
+    if (odd || sum != rows) {
       std::string text;
       for (int64_t c : counts) text += (text.empty() ? "" : ", ") + std::to_string(c);
       return absl::InvalidArgumentError(Where(world) + "splits=[" + text + "] must be " + std::to_string(n) +
                                         " numbers (one per rank), none negative, that add up to the " +
-                                        std::to_string(rows) + " rows of the tensor; their sum is " + std::to_string(sum));
+                                        std::to_string(rows) + " rows of the tensor" +
+                                        (odd ? "" : "; their sum is " + std::to_string(sum)));
     }
     int64_t begin = 0;
     for (int t = 0; t < n; ++t) {
@@ -159,6 +170,7 @@ class ScatterOp : public ExchangeOp {
   }
 
   bool together_ = false;
+  std::string refused_;
 };
 
 class GatherOp : public ExchangeOp {
@@ -186,7 +198,7 @@ class GatherOp : public ExchangeOp {
           name_, number, t,
           [this, ctx, engine, parts, t, done](Outcome outcome, wire::Header header, BundlePtr bundle) {
             absl::Status status = ToStatus(outcome);
-            if (status.ok()) status = Take(engine->world(), header, bundle, &parts->tensors[static_cast<size_t>(t)]);
+            if (status.ok()) status = Take(engine->world(), t, header, bundle, &parts->tensors[static_cast<size_t>(t)]);
             parts->statuses[static_cast<size_t>(t)] = status;
             if (--parts->missing == 0) Join(ctx, *parts, done);
           });

@@ -85,6 +85,44 @@ TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
   }
 }
 
+TEST_F(InStepTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
+  const Outcome lost1(kInternal, "[r1] lost"), lost2(kInternal, "[r2] lost"), lost0(kInternal, "[r0] lost");
+  // drop: reader 0 may still fail in the same step; until that is known nobody hears of an end.
+  uint64_t epoch = 0;
+  const auto two_are_lost = [&](InStep::Says how) {
+    ++epoch;
+    for (int r = 0; r < 3; ++r) Ready(r, InStep::kHas, 1, epoch);
+    EXPECT_EQ(Gos(), ToAll("e" + std::to_string(epoch) + " 1"));
+    Ready(1, how, 1, epoch, lost1);
+    Ready(2, how, 1, epoch, lost2);
+    EXPECT_EQ(Gos(), Texts());
+    return "e" + std::to_string(epoch);
+  };
+  std::string e = two_are_lost(InStep::kLostEnds);
+  Ready(0, InStep::kHas, 2, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had more";
+  e = two_are_lost(InStep::kLostEnds);
+  Ready(0, InStep::kEnded, 1, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had no more";
+  e = two_are_lost(InStep::kLostEnds);
+  Ready(0, InStep::kLeft, 1, epoch);
+  EXPECT_EQ(Gos(), (Texts{"r1 " + e + " 1 end", "r2 " + e + " 1 end"})) << "its trainers had enough";
+  e = two_are_lost(InStep::kLostEnds);
+  Ready(0, InStep::kLostEnds, 1, epoch, lost0);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end!13 [r0] lost"));
+  // partial, pad: those that are left go on; the last one that is lost names the error.
+  e = two_are_lost(InStep::kLostFills);
+  Ready(0, InStep::kHas, 3, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 3"));
+  Ready(0, InStep::kFills, 3, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 3 end"));
+  e = two_are_lost(InStep::kLostFills);
+  Ready(0, InStep::kHas, 2, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 2"));
+  Ready(0, InStep::kLostFills, 2, epoch, lost0);
+  EXPECT_EQ(Gos(), ToAll(e + " 2 end!13 [r0] lost"));
+}
+
 TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
   Ready(0, InStep::kGoesOn, 5, 1, {kOk, "[r0] "});
   Ready(1, InStep::kGoesOn, 4, 1, {kOk, "[r1] "});

@@ -133,9 +133,10 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     return Sent();
   };
   EXPECT_EQ(said(plan::Remainder::kDrop, "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
-                                         "at least 1"), (Texts{"r0 READY e1 0,1,0"}));
+                                         "at least 1"),
+            (Texts{"r0 READY e1 0,9,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
   EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
-            (Texts{"r0 READY e1 0,2,0"}));
+            (Texts{"r0 READY e1 0,10,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
 }
 
 TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {

@@ -11,6 +11,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import deliver_per_host, equal, is_dynamic_delivery
+from tensorflow.python.data.experimental.ops.testing import assert_next
 from together import Raised, host_of, outcomes, raises_everywhere, results, same_on_all_ranks
 
 pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4, 5), pytest.mark.limit(120)]
@@ -240,6 +241,48 @@ def test_on_reader_error_continue(hvdata, comm, hosts):
         assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
 
 
+@pytest.mark.parametrize("remainder", REMAINDERS)
+def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
+    """Then nobody is left to go on, and it is an error. Fail they at different steps, the earlier one is a host's end."""
+    for fails_at in (0, 0), (1, 1), (1, 3):
+
+        def function(context, fails_at=fails_at):
+            host = context.input_pipeline_id
+            first = fails_at[host] * hosts.sizes[host]
+            return tf.data.Dataset.range(9 * hosts.sizes[host]).map(
+                lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - first, tf.float32), f"bad row of {host}")).batch(1)
+
+        ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
+        got = []
+
+        def run(ds=ds, got=got):
+            if hvdata.is_trainer():
+                for _ in ds:
+                    got.append(1)
+
+        raised = [one for one in outcomes(comm, run) if isinstance(one, Raised)]
+        steps = {count for count, trains in comm.allgather((len(got), hvdata.is_trainer())) if trains}
+        if remainder == "drop" and fails_at[0] != fails_at[1]:
+            assert not raised and steps == {min(fails_at)}
+        else:
+            assert len(raised) == sum(hosts.sizes) and steps == {max(fails_at)}, (raised, steps)
+            assert all(one.kind is tf.errors.InvalidArgumentError and "bad row of" in one.text for one in raised), raised
+
+
+def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, hosts):
+    """The host's data has ended before it has begun: its ranks get shares without rows, as many as the others have."""
+
+    def function(context):
+        n = hosts.sizes[context.input_pipeline_id]
+        if context.input_pipeline_id == 0:
+            return tf.data.Dataset.range(3 * n).batch(1)
+        return tf.data.Dataset.range(3 * n).batch(1).apply(assert_next(["Nonsense"]))  # fails in Initialize
+
+    for remainder, steps in (("drop", 0), ("partial", 3), ("pad", 3)):
+        ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
+        assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
+
+
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, host):
     n = max(hosts.sizes)
@@ -288,6 +331,38 @@ def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
     got = outcomes(comm, walk)
     trainers.Free()
     assert not any(isinstance(one, Raised) or one for one in got), got
+
+
+def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, tmp_path_factory):
+    """On the host whose data had ended before the checkpoint they are shaped as they would have been."""
+    folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
+    trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
+
+    def function(context):
+        batches = (1, 4)[context.input_pipeline_id] * hosts.sizes[context.input_pipeline_id]
+        return tf.data.Dataset.range(5 * batches).batch(5)
+
+    ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="pad")
+
+    def walk():
+        if not hvdata.is_trainer():
+            return []
+        whole = [(x.numpy().tolist(), weight.numpy().tolist()) for x, weight in ds]
+        iterator = iter(ds)
+        for _ in range(2):
+            next(iterator)
+        trainers.Barrier()
+        tf.train.Checkpoint(iterator=iterator).write(f"{folder}/{hvdata.rank()}")
+        trainers.Barrier()
+        again = iter(ds)
+        tf.train.Checkpoint(iterator=again).read(f"{folder}/{hvdata.rank()}")
+        trainers.Barrier()
+        return whole, [(x.numpy().tolist(), weight.numpy().tolist()) for x, weight in again]
+
+    for whole_and_tail in filter(None, results(comm, walk)):
+        whole, tail = whole_and_tail
+        assert len(whole) == 4 and all(len(x) == len(weight) == 5 for x, weight in whole), whole
+        assert tail == whole[2:]
 
 
 def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, tmp_path_factory):

@@ -49,14 +49,46 @@ def test_splits(hvdata, comm, root):
     assert [plain(part) for part in got] == [plain(part) for part in cut(x, splits)]
 
 
-@pytest.mark.parametrize("splits", [[1.9], np.array([2.0]), tf.constant([True])], ids=["floats", "whole floats", "bools"])
-def test_splits_that_are_no_whole_numbers(hvdata, comm, splits):
-    """Refused on the root before anybody is told; the next call is as if it had not been."""
-    call = lambda: hvdata.scatter(table(comm.size), splits=tf.tile(splits, [comm.size])) if comm.rank == 0 else None
-    refused = outcomes(comm, call)[0]
-    assert isinstance(refused, Raised) and refused.kind is TypeError, refused
-    assert "are not whole numbers. Pass the number of rows that each of the" in refused.text, refused
+@pytest.mark.parametrize("splits", [[1.9], np.array([2.0]), tf.constant([True]), ["a"], [[1]]],
+                         ids=["floats", "whole floats", "bools", "texts", "two axes"])  # fmt: skip
+@pytest.mark.parametrize("name", [None, "not-whole"])
+def test_splits_that_are_no_whole_numbers(hvdata, comm, root, splits, name):
+    """The root alone can see it; every rank gets to know, and the next call is not disturbed."""
+    splits = splits * comm.size if isinstance(splits, list) else tf.tile(splits, [comm.size])
+    got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), splits=splits, root=root, name=name))
+    for rank, one in enumerate(got):
+        assert isinstance(one, Raised) and one.kind is (TypeError if rank == root else tf.errors.InvalidArgumentError), one
+        assert re.search(rf"\[rank {root} on \S+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows",
+                         one.text, re.S), one  # fmt: skip
+    assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=root, name=name))) == [1] * comm.size
+
+
+def test_the_root_has_no_tensor(hvdata, comm, root):
+    got = outcomes(comm, lambda: hvdata.scatter(None, dtype=tf.float32, root=root))
+    for rank, one in enumerate(got):
+        assert isinstance(one, Raised) and one.kind is (ValueError if rank == root else tf.errors.InvalidArgumentError), one
+        assert "x is None on the root" in one.text
     assert results(comm, lambda: len(hvdata.scatter(table(comm.size)))) == [1] * comm.size
+
+
+def test_arguments_refused_on_another_rank(hvdata, comm):
+    """The others get their rows, and nobody waits for it."""
+    if comm.size == 1:
+        pytest.skip("there is no other")
+    wrong = {"x": None} if comm.rank == 1 else {"x": table(comm.size)}
+    for name in None, "refused":
+        got = outcomes(comm, lambda name=name: len(hvdata.scatter(**wrong, name=name)))
+        assert [one for rank, one in enumerate(got) if rank != 1] == [1] * (comm.size - 1)
+        assert isinstance(got[1], Raised) and got[1].kind is ValueError and "so dtype must be given" in got[1].text
+        assert results(comm, lambda name=name: len(hvdata.scatter(table(comm.size), name=name))) == [1] * comm.size
+
+
+def test_splits_whose_sum_is_beyond_all_numbers(hvdata, comm):
+    if comm.size == 1:
+        pytest.skip("a single number does not overflow")
+    splits = {2: [2**63 - 1, 2], 3: [2**63 - 1, 2**63 - 1, 6], 4: [2**62] * 4}[comm.size]
+    raises_everywhere(comm, lambda: hvdata.scatter(tf.zeros([4 if comm.size == 3 else 0, 3]), splits=splits),
+                      tf.errors.InvalidArgumentError, "splits=.*add up")
 
 
 def test_every_rank_may_pass_a_tensor(hvdata, comm):
