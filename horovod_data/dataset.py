@@ -165,6 +165,7 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
     Raises:
       TypeError: fn is a dataset. All else as distribute_dataset() does.
     """
+    roles.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
         raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
                                 "Pass a function that returns one, or call distribute_dataset()"))
@@ -182,6 +183,8 @@ def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOr
     channels = _named.setdefault(options.name, [])
     if asked[options.name] == len(channels):
         channels.append(_make_channel(job, options, dataset_or_fn))
+    else:  # not collective: an error stays on this rank
+        checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
     channel = channels[asked[options.name]]
     if channel.options != options:
         raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "

@@ -176,7 +176,7 @@ def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
 
 
 def put_together(spec: Any) -> Callable[..., Any]:
-    """The inverse of take_apart, for Dataset.map."""
+    """The inverse of take_apart, for Dataset.map. What the map makes needs `spec` in place of its own."""
 
     def pack(*tensors: tf.Tensor) -> Any:
         rest = list(tensors)
@@ -188,6 +188,9 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
+            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: boxed in a dataset, plain outside of it
+                parts.append(tf.raw_ops.RaggedTensorToVariant(rt_nested_splits=[], rt_dense_values=rest.pop(0),
+                                                              batched_input=False))
             else:
                 parts.append(rest.pop(0))
         return tf.nest.pack_sequence_as(spec, parts)
@@ -319,9 +322,19 @@ def _take_rows(leaf: Any, begin: tf.Tensor, count: tf.Tensor, padding: tf.Tensor
         return tf.SparseTensor(part.indices, part.values, tf.concat([[count + padding], leaf.dense_shape[1:]], 0))
     part = leaf[begin:begin + count]
     if isinstance(leaf, tf.RaggedTensor):
-        splits = list(part.nested_row_splits)
-        splits[0] = tf.concat([splits[0], tf.fill([padding], splits[0][-1])], 0)
-        return tf.RaggedTensor.from_nested_row_splits(part.flat_values, splits, validate=False)
+        splits = []
+        level = part
+        while isinstance(level, tf.RaggedTensor):
+            length = leaf.uniform_row_length  # rows of an axis that is not ragged are not empty in the padding either
+            length = tf.zeros_like(padding) if length is None else tf.cast(length, tf.int64)
+            more = tf.cast(length * tf.range(1, padding + 1), level.row_splits.dtype)
+            splits.append(tf.concat([level.row_splits, level.row_splits[-1] + more], 0))
+            level, leaf, padding = level.values, leaf.values, length * padding
+        return tf.RaggedTensor.from_nested_row_splits(_padded(level, padding), splits, validate=False)
+    return _padded(part, padding)
+
+
+def _padded(part: tf.Tensor, padding: tf.Tensor) -> tf.Tensor:
     tail = tf.concat([[padding], tf.shape(part, out_type=tf.int64)[1:]], 0)
     filler = tf.fill(tail, tf.constant("", tf.string)) if part.dtype == tf.string else tf.zeros(tail, part.dtype)
     return tf.concat([part, filler], 0)

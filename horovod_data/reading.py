@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import inspect
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import context  # eager_mode(): datasets are made eagerly also while a graph is being built
 
 from . import elements, loader
 from .errors import explain
-from .receiving import received
+from .receiving import received, stages
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -62,8 +63,7 @@ class Reading:
                 deal = _eager_deal(flat, variant)
                 length = int(count.numpy())
             else:
-                deal, session = _graph_deal(graph, variant)
-                length = int(session.run(count))
+                deal, length = _graph_deal(graph, variant, count)
         fingerprint = _fingerprint(dataset) if readers > 1 and graph is None else None
         return cls(spec, length, fingerprint, deal)
 
@@ -82,7 +82,7 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
 
 
 def _call(function: Callable[..., Any], input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-    with context.eager_mode(), tf.device("/CPU:0"):
+    with _mode(None), tf.device("/CPU:0"):
         dataset = function(input_context) if _takes_argument(function) else function()
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))
@@ -105,8 +105,17 @@ def _variant(dataset: tf.data.Dataset) -> tf.Tensor:
     return dataset._variant_tensor
 
 
-def _mode(graph: Optional[tf.Graph]) -> Any:
-    return context.eager_mode() if graph is None else graph.as_default()
+@contextlib.contextmanager
+def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
+    """In which a dataset is made or extended: in its graph, or eagerly."""
+    if graph is not None:
+        with graph.as_default():
+            yield
+    elif tf.executing_eagerly():
+        yield
+    else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
+        with tf.Graph().as_default(), context.eager_mode():
+            yield
 
 
 def _eager_deal(dataset: tf.data.Dataset, variant: tf.Tensor) -> Callable[[int, int], None]:
@@ -118,18 +127,34 @@ def _eager_deal(dataset: tf.data.Dataset, variant: tf.Tensor) -> Callable[[int, 
     return deal
 
 
-def _graph_deal(graph: tf.Graph, variant: tf.Tensor) -> tuple[Callable[[int, int], None], tf.compat.v1.Session]:
-    """A dataset that was made in a TF1 graph runs in a session of its own. The op is added now: later the graph may be
-    finalized (MonitoredTrainingSession does that)."""
-    channel_in = tf.compat.v1.placeholder(tf.int64, [])
-    epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-    op = loader.load().ops.horovod_data_deal(variant, channel_in, epoch_in)
-    session = tf.compat.v1.Session(graph=graph)
+def _graph_deal(graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor) -> tuple[Callable[[int, int], None], int]:
+    """A dataset that was made in a TF1 graph runs in a session of its own, on a copy of what it needs of that graph: as long
+    as the user's graph lives, this rank uses the channel, so the channel can't keep it alive. Returns the length, too."""
+    needed: set[str] = set()
+    waiting = [variant.op, count.op]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs] + op.control_inputs
+    whole = graph.as_graph_def()
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    part.node.extend(node for node in whole.node if node.name in needed)
+    for node in part.node:
+        node.attr.pop("_class", None)  # beside which ops it runs; they may not be there
+    with tf.Graph().as_default() as copy:
+        copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
+        channel_in = tf.compat.v1.placeholder(tf.int64, [])
+        epoch_in = tf.compat.v1.placeholder(tf.int64, [])
+        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in)
+    # Bodies of generators and py_functions live as long as the graph that they were made for.
+    copy._py_funcs_used_in_graph = getattr(graph, "_py_funcs_used_in_graph", [])
+    session = tf.compat.v1.Session(graph=copy)
 
     def deal(channel: int, epoch: int) -> None:
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
-    return deal, session
+    return deal, int(session.run(length))
 
 
 _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
@@ -138,10 +163,8 @@ _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
 def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
     """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
     py_function), or large tensors do, which would be slow, there is none."""
-    tensors, stages = [], [dataset]
-    while stages:
-        stage = stages.pop()
-        stages += stage._inputs()
+    tensors = []
+    for stage in stages(dataset):
         tensors += [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
         for function in stage._functions():  # what it captures, and arrays that have become constants in it
             tensors += function.function.captured_inputs

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Iterator
 
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every source dataset is made of
@@ -65,6 +65,18 @@ def receive(channel: int, label: str, steps: int, spec: Any) -> tf.data.Dataset:
     return dataset
 
 
+def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The stages of a pipeline, each once. There may be more of them than Python's stack has room for."""
+    seen: dict[int, tf.data.Dataset] = {}
+    waiting = [dataset]
+    while waiting:
+        stage = waiting.pop()
+        if id(stage) not in seen:
+            seen[id(stage)] = stage
+            yield stage
+            waiting += stage._inputs()
+
+
 def received(dataset: tf.data.Dataset) -> bool:
     """Whether some stage of a pipeline is the end of a channel. One that a function captures is not seen."""
-    return isinstance(dataset, _ReceiverDataset) or any(received(stage) for stage in dataset._inputs())
+    return any(isinstance(stage, _ReceiverDataset) for stage in stages(dataset))

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -118,6 +119,36 @@ hvdata.shutdown()  # nothing to shut down: nothing to complain about
     assert job.returncode == 0, job.describe()
     for name in ("rank", "size", "is_reader", "is_trainer", "num_readers"):
         assert f"{name}() was called before horovod_data.init(). Call horovod_data.init() first." in job.stdout[0]
+
+
+def test_collective_calls_before_init_and_after_shutdown():
+    job = run_job("""
+import tensorflow as tf
+import horovod_data as hvdata
+
+def calls():
+    for name, arguments in (("distribute_dataset", dict(dataset_or_fn=tf.data.Dataset.range(4), batch="per_rank")),
+                            ("distribute_datasets_from_function", dict(fn=lambda: tf.data.Dataset.range(4), batch="per_rank")),
+                            ("scatter", dict(x=tf.range(4))), ("serve", {})):
+        try:
+            getattr(hvdata, name)(**arguments)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}")
+
+calls()
+hvdata.init()
+hvdata.shutdown()
+calls()
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    names = ("distribute_dataset", "distribute_datasets_from_function", "scatter", "serve")
+    for rank, out in enumerate(job.stdout):
+        before = [f"{name}: RuntimeError: {name}() was called before horovod_data.init(). Call horovod_data.init() first."
+                  for name in names]
+        after = [f"{name}: RuntimeError: [rank {rank} on {socket.gethostname()}] {name}() was called after the end of the "
+                 "job: horovod_data.shutdown() has been called, or MPI has been finalised (by hvd.shutdown(), say). Shut "
+                 "down when nothing more is to be read; a process can't join again." for name in names]
+        assert out.splitlines() == before + after, job.describe()
 
 
 def test_init_twice():

@@ -80,6 +80,23 @@ def test_what_has_been_distributed_already(hvdata, comm):
                           r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
 
 
+def test_a_pipeline_of_many_stages(hvdata, comm):
+    """More than Python's stack would hold, if each were a call."""
+    def long(ds):
+        for _ in range(600):
+            ds = ds.concatenate(tf.data.Dataset.range(comm.size))
+        return ds
+
+    def make():
+        return long(tf.data.Dataset.range(comm.size))
+
+    got = elements(comm, hvdata.distribute_dataset(on_reader(hvdata, make), batch="per_rank"))
+    assert got == [[rank] * 601 for rank in range(comm.size)]
+    once = hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank")
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: long(once), batch="per_rank"), ValueError,
+                      r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
+
+
 @pytest.mark.parametrize("source", [[1, 2, 3], 7, "data", iter([1]), np.zeros(3)], ids=lambda one: type(one).__name__)
 def test_not_a_dataset(hvdata, comm, source):
     raises_everywhere(

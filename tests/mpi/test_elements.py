@@ -179,6 +179,112 @@ def test_sparse_global(hvdata, comm):
     np.testing.assert_array_equal(np.concatenate([part for steps in zip(*got) for part in steps]), dense)
 
 
+LINES = tf.ragged.constant([[1], [2, 3], [], [4, 5, 6]] * 6, tf.int32)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: tf.data.Dataset.from_tensor_slices(LINES),
+    lambda: tf.data.Dataset.from_tensors(LINES).unbatch(),
+    lambda: tf.data.Dataset.from_tensor_slices({"line": LINES, "at": tf.range(24)}),
+], ids=["slices", "unbatched", "dict"])  # fmt: skip
+def test_rows_of_a_ragged_tensor(hvdata, comm, make):
+    """Their spec is that of a ragged tensor of rank 0, they are plain tensors, and a batch of them is ragged."""
+    n = comm.size
+    source = make()
+    ds = hvdata.distribute_dataset(on_reader(hvdata, make), batch="per_rank")
+    assert ds.element_spec == source.element_spec
+    want = [dealt(local(source), rank, n) for rank in range(n)]
+    assert [[plain(one) for one in steps] for steps in elements(comm, ds)] == [[plain(one) for one in w] for w in want]
+    mapped = elements(comm, ds.map(lambda one: tf.nest.map_structure(lambda x: x + 1, one)))
+    wanted = [[plain(tf.nest.map_structure(lambda x: x + np.int32(1), one)) for one in steps] for steps in want]
+    assert [[plain(one) for one in steps] for steps in mapped] == wanted
+    if isinstance(source.element_spec, dict):
+        ds = ds.map(lambda one: one["line"])  # no ragged tensors for TensorFlow any more, here as in the source
+    else:
+        batched = [[list(row) for batch in steps for row in batch] for steps in elements(comm, ds.batch(2))]
+        assert batched == [[one.tolist() for one in steps] for steps in want]
+    assert [len(steps) for steps in elements(comm, ds)] == [24 // n] * n
+
+
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+def test_rows_of_a_ragged_tensor_global(hvdata, comm, remainder):
+    """Each of them is a batch of its own: 2, 0 and 5 rows."""
+    rows = [[1, 2], [], [3, 4, 5, 6, 7]]
+    source = tf.data.Dataset.from_tensor_slices({"line": tf.ragged.constant(rows, tf.int32)})
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder=remainder)
+    got = elements(comm, ds)
+    if remainder == "pad":
+        weights = [[weight.tolist() for _, weight in steps] for steps in got]
+        assert weights == shared([[1.0] * len(batch) for batch in rows], comm.size, "pad", 0.0)
+        got = [[element for element, _ in steps] for steps in got]
+    assert [[one["line"].tolist() for one in steps] for steps in got] == shared(rows, comm.size, remainder, 0)
+
+
+def shared(batches, ranks, remainder, zero):
+    """The rows of global batches as each rank gets them, in lists."""
+    shares = [[] for _ in range(ranks)]
+    for rows in batches:
+        rows, more = list(rows), 0
+        if remainder == "drop":
+            rows = rows[: len(rows) // ranks * ranks]
+            if not rows:  # no step
+                continue
+        elif remainder == "pad":
+            rows += [zero] * (-len(rows) % ranks)
+        else:
+            more = len(rows) % ranks
+        begin = 0
+        for rank, share in enumerate(shares):
+            end = begin + len(rows) // ranks + (rank < more)
+            share.append(rows[begin:end])
+            begin = end
+        assert begin == len(rows)
+    return shares
+
+
+# Of each kind of component that is no plain slice the rows of 11 elements, what a row of padding is, and the tensor.
+WORDS = [b"", b"a", "ä".encode(), b"x" * 40, b"\0"]
+UNEVEN = {
+    "ragged": ([list(range(i, i + i % 4)) for i in range(11)], [],
+               lambda rows: tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int32)),
+    "deep": ([[WORDS[: i % 3], WORDS[i % 5 :]][: i % 2 + 1] for i in range(11)], [],
+             lambda rows: tf.ragged.constant(rows, tf.string)),
+    "pairs": ([[list(range(i % 3)), list(range(i % 5))] for i in range(11)], [[], []],
+              lambda rows: tf.RaggedTensor.from_uniform_row_length(tf.ragged.constant(sum(rows, []), tf.int64), 2)),
+    "boxes": ([[[i, 1, 2], [i, 3, 4]] for i in range(11)], [[0, 0, 0], [0, 0, 0]],
+              lambda rows: tf.RaggedTensor.from_uniform_row_length(tf.constant(sum(rows, [])), 2)),
+    "sparse": ([[i % 3, 0, i % 2 * i] for i in range(11)], [0, 0, 0],
+               lambda rows: tf.sparse.from_dense(tf.constant(rows))),
+    "text": ([WORDS[i % 5] for i in range(11)], b"", tf.constant),
+    "number": ([float(i + 1) for i in range(11)], 0.0, tf.constant),
+}  # fmt: skip
+
+
+def listed_rows(component):
+    if isinstance(component, tf.compat.v1.SparseTensorValue):
+        return tf.sparse.to_dense(tf.sparse.SparseTensor(*component)).numpy().tolist()
+    return component.tolist() if isinstance(component, np.ndarray) else component
+
+
+@pytest.mark.parametrize("remainder", ["partial", "pad"])
+@pytest.mark.parametrize("names", [["text"], ["ragged", "text"], list(UNEVEN)], ids="-".join)
+def test_rows_that_ranks_do_not_divide(hvdata, comm, remainder, names):
+    """Batches of 5, 5 and 1 rows: which rank gets which, and what padding is."""
+    source = tf.data.Dataset.from_tensor_slices({name: UNEVEN[name][2](UNEVEN[name][0]) for name in names}).batch(5)
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder=remainder)
+    spec = ds.element_spec[0] if remainder == "pad" else ds.element_spec
+    assert spec == source.element_spec
+    got = elements(comm, ds)
+    if remainder == "pad":
+        weights = [[weight.tolist() for _, weight in steps] for steps in got]
+        assert weights == shared([[1.0] * 5, [1.0] * 5, [1.0]], comm.size, "pad", 0.0)
+        got = [[element for element, _ in steps] for steps in got]
+    for name in names:
+        rows, zero, _ = UNEVEN[name]
+        want = shared([rows[:5], rows[5:10], rows[10:]], comm.size, remainder, zero)
+        assert [[listed_rows(step[name]) for step in steps] for steps in got] == want, name
+
+
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
 def test_composites_in_a_tail(hvdata, comm, remainder):
     """One element for N ranks: the others' ragged and sparse shares are empty, of the same type."""

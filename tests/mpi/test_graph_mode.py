@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tf.compat.v1 graph mode: every kind of iterator, re-initialised every epoch."""
 
+import gc
 import threading
+import time
+import weakref
 
 import pytest
 import tensorflow as tf
@@ -260,6 +263,76 @@ def test_a_name_that_a_graph_uses_twice(hvdata, comm):
                 fetches.append(iterator.get_next())
             got = results(comm, lambda: [drain(session, fetch) for fetch in fetches])
             assert got == [[[rank], [rank, rank + comm.size]] for rank in range(comm.size)]
+
+
+@pytest.mark.parametrize("source", [7, [1, 2], "data"], ids=str)
+def test_no_dataset_for_a_name_that_is_taken_up_again(hvdata, comm, source):
+    """The error that it is for a new channel; on that rank alone, because taking up is not collective."""
+    name = f"taken-up-with-{source}"
+    new = raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError)
+    numbers(hvdata, 0, comm.size, name=name)
+    with tf.Graph().as_default():
+        again = outcomes(comm, lambda: hvdata.distribute_dataset(
+            source if comm.rank == comm.size - 1 else None, batch="per_rank", name=name) and None)  # fmt: skip
+        assert [isinstance(one, Raised) for one in again] == [rank in (0, comm.size - 1) for rank in range(comm.size)]
+        assert again[-1][:2] == new[-1][:2]
+        if comm.size > 1:
+            assert again[0].kind is TypeError and "dataset_or_fn is None on a reader" in again[0].text
+        if isinstance(again[comm.rank], Raised):  # an error takes nothing up: the right argument does
+            hvdata.distribute_dataset(tf.data.Dataset.range, batch="per_rank", name=name)
+
+
+def gone(graph, dealers):
+    """Waits until `graph` has been freed, and the dealer of its channel has ended."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        gc.collect()
+        if graph() is None and dealers_now() <= dealers:
+            return True
+        time.sleep(0.05)
+    return graph() is None, dealers_now(), dealers
+
+
+def dealers_now():
+    return {thread.name for thread in threading.enumerate() if "dealer" in thread.name}
+
+
+def count_to_4():
+    yield from range(4)
+
+
+SOURCES = {
+    "object": lambda: v1.data.Dataset.range(4).map(lambda i: i * tf.constant(10, tf.int64)).shuffle(1),
+    "generator": lambda: v1.data.Dataset.from_generator(count_to_4, tf.int64, []).map(lambda i: i * 10),
+    "py_function": lambda: v1.data.Dataset.range(4).map(lambda i: tf.py_function(lambda x: x * 10, [i], tf.int64)),
+    "function": lambda: lambda: tf.data.Dataset.from_generator(
+        count_to_4, output_signature=tf.TensorSpec([], tf.int64)).map(lambda i: i * 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_graph_that_is_dropped(hvdata, comm, source):
+    """The reader's channel doesn't keep the graph that it was made in, nor a thread, once every rank has dropped its own."""
+    before = dealers_now()
+
+    def one_graph():
+        with tf.Graph().as_default() as graph:
+            made = SOURCES[source]() if hvdata.is_reader() else None
+            ds = hvdata.distribute_dataset(made, batch="per_rank", remainder="drop")
+            del made
+            iterator = v1.data.make_initializable_iterator(ds)
+            fetch = iterator.get_next()
+            names = [op.type for op in graph.get_operations()]
+            assert not any("Deal" in name for name in names)
+            with v1.Session() as session:
+                for _ in range(2):
+                    session.run(iterator.initializer)
+                    assert drain(session, fetch) == dealt([0, 10, 20, 30], comm.rank, comm.size)
+            return weakref.ref(graph)
+
+    graphs = []
+    results(comm, lambda: graphs.append(one_graph()))
+    assert results(comm, lambda: gone(graphs[0], before)) == [True] * comm.size
 
 
 def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
