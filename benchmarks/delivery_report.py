@@ -57,7 +57,11 @@ def cells(results: list[Result]) -> dict[Cell, list[Result]]:
 
 def title(cell: Cell) -> str:
     ranks, cycle, count = cell
-    return f"{ranks} ranks, {size_name(count)} per rank, Horovod's cycle time {cycle:g} ms"
+    return f"{ranks} ranks, {size_name(count)} per rank, {cycle_name(cycle)}"
+
+
+def cycle_name(cycle: float) -> str:
+    return f"Horovod's cycle time {cycle:g} ms" if cycle > 0 else "without Horovod"
 
 
 def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
@@ -67,7 +71,7 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
             in turn in one job; in brackets the slowest and the fastest round. A step: every rank has its batch
             (float32, ready-made on the reader) in hand, in eager iteration. GB/s: received by all ranks together.
             Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default; 0.1 ms makes its operations faster here,
-            and takes processor time from everybody."""),
+            and takes processor time from everybody. Without Horovod, its operations are no rivals."""),
         "",
         *[f"- **{name}**: {what}" for name, what in about.items()],
     ]
@@ -96,7 +100,7 @@ def summary(told: dict[str, Any]) -> list[str]:
         limits = [named(group, name) for name in (LOCAL, ALONE)]
         best = best_rival(group)
         for ours in (r for r in group if r["kind"] == "ours" and not r["error"]):
-            rows.append([f"{ranks} ranks, {size_name(count)}, {cycle:g} ms", ours["name"].removeprefix("horovod_data, "),
+            rows.append([f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"), ours["name"].removeprefix("horovod_data, "),
                          f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", *[_times(ours, limit) for limit in limits],
                          _times(ours, best), best["name"] if best else ""])
     return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of the reader alone",
@@ -111,7 +115,7 @@ def in_brief(told: dict[str, Any]) -> list[str]:
     """How many times each rival's steps the most ranks do, at the cycle time of Horovod's that suits its operations best."""
     groups = cells(told["results"])
     ranks = max(result["ranks"] for result in told["results"])
-    cycle = min(at for n, at, _ in groups if n == ranks)
+    cycle = min((at for n, at, _ in groups if n == ranks and at > 0), default=0)
     columns = [(ours, group, count) for ours in (OURS, GLOBAL) for (n, at, count), group in groups.items()
                if (n, at) == (ranks, cycle)]
     rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival"]
@@ -134,7 +138,7 @@ def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
             column = sizes.index(count)
             axis = axes[settings.index((ranks, cycle))][column]
             bars(axis, [r for r in group if not r["error"]])
-            axis.set_title(f"{ranks} ranks, {size_name(count)}, cycle {cycle:g} ms")
+            axis.set_title(f"{ranks} ranks, {size_name(count)}, " + (f"cycle {cycle:g} ms" if cycle > 0 else "no Horovod"))
             axis.tick_params(labelleft=column == 0)
         return figure
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How cost grows: with the number of ranks, and with the size of a batch. A plot should have no cliff.
 
-    python benchmarks/growth.py                      # 1 to 16 ranks, 1 KiB to 64 MiB; about 12 minutes
+    python benchmarks/growth.py                      # 1 to 16 ranks, 1 KiB to 64 MiB; about 25 minutes
     python benchmarks/growth.py --docs               # and publish it in docs/
 
 Needs Horovod and mpi4py. Writes growth.json, .md and .png to --out. Status 1: something failed or is missing.
@@ -51,7 +51,6 @@ def steepest(results: Results, key: str, way: str) -> tuple[float, Any]:
 
 def main() -> int:
     parser = launch.options(__doc__, seconds=0.3)
-    parser.set_defaults(rounds=3)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="per rank's batch, at --at ranks")
     parser.add_argument("--at", type=int, default=4, help="ranks where the bytes grow")
@@ -60,8 +59,8 @@ def main() -> int:
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds}
     by_ranks: Results = []
     for ranks in arguments.ranks:
-        by_ranks += launch.run("delivery", ranks, arguments, {"bytes": [arguments.size], "only": WAYS})
-    by_bytes = launch.run("delivery", arguments.at, arguments, {"bytes": arguments.bytes, "only": WAYS})
+        by_ranks += launch.run("delivery", ranks, arguments, {"bytes": [arguments.size], "only": WAYS, "horovod": True})
+    by_bytes = launch.run("delivery", arguments.at, arguments, {"bytes": arguments.bytes, "only": WAYS, "horovod": True})
     told |= {"by_ranks": by_ranks, "by_bytes": by_bytes}
 
     parts: list[tuple[Results, str, Callable[[int], str], str]] = [

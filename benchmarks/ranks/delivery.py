@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways of delivering ready-made batches. Given: bytes of one rank's batch (a list), only (names of rivals)."""
+"""All ways of delivering ready-made batches.
+
+Given: bytes of one rank's batch (a list), only (names of rivals), horovod (else the job does without it).
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 
 from ranks.start import start, tell
@@ -13,8 +17,10 @@ from ranks.setting import Batch
 
 
 def main() -> None:
-    job, given = start(horovod=True)
-    wanted = [r for r in rivals.ALL if not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"]]
+    with_horovod = json.loads(sys.argv[1])["horovod"]
+    job, given = start(horovod=with_horovod)
+    wanted = [r for r in rivals.ALL if (not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"])
+              and (with_horovod or not r.NAME.startswith("hvd."))]
     results = []
     for size in given["bytes"]:
         batch = Batch(size)

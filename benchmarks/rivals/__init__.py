@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to feed N ranks from one pipeline, one file each, all alike:
 
-    NAME: how tables call it
-    KIND: "ours", "rival" (it delivers, or does the work that delivering saves) or "limit" (it does neither)
+    NAME: how tables call it; begins with "hvd." if it is an operation of Horovod's
+    KIND: "ours", "rival" (it delivers, or does the work that delivering saves) or "limit" (no way to feed a training loop from
+        one pipeline: it shows what such a way is up against)
     MOVES: whether the batches go from the reader to the ranks
     CUTS: whether batches are cut from Batch.whole(), so that they must hold the number of their rank
     ABOUT: one line on what it does
@@ -12,7 +13,8 @@
 What `steps` holds is freed when its generator is closed.
 """
 
-from . import (alltoall, broadcast, local, mpi4py_scatter, ours_ahead, ours_global, ours_per_rank, reader_alone, service,
-               shard)
+from . import (alltoall, broadcast, local, mpi4py_scatter, mpi_scatter, ours_ahead, ours_global, ours_per_rank,
+               reader_alone, service, shard)
 
-ALL = (ours_per_rank, ours_ahead, ours_global, broadcast, alltoall, service, mpi4py_scatter, shard, local, reader_alone)
+ALL = (ours_per_rank, ours_ahead, ours_global, broadcast, alltoall, service, mpi_scatter, mpi4py_scatter, shard, local,
+       reader_alone)

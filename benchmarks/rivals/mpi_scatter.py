@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+
+from ranks.setting import READER, ROWS
+
+NAME, KIND, MOVES = "limit: raw MPI_Scatter", "limit", True
+CUTS = True
+ABOUT = ("mpi4py's `Scatter` from a ready NumPy buffer into one that is used again and again; no pipeline, no tensor, no "
+         "TensorFlow in the loop")
+
+
+def steps(job, batch):
+    comm = job.comm.Dup()
+    whole = np.asarray(memoryview(next(iter(batch.whole(job.size))))).copy() if job.reads else None
+    mine = np.empty([ROWS, batch.columns], np.float32)
+    while True:
+        comm.Scatter(whole, mine, root=READER)
+        yield mine
