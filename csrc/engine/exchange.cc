@@ -52,8 +52,10 @@ std::function<void()> Exchange::Asking(const Key& key, Kind kind) {
   };
 }
 
+// A caller whose call has ended may leave the job at once, and what has not been sent by then is never sent.
 void Exchange::Run(const Todo& todo) {
-  for (const auto& act : todo) act();
+  for (const auto& send : todo.sends) send();
+  for (const auto& answer : todo.answers) answer();
 }
 
 Exchange::Wait Exchange::Waiting(Callback callback) const {
@@ -70,17 +72,17 @@ void Exchange::Scatter(const std::string& name, int root, bool together, Parts p
     const Key key(name, mine_.NextScatter(name));
     auto early = early_.extract(key);
     if (!failed_.ok()) {
-      todo.push_back([callback = std::move(callback), outcome = Outcome(failed_.code, Where(key) + failed_.message)] {
+      todo.answers.push_back([callback = std::move(callback), outcome = Outcome(failed_.code, Where(key) + failed_.message)] {
         callback(outcome, Header(), nullptr);
       });
     } else {
       Call& call = calls_[key] = {root, together, std::move(parts), Waiting(std::move(callback)), {}};
       for (int t = 0; t < world_->trainer_count(); ++t) {
         if (t != me() && (t == root || (root == me() && together))) {
-          todo.push_back(Sending(t, HeaderFor(Kind::kCalled, key, root, me())));
+          todo.sends.push_back(Sending(t, HeaderFor(Kind::kCalled, key, root, me())));
         }
       }
-      if (root == me() && !together) todo.push_back(Asking(key, Kind::kScatter));
+      if (root == me() && !together) todo.sends.push_back(Asking(key, Kind::kScatter));
       if (root == me() && together && world_->trainer_count() == 1) Release(key, &call, &todo);
       if (early) {
         for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived), &todo);
@@ -99,7 +101,7 @@ void Exchange::Refuse(const std::string& name, int root, int code, const Share& 
     early_.erase(key);
     failed_calls_[key] = {root};
     for (int t = 0; t < world_->trainer_count(); ++t) {
-      if (t != me()) todo.push_back(Sending(t, HeaderFor(Kind::kScatter, key, root, code), share));
+      if (t != me()) todo.sends.push_back(Sending(t, HeaderFor(Kind::kScatter, key, root, code), share));
     }
   }
   Run(todo);
@@ -124,7 +126,8 @@ void Exchange::Handle(const Key& key, Arrived arrived, Todo* todo) {
 
 void Exchange::Release(const Key& key, Call* call, Todo* todo) {
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    todo->push_back(Sending(t, HeaderFor(Kind::kScatter, key, call->root, kOk), call->parts[static_cast<size_t>(t)]));
+    (t == me() ? todo->answers : todo->sends)
+        .push_back(Sending(t, HeaderFor(Kind::kScatter, key, call->root, kOk), call->parts[static_cast<size_t>(t)]));
   }
   call->parts.clear();
 }
@@ -132,7 +135,7 @@ void Exchange::Release(const Key& key, Call* call, Todo* todo) {
 void Exchange::Finish(const Key& key, Outcome outcome, Header header, BundlePtr bundle, Todo* todo) {
   const auto found = calls_.find(key);
   if (!outcome.ok() || header.b != kOk) failed_calls_.emplace(key, Failed{found->second.root});
-  todo->push_back([callback = std::move(found->second.wait.callback), outcome = std::move(outcome),
+  todo->answers.push_back([callback = std::move(found->second.wait.callback), outcome = std::move(outcome),
                    header = std::move(header), bundle = std::move(bundle)] { callback(outcome, header, bundle); });
   calls_.erase(found);
 }
@@ -160,7 +163,7 @@ void Exchange::Disagree(const Key& key, int other_root, int other, int from, Tod
 void Exchange::Tell(const Key& key, Failed* failed, int trainer, int their_root, Todo* todo) {
   if (trainer == me() || failed->other < 0 || !failed->told.insert(trainer).second) return;
   const bool other = their_root == failed->root;
-  todo->push_back(Sending(trainer, HeaderFor(Kind::kCalled, key, other ? failed->other_root : failed->root,
+  todo->sends.push_back(Sending(trainer, HeaderFor(Kind::kCalled, key, other ? failed->other_root : failed->root,
                                              other ? failed->other : me())));
 }
 
@@ -173,7 +176,7 @@ void Exchange::HandleEnded(const Key& key, const Arrived& arrived, Todo* todo) {
   failed_calls_[key] = {-1};
   const int other = header.kind == Kind::kCalled ? static_cast<int>(header.b) : arrived.trainer;
   if (other < 0 || other >= world_->trainer_count()) return;
-  todo->push_back([line = Where(key) + "has ended here, but the ranks disagree: root=" + std::to_string(header.a) + " on " +
+  todo->answers.push_back([line = Where(key) + "has ended here, but the ranks disagree: root=" + std::to_string(header.a) + " on " +
                           world_->TrainerName(other) + ". " + kSame + ", with the same root"] { Log(line); });
 }
 
@@ -292,7 +295,7 @@ void Exchange::OnLeft(const Header& header) {
     if (header.a == static_cast<int64_t>(Kind::kGather)) {
       auto [it, end] = expected_.equal_range(GatherKey(header.text, header.step, trainer));
       while (it != end) {
-        todo.push_back([callback = std::move(it->second.callback), gone = Gone(key, trainer)] {
+        todo.answers.push_back([callback = std::move(it->second.callback), gone = Gone(key, trainer)] {
           callback(gone, Header(), nullptr);
         });
         it = expected_.erase(it);
@@ -355,7 +358,7 @@ void Exchange::Tick() {
         const Key key = it->first;
         Finish(key, Late(key, whom), Header(), nullptr, &todo);
       } else if (ask) {
-        todo.push_back(Asking(it->first, Kind::kScatter));
+        todo.sends.push_back(Asking(it->first, Kind::kScatter));
       }
     }
     for (auto it = expected_.begin(); it != expected_.end();) {
@@ -363,13 +366,13 @@ void Exchange::Tick() {
       const Key key(std::get<0>(it->first), std::get<1>(it->first));
       const std::string whom = world_->TrainerName(std::get<2>(it->first)) + ", which has not sent its part";
       if (Due(Where(key), whom, &it->second, &lines, &ask)) {
-        todo.push_back([callback = std::move(it->second.callback), late = Late(key, whom)] {
+        todo.answers.push_back([callback = std::move(it->second.callback), late = Late(key, whom)] {
           callback(late, Header(), nullptr);
         });
         it = expected_.erase(it);
         continue;
       }
-      if (ask) todo.push_back(Asking(key, Kind::kGather));
+      if (ask) todo.sends.push_back(Asking(key, Kind::kGather));
       ++it;
     }
   }
@@ -388,7 +391,7 @@ void Exchange::Fail(const Outcome& outcome) {
     }
     for (auto& [key, wait] : expected_) {
       const Outcome one(outcome.code, Where({std::get<0>(key), std::get<1>(key)}) + outcome.message);
-      todo.push_back([callback = std::move(wait.callback), one] { callback(one, Header(), nullptr); });
+      todo.answers.push_back([callback = std::move(wait.callback), one] { callback(one, Header(), nullptr); });
     }
     expected_.clear();
   }

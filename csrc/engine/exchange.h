@@ -61,7 +61,9 @@ class Exchange {
   using Clock = std::chrono::steady_clock;
   using Key = std::pair<std::string, uint64_t>;
   using GatherKey = std::tuple<std::string, uint64_t, int>;
-  using Todo = std::vector<std::function<void()>>;  // for when the lock is released
+  struct Todo {  // for when the lock is released
+    std::vector<std::function<void()>> sends, answers;  // to other ranks; to our own callers, last
+  };
   struct Wait {
     Callback callback;
     Clock::time_point begun, asked;

@@ -26,6 +26,7 @@ class Jobs {
       exchanges_.push_back(std::make_unique<Exchange>(
           worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share& share) {
             if (to == m) return exchanges_[static_cast<size_t>(m)]->OnParcel(m, std::move(h), share.bundle);
+            if (gone_.count(m)) return;
             flying_[{m, to}].push_back({std::move(h), share.bundle});
           }));
     }
@@ -47,6 +48,7 @@ class Jobs {
 
   Exchange::Callback Note(int trainer) {
     return [this, trainer](Outcome outcome, Header h, BundlePtr bundle) {
+      if (hasty && trainer < static_cast<int>(got_.size()) - 1) gone_.insert(trainer);
       got_[static_cast<size_t>(trainer)].push_back(
           outcome.ok() ? h.text + " " + std::to_string(h.step) + " #" + std::to_string(TokenOf(bundle).element)
                        : std::to_string(outcome.code) + " " + outcome.message);
@@ -76,6 +78,8 @@ class Jobs {
     DeliverAll();
   }
 
+  bool hasty = false;  // whoever has its answer leaves the job, and sends nothing any more; but for the reader
+
   Texts Got(int trainer) { return std::exchange(got_[static_cast<size_t>(trainer)], {}); }
 
  private:
@@ -84,6 +88,7 @@ class Jobs {
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::map<std::pair<int, int>, std::deque<std::pair<Header, BundlePtr>>> flying_;
   std::vector<Texts> got_;
+  std::set<int> gone_;
 };
 
 TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
@@ -101,6 +106,24 @@ TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
         const std::string part = " #" + std::to_string(100 + t);
         EXPECT_EQ(jobs.Got(t), (Texts{"a 0" + part, "a 1" + part}));
       }
+    }
+  }
+}
+
+TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    for (const bool together : {false, true}) {
+      Jobs jobs(4, seed);
+      jobs.hasty = true;
+      std::vector<int> order{0, 1, 2, 3};
+      std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+      const bool disagree = together && seed % 3 == 0;
+      for (int t : order) {
+        jobs.Scatter(t, "a", disagree && t == 2 ? 2 : 1, together);
+        if (seed % 2) jobs.DeliverAll();
+      }
+      jobs.DeliverAll();
+      for (int t = 0; t < 4; ++t) EXPECT_EQ(jobs.Got(t).size(), 1u) << "seed " << seed << " trainer " << t << " " << together;
     }
   }
 }

@@ -55,3 +55,59 @@ def test_another_number_of_ranks(tmp_path, batch, before, after):
     assert tail == whole[len(head):][:len(tail)]
     # drop: of per-rank batches the last incomplete group is left out
     assert len(head) + len(tail) > 48 - 2 * after
+
+
+READERS = """
+import json, sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+what, folder, batch, schedule, who = sys.argv[1:]
+rank = hvdata.rank()
+
+def source(context):
+    first = 100 * context.input_pipeline_id
+    numbers = tf.data.Dataset.range(first, first + (36, 48)[context.input_pipeline_id]).shuffle(16, seed=7)
+    return numbers.batch(12 if batch == "global" else 1)
+
+ds = hvdata.distribute_dataset(source, batch=batch, schedule=schedule, prefetch=3, remainder="partial")
+hvdata.serve()
+it = iter(ds)
+checkpoint = tf.train.Checkpoint(iterator=it)
+mine = rank == 0 if who == "rank 0" else True
+state = folder + ("/state" if who == "rank 0" else f"/state{rank}")
+together = lambda: hvdata.scatter(tf.range(hvdata.size()) if rank == 0 else None, dtype=tf.int32)
+if what == "save":
+    got = [next(it).numpy().tolist() for _ in range(4)]
+    together()
+    if mine:
+        checkpoint.write(state)
+    together()
+else:
+    if mine:
+        checkpoint.read(state).assert_consumed()
+    together()
+    got = [x.numpy().tolist() for x in it]
+print("GOT " + json.dumps(got))
+"""
+
+
+@pytest.mark.parametrize("batch, schedule, before, after, who", [
+    ("global", "static", 3, 2, "rank 0"), ("per_rank", "dynamic", 2, 2, "all"),
+], ids=["global, another number", "dynamic, the same number"])  # fmt: skip
+def test_two_readers(tmp_path, batch, schedule, before, after, who):
+    """Nothing is lost and nothing comes twice; but for dynamic, each reader's rows come in its order."""
+    jobs = []
+    for what, ranks in ("save", before), ("restore", after):
+        jobs.append(run_job(READERS, ranks, what, str(tmp_path), batch, schedule, who, readers=2))
+        assert jobs[-1].returncode == 0, jobs[-1].describe()
+    if schedule == "dynamic":
+        rows = [row for job in jobs for out in job.stdout for line in out.splitlines() if line.startswith("GOT ")
+                for share in json.loads(line[4:]) for row in share]  # fmt: skip
+    else:
+        rows = _order(jobs[0]) + _order(jobs[1])
+    for reader, count in enumerate((36, 48)):
+        whole = [int(x) for x in tf.data.Dataset.range(100 * reader, 100 * reader + count).shuffle(16, seed=7)]
+        of_reader = [row for row in rows if row // 100 == reader]
+        assert (sorted(of_reader) if schedule == "dynamic" else of_reader) == (sorted(whole) if schedule == "dynamic" else whole)
