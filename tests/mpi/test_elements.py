@@ -326,6 +326,7 @@ def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm):
 
 
 @pytest.mark.slow
+@pytest.mark.ranks(1, 4)  # the latter over two hosts: through shared memory and as messages
 def test_an_element_larger_than_2_gib(hvdata, comm):
     """The last rank gets it, so with more than one rank it goes over MPI."""
     if min(comm.allgather(psutil.virtual_memory().available)) < 12 << 30:

@@ -58,20 +58,20 @@ prefetches = st.sampled_from([1, 2, 3, 5, 16])
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(20)
+@same_on_all_ranks(14)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(20)
+@same_on_all_ranks(14)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
 
 
-@same_on_all_ranks(20)
+@same_on_all_ranks(14)
 @given(rows=rows_of_batches, prefetch=prefetches, remainder=st.sampled_from(REMAINDERS))
 def test_dynamic(hvdata, comm, rows, prefetch, remainder):
     batches = batches_of(rows)

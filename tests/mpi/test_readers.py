@@ -67,7 +67,7 @@ def test_roles(hvdata, comm):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(10)
+@same_on_all_ranks(7)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
     n = trainers_of(hvdata, comm)
@@ -81,7 +81,7 @@ def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(10)
+@same_on_all_ranks(7)
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=3, max_size=3), prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     batches = [batches_of(r, mine) for r, mine in enumerate(rows[:hvdata.num_readers()])]
@@ -91,7 +91,7 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
 
 
-@same_on_all_ranks(10)
+@same_on_all_ranks(7)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_dynamic(hvdata, comm, lengths, prefetch):
     batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[:hvdata.num_readers()])]
