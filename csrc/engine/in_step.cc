@@ -43,19 +43,16 @@ bool InStep::AdvanceLocked(Epoch* epoch, Outcome* outcome) {
   // With those steps that all have been given already, though who had them may have left.
   if (!running && end == kAll) end = std::max(longest, epoch->allowed);
   const uint64_t allowed = std::max(epoch->allowed, std::min(reach, end));
-  if (allowed >= end && outcome->ok() && !SparedLocked(*epoch, end)) {
-    if (running) {  // one that may yet have a step more, or an end of its own
-      const bool news = allowed > epoch->allowed;
-      epoch->allowed = allowed;
-      return news;
-    }
+  bool ends = allowed >= end;
+  if (ends && outcome->ok() && !SparedLocked(*epoch, end)) {
     const auto last = std::max_element(epoch->readers.begin(), epoch->readers.end(),
                                        [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
-    *outcome = last->lost;
+    if (running) ends = false;  // one may yet have a step more, or an end of its own
+    else *outcome = last->lost;
   }
-  const bool news = allowed > epoch->allowed || allowed >= end;
+  const bool news = allowed > epoch->allowed || ends;
   epoch->allowed = allowed;
-  epoch->ended = allowed >= end;
+  epoch->ended = ends;
   return news;
 }
 

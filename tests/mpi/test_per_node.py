@@ -300,6 +300,17 @@ def test_a_host_that_leaves_early_does_not_stop_the_other(hvdata, comm, hosts, h
         assert [got[rank] for rank in hosts.ranks[other]] == [6 * n // hosts.sizes[other]] * hosts.sizes[other]
 
 
+def from_checkpoint(ds, iterator, trainers, path):
+    """Another iterator, in its place: every trainer saves, and then restores its own."""
+    trainers.Barrier()
+    tf.train.Checkpoint(iterator=iterator).write(path)
+    trainers.Barrier()
+    again = iter(ds)
+    tf.train.Checkpoint(iterator=again).read(path)
+    trainers.Barrier()
+    return again
+
+
 def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
     """Every rank saves and restores its own."""
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
@@ -317,13 +328,7 @@ def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
         for cut in range(len(whole) + 1):
             iterator = iter(ds)
             head = [int(next(iterator)) for _ in range(cut)]
-            trainers.Barrier()
-            tf.train.Checkpoint(iterator=iterator).write(f"{folder}/{hvdata.rank()}")
-            trainers.Barrier()
-            again = iter(ds)
-            tf.train.Checkpoint(iterator=again).read(f"{folder}/{hvdata.rank()}")
-            trainers.Barrier()
-            tail = [int(x) for x in again]
+            tail = [int(x) for x in from_checkpoint(ds, iterator, trainers, f"{folder}/{hvdata.rank()}")]
             if head + tail != whole:
                 wrong.append((cut, head, tail, whole))
         return wrong
@@ -351,12 +356,7 @@ def test_shares_without_rows_after_a_restore(hvdata, comm, hosts, tmp_path_facto
         iterator = iter(ds)
         for _ in range(2):
             next(iterator)
-        trainers.Barrier()
-        tf.train.Checkpoint(iterator=iterator).write(f"{folder}/{hvdata.rank()}")
-        trainers.Barrier()
-        again = iter(ds)
-        tf.train.Checkpoint(iterator=again).read(f"{folder}/{hvdata.rank()}")
-        trainers.Barrier()
+        again = from_checkpoint(ds, iterator, trainers, f"{folder}/{hvdata.rank()}")
         return whole, [(x.numpy().tolist(), weight.numpy().tolist()) for x, weight in again]
 
     for whole_and_tail in filter(None, results(comm, walk)):
