@@ -16,6 +16,7 @@ OURS = "horovod_data, per_rank"
 GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
 ALONE = "limit: reader alone"
+IN_STEP = "limit: local datasets, {} steps apart"
 
 
 def rates(result: Result) -> list[float]:
@@ -97,13 +98,14 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
 def summary(told: dict[str, Any]) -> list[str]:
     rows = []
     for (ranks, cycle, count), group in cells(told["results"]).items():
-        limits = [named(group, name) for name in (LOCAL, ALONE)]
         best = best_rival(group)
         for ours in (r for r in group if r["kind"] == "ours" and not r["error"]):
+            apart = named(group, IN_STEP.format(16 if ours["name"].endswith("=16") else 2))
+            limits = [named(group, LOCAL), apart, named(group, ALONE)]
             rows.append([f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"), ours["name"].removeprefix("horovod_data, "),
                          f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", *[_times(ours, limit) for limit in limits],
                          _times(ours, best), best["name"] if best else ""])
-    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of the reader alone",
+    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of that in step", "of the reader alone",
                   "times the best rival", "which is"], rows)
 
 

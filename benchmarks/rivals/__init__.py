@@ -13,8 +13,8 @@
 What `steps` holds is freed when its generator is closed.
 """
 
-from . import (alltoall, broadcast, local, mpi4py_scatter, mpi_scatter, ours_ahead, ours_global, ours_per_rank,
-               reader_alone, service, shard)
+from . import (alltoall, broadcast, local, local_in_step, local_in_step_ahead, mpi4py_scatter, mpi_scatter, ours_ahead,
+               ours_global, ours_per_rank, reader_alone, service, shard)
 
 ALL = (ours_per_rank, ours_ahead, ours_global, broadcast, alltoall, service, mpi_scatter, mpi4py_scatter, shard, local,
-       reader_alone)
+       local_in_step, local_in_step_ahead, reader_alone)

@@ -21,8 +21,9 @@ struct SharedLane {
 
   DownRing down;
   UpRing up;
-  // By channel: the reader has no use for being woken by a TAKEN of this trainer, because it waits for others too.
-  alignas(64) std::atomic<uint8_t> calm[kChannels];
+  // By channel: a TAKEN of this trainer is worth waking the reader for if it gives room up to this step. Below that the
+  // reader waits for more, or for others too.
+  alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 
 struct Segment {

@@ -13,7 +13,7 @@ class DynamicLanes : public Lanes {
   DynamicLanes(int trainers, LaneOutput output)
       : lanes_(static_cast<size_t>(trainers)), output_(std::move(output)) {}
 
-  bool Room() const override {
+  bool RoomFor(uint64_t) const override {
     return !finished_ && waiting_.empty() &&
            std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.HasRoom(); });
   }

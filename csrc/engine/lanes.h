@@ -39,7 +39,9 @@ class Lanes {
   virtual ~Lanes() = default;
 
   // True when one more step (static) or element (dynamic) may be pulled from the source.
-  virtual bool Room() const = 0;
+  bool Room() const { return RoomFor(1); }
+  // Static: room for this many steps.
+  virtual bool RoomFor(uint64_t steps) const = 0;
   virtual void Deal(Step step) = 0;
   // The source has no more: `outcome` goes to every lane after its last share.
   virtual void Finish(Outcome outcome) = 0;
@@ -64,8 +66,10 @@ class Lanes {
 
   // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;
-  // The lanes that all have to take more before there is Room; none where any lane may make it.
-  virtual std::vector<int> Full() const { return {}; }
+  // The lanes that all have to take more before there is RoomFor; none where any lane may make it.
+  virtual std::vector<int> FullFor(uint64_t) const { return {}; }
+  // The limit that such a lane will have to give.
+  virtual uint64_t LimitFor(int, uint64_t) const { return 0; }
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 

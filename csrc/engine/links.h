@@ -52,13 +52,13 @@ class Link {
   bool Take(Visitor visit, bool* broken) {
     return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
   }
-  // The reader: whether a TAKEN of this trainer is to ring. What came before it changed its mind is in the ring by the
-  // time that it looks there next: each side both reads and writes the word, so whoever does so last knows what the
-  // other did before.
-  void Calm(uint32_t channel, bool calm) { lane_->calm[channel % Bells::kEach].exchange(calm ? 1 : 0); }
-  // The trainer, after Put.
-  bool PeerIsCalm(uint32_t channel) const {
-    return channel < Bells::kEach && lane_->calm[channel].fetch_or(0) != 0;
+  // The reader: a TAKEN of this trainer is to ring from this limit on. What came before it changed its mind is in the ring
+  // by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows what
+  // the other did before.
+  void WakeAt(uint32_t channel, uint64_t limit) { lane_->wake_at[channel % Bells::kEach].exchange(limit); }
+  // The trainer, after Put of a TAKEN with this limit.
+  bool Wakes(uint32_t channel, uint64_t limit) const {
+    return channel >= Bells::kEach || lane_->wake_at[channel].fetch_or(0) <= limit;
   }
   // Wakes the peer's thread that waits for something of this channel.
   void Ring(uint32_t channel) {

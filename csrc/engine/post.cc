@@ -92,10 +92,12 @@ Doorbell Post::source_door(uint32_t channel) {
   if (lines_.empty()) return door;
   door.fetch = [this] { return Fetch(); };
   if (channel >= SharedLane::kChannels) return door;  // it would meddle with the word of another
-  door.attend = [this, channel](int member) {
+  door.attend = [this, channel](int member, uint64_t limit) {
+    constexpr uint64_t kNever = ~0ull;
     for (const auto& line : lines_) {
       if (!line->link->reads_here()) continue;
-      line->link->Calm(channel, member != Doorbell::kEverybody && member != line->link->member());
+      const bool wanted = member == line->link->member();
+      line->link->WakeAt(channel, member == Doorbell::kEverybody ? 0 : wanted ? limit : kNever);
     }
   };
   return door;
@@ -120,6 +122,7 @@ void Post::Send(int member, Parcel parcel) {
   for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = header.channel;
   const bool taken = header.kind == wire::Kind::kTaken;
+  const auto limit = static_cast<uint64_t>(header.a);
   {
     std::lock_guard<std::mutex> lock(line->sending);
     header.sequence = ++line->sent;
@@ -135,7 +138,7 @@ void Post::Send(int member, Parcel parcel) {
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
   }
-  if (!taken || !line->link->PeerIsCalm(channel)) line->link->Ring(channel);
+  if (!taken || line->link->Wakes(channel, limit)) line->link->Ring(channel);
 }
 
 void Post::Settle(int member, std::vector<Block>* blocks, int parts) {

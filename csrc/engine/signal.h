@@ -5,6 +5,7 @@
 #define HOROVOD_DATA_ENGINE_SIGNAL_H_
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,8 +20,9 @@ struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
   // Fetches and delivers; true if there was something. Called without any lock held.
   std::function<bool()> fetch;
-  // Of all those who may ring, only this member is worth being woken by for now; kEverybody: all are.
-  std::function<void(int member)> attend;
+  // Of all those who take steps, only this member is worth being woken by for now, once it gives room up to step `limit`;
+  // kEverybody: all are.
+  std::function<void(int member, uint64_t limit)> attend;
   static constexpr int kEverybody = -1;
 };
 
@@ -34,10 +36,13 @@ class Signal {
     if (door_.fetch) door_.fetch();
   }
   // See Doorbell. To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
-  void Attend(int member) {
-    if (door_.attend && std::exchange(attended_, member) != member) door_.attend(member);
+  void Attend(int member, uint64_t limit) {
+    if (!door_.attend || Attends(member, limit)) return;
+    attended_ = {member, limit};
+    door_.attend(member, limit);
   }
-  int attended() const { return attended_; }
+  bool Attends(int member, uint64_t limit) const { return attended_ == std::make_pair(member, limit); }
+  bool WokenBy(int member, uint64_t limit) const { return attended_.first == member && attended_.second <= limit; }
 
   // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
   template <typename Ready>
@@ -68,7 +73,7 @@ class Signal {
 
  private:
   const Doorbell door_;
-  int attended_ = Doorbell::kEverybody;
+  std::pair<int, uint64_t> attended_{Doorbell::kEverybody, 0};
 };
 
 }  // namespace hvdata

@@ -115,6 +115,7 @@ std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()
   taken_since_.clear();
   const plan::Rotation rotation(world_->source_count());
   const auto window = static_cast<uint64_t>(rotation.Ahead(world_->SourceLane(world_->self), config_.prefetch));
+  plenty_ = config_.schedule == plan::Schedule::kStatic ? std::max<uint64_t>(window / 4, 1) : 1;
   lanes_ = config_.schedule == plan::Schedule::kStatic
                ? MakeStaticLanes(world_->audience_count(), window, world_->grouped, std::move(output))
                : MakeDynamicLanes(world_->audience_count(), std::move(output));
@@ -171,12 +172,18 @@ Source::Wish Source::Await() {
   const bool ahead = world_->source_count() > 1;
   for (;;) {
     const auto ready = [this, ahead] {
-      if (PulledLocked() || !saves_.empty() || lanes_->Room() || (ahead && !in_hand_)) return true;
+      if (PulledLocked() || !saves_.empty() || lanes_->RoomFor(wanted_) || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
-      const std::vector<int> full = lanes_->Full();
-      changed_.Attend(full.empty() ? Doorbell::kEverybody : Member(full.back()));
+      const std::vector<int> full = lanes_->FullFor(wanted_);
+      if (full.empty()) changed_.Attend(Doorbell::kEverybody, 0);
+      else changed_.Attend(Member(full.back()), lanes_->LimitFor(full.back(), wanted_));
       return false;
     };
+    // Being woken costs more than dealing a small step. So for a moment, in which the trainers have the rest of the window,
+    // room for one is not enough.
+    constexpr auto kMoment = std::chrono::milliseconds(1);
+    wanted_ = lanes_->Room() ? 1 : plenty_;
+    if (wanted_ > 1 && !changed_.WaitFor(&lock, kMoment, ready)) wanted_ = 1;
     const auto stall = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(stall_seconds_));
     while (!changed_.WaitFor(&lock, stall, ready)) SayFullLocked();
     if (PulledLocked()) return Wish::kStop;

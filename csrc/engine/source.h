@@ -255,6 +255,8 @@ class Source {
   uint64_t stepless_ = 0;
   bool left_out_ = false;  // a batch of this epoch made no step, or not with all its rows
   bool told_empty_ = false;
+  uint64_t plenty_ = 1;    // steps for which there should be room before a dealer that had none goes on, and
+  uint64_t wanted_ = 1;    // those for which it waits at the moment
   bool pulling_ = false;   // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point since_;  // of the pull
 };

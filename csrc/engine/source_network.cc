@@ -37,7 +37,7 @@ void Source::OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit
     if (!lanes_ || epoch != epoch_ || t.closed >= epoch) return;
     lanes_->Taken(trainer, taken, limit);
     // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
-    if (lanes_->Room() || Member(trainer) == changed_.attended()) changed_.NotifyAll();
+    if (lanes_->RoomFor(wanted_) || changed_.WokenBy(Member(trainer), limit)) changed_.NotifyAll();
   });
 }
 

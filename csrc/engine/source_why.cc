@@ -53,7 +53,7 @@ void Source::SayFullLocked() {
     const auto& [trainer, step] = *whys_.begin();
     return SayStalledLocked(epoch_, step, world_->AudienceName(trainer) + " waits for this step: " + HeldLocked(step));
   }
-  const auto full = lanes_->Full().size();
+  const auto full = lanes_->FullFor(1).size();
   const auto open = std::count_if(trainers_.begin(), trainers_.end(),
                                   [this](const Trainer& t) { return !t.gone && t.closed < epoch_; });
   if (full == 0 || full >= static_cast<size_t>(open)) return;

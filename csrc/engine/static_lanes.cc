@@ -15,10 +15,10 @@ class StaticLanes : public Lanes {
     for (Lane& lane : lanes_) lane.limit = initial_limit;
   }
 
-  bool Room() const override {
+  bool RoomFor(uint64_t steps) const override {
     if (finished_ || AllClosed()) return false;
     return std::all_of(lanes_.begin(), lanes_.end(),
-                       [this](const Lane& lane) { return lane.closed || dealt_ < lane.limit; });
+                       [&](const Lane& lane) { return lane.closed || dealt_ + steps <= lane.limit; });
   }
 
   void Deal(Step step) override {
@@ -98,14 +98,18 @@ class StaticLanes : public Lanes {
     return steps;
   }
 
-  std::vector<int> WaitsFor(int) const override { return Full(); }
+  std::vector<int> WaitsFor(int) const override { return FullFor(1); }
 
-  std::vector<int> Full() const override {
+  std::vector<int> FullFor(uint64_t steps) const override {
     std::vector<int> slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
-      if (!lanes_[i].closed && dealt_ >= lanes_[i].limit) slow.push_back(static_cast<int>(i));
+      if (!lanes_[i].closed && dealt_ + steps > lanes_[i].limit) slow.push_back(static_cast<int>(i));
     }
     return slow;
+  }
+
+  uint64_t LimitFor(int trainer, uint64_t steps) const override {
+    return dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped;
   }
 
  private:

@@ -73,11 +73,14 @@ absl::Status Input::Finalize() {
   DatasetBase* dataset = nullptr;
   absl::Status status = tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset);
   if (!status.ok()) return status;
-  DatasetBase* finalized = nullptr;
-  status = tensorflow::data::FinalizeDataset(ctx_, dataset, &finalized);
-  if (!status.ok()) return status;
-  dataset_.reset(finalized);
-  keeps_tensors_ = KeepsTensors(*finalized);
+  if (IsReadyMade(*dataset)) {
+    dataset->Ref();
+  } else {
+    status = tensorflow::data::FinalizeDataset(ctx_, dataset, &dataset);
+    if (!status.ok()) return status;
+  }
+  dataset_.reset(dataset);
+  keeps_tensors_ = KeepsTensors(*dataset);
   IteratorContext::Params params(ctx_);
   functions_ = std::make_unique<tensorflow::FunctionHandleCache>(params.flr);
   params.function_handle_cache = functions_.get();

@@ -151,26 +151,29 @@ Parcel Word(wire::Kind kind, uint32_t channel, uint64_t step) {
   parcel.header.kind = kind;
   parcel.header.channel = channel;
   parcel.header.step = step;
+  parcel.header.a = static_cast<int64_t>(step);
   return parcel;
 }
 
 TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   Start(Payload::kAuto);
   const Doorbell door = parties_[0].post->source_door(kChannel), other = parties_[0].post->source_door(kChannel + 1);
-  const auto rings = [&](wire::Kind kind, uint32_t channel) {
+  const auto rings = [&](wire::Kind kind, uint32_t channel, uint64_t limit = 1) {
     const uint32_t before = door.bell->rung + other.bell->rung;
-    parties_[1].post->Send(0, Word(kind, channel, 1));
+    parties_[1].post->Send(0, Word(kind, channel, limit));
     return door.bell->rung + other.bell->rung - before;
   };
   EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
-  door.attend(7);
+  door.attend(7, 0);
   EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 0u);
   EXPECT_EQ(rings(wire::Kind::kClose, kChannel), 1u);
   EXPECT_EQ(rings(wire::Kind::kTaken, kChannel + 1), 1u);
-  door.attend(1);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
-  door.attend(7);
-  door.attend(Doorbell::kEverybody);
+  door.attend(1, 5);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 4), 0u);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 5), 1u);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 6), 1u);
+  door.attend(7, 5);
+  door.attend(Doorbell::kEverybody, 0);
   EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
 }
 
@@ -209,12 +212,14 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
     });
   }
   bool lost = false;
-  for (uint64_t step = 1; step <= kSteps; ++step) {
+  std::mt19937 random(0);
+  for (uint64_t step = 0; step < kSteps;) {
+    step = std::min(kSteps, step + 1 + random() % kWindow);
     std::unique_lock<std::mutex> lock(mu);
     const auto ready = [&] {
       const int slow = taken[1] < step ? 1 : 2;
       if (taken[slow] >= step) return true;
-      signal->Attend(slow);
+      signal->Attend(slow, step);
       return false;
     };
     lost = lost || !signal->WaitFor(&lock, std::chrono::seconds(lost ? 0 : 10), ready);

@@ -2,6 +2,7 @@
 #include "engine_source_fixture.h"
 
 #include <condition_variable>
+#include <thread>
 
 namespace hvdata {
 namespace {
@@ -40,6 +41,26 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
   Begin(2);
   Deal();
   EXPECT_EQ(Sent(), (Texts{"0 DATA e2 0,1,0", "1 DATA e2 0,1,0"}));
+}
+
+// It would rather have room for a quarter of them. But who has taken one step may not take more before others get theirs.
+TEST_F(SourceTest, RoomForOneStepOfManyIsEnoughInTheEnd) {
+  ChannelConfig config;
+  config.prefetch = 16;
+  Make(std::move(config), MakeWorld(0, 2, 1, true));
+  source_->OnOpen(0, 1, 16);
+  source_->OnOpen(1, 1, 16);
+  Begin(1);
+  for (int step = 0; step < 16; ++step) Deal();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    std::thread trainers([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5 * (step % 2)));  // while the dealer is patient, and later
+      for (int t = 0; t < 2; ++t) source_->OnTaken(t, 1, step, 16 + step);
+    });
+    Deal();
+    trainers.join();
+  }
+  EXPECT_EQ(source_->Steps(), 19u);
 }
 
 TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {

@@ -52,6 +52,26 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
 }
 
+TEST_F(StaticLanesTest, RoomForSeveralSteps) {
+  Make(3, 8);
+  lanes_->Skip(1, 2);  // which has had two of these steps in an earlier run
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, 8);
+  Deal(8);
+  EXPECT_EQ(lanes_->FullFor(1), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->FullFor(2), (std::vector<int>{0, 2}));
+  EXPECT_EQ(lanes_->FullFor(3), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(lanes_->LimitFor(0, 3), 11u);
+  EXPECT_EQ(lanes_->LimitFor(1, 3), 9u) << "in its own counting";
+  lanes_->Taken(0, 3, 11);
+  lanes_->Taken(1, 1, 9);
+  lanes_->Taken(2, 2, 10);
+  EXPECT_TRUE(lanes_->RoomFor(2));
+  EXPECT_FALSE(lanes_->RoomFor(3));
+  EXPECT_EQ(lanes_->FullFor(3), std::vector<int>{2});
+  lanes_->Close(2, 2);
+  EXPECT_TRUE(lanes_->RoomFor(3));
+}
+
 TEST_F(StaticLanesTest, ALateOpenerGetsTheWindowAndTheEnd) {
   Make(2, 2);
   lanes_->Open(0, 2);

@@ -221,6 +221,7 @@ def test_horovod_was_initialised_for_others(before, arguments, text):
 def test_two_mpi_libraries():
     from horovod_data import loader
 
+    loader.load()
     ours = loader.mpi_libraries()
     theirs = [path for path in ("/usr/lib/x86_64-linux-gnu/libmpi.so.40", "/usr/lib/x86_64-linux-gnu/libmpich.so.12")
               if os.path.exists(path) and os.path.realpath(path) not in ours]  # fmt: skip

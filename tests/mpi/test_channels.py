@@ -3,6 +3,7 @@
 
 import random
 
+import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, results
 
@@ -53,6 +54,26 @@ def test_ranks_take_channels_in_different_orders(hvdata, comm):
 
     for _ in range(2):
         assert outcomes(comm, epoch) == [list(lists) for lists in zip(*(part(s, 10 * n, comm) for s in (0, 1000, 2000)))]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 3, 8, 16])
+def test_a_rank_may_be_ahead_by_prefetch_steps(hvdata, comm, prefetch):
+    """By exactly that many, however many the others have taken: who counts on it is not kept waiting."""
+    n = comm.size
+    slowest = comm.rank == n - 1
+    it = iter(channel(hvdata, 0, 64 * n, prefetch=prefetch))
+    taken = 0
+    for more in 0, 1, 2, 1:
+        if not slowest:
+            comm.Barrier()  # the slowest has taken so many more
+        ahead = prefetch if taken == 0 and not slowest else 0
+        for _ in range(more + ahead):
+            next(it)
+        taken += more + ahead
+        if slowest:
+            comm.Barrier()
+        comm.Barrier()  # and so have the others
+    assert [int(x) for x in it] == [step * n + comm.rank for step in range(taken, 64)]
 
 
 def test_a_new_dataset_each_epoch(hvdata, comm):

@@ -18,11 +18,19 @@ def sources(n):
         "range": lambda: tf.data.Dataset.range(n),
         "shuffled": lambda: tf.data.Dataset.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False),
         "mapped": lambda: tf.data.Dataset.range(n).map(lambda x: x, num_parallel_calls=2).prefetch(2),
+        "ready-made": lambda: ready_made(n),
         "generator": Counted(n).dataset,
     }
 
 
-@pytest.fixture(params=["range", "shuffled", "mapped", "generator"])
+def ready_made(n):
+    """0 .. n-1, run as it is, not rewritten."""
+    half = tf.data.Dataset.from_tensor_slices(tf.range(n // 2, dtype=tf.int64)).repeat(2).skip(n // 2)
+    other = tf.data.Dataset.from_tensor_slices(tf.range(n // 2, n + 3, dtype=tf.int64)).take(n - n // 2)
+    return half.concatenate(other)
+
+
+@pytest.fixture(params=["range", "shuffled", "mapped", "ready-made", "generator"])
 def source(request, comm):
     return sources(STEPS * comm.size)[request.param]
 
