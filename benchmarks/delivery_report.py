@@ -16,6 +16,7 @@ OURS = "horovod_data, per_rank"
 GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
 ALONE = "limit: reader alone"
+AHEAD = "16 or 64"
 IN_STEP = "limit: local datasets, {} steps apart"
 
 
@@ -68,7 +69,7 @@ def cycle_name(cycle: float) -> str:
 def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
     lines = [
         prose(f"""
-            Medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (24 steps at least, 192 with prefetch=16), all contestants
+            Medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s (at least 12 times the steps that may be under way), all contestants
             in turn in one job; in brackets the slowest and the fastest round. A step: every rank has its batch
             (float32, ready-made on the reader) in hand, in eager iteration. GB/s: received by all ranks together.
             Horovod's cycle time (`HOROVOD_CYCLE_TIME`) is 1 ms by default; 0.1 ms makes its operations faster here,
@@ -100,7 +101,7 @@ def summary(told: dict[str, Any]) -> list[str]:
     for (ranks, cycle, count), group in cells(told["results"]).items():
         best = best_rival(group)
         for ours in (r for r in group if r["kind"] == "ours" and not r["error"]):
-            apart = named(group, IN_STEP.format(16 if ours["name"].endswith("=16") else 2))
+            apart = named(group, IN_STEP.format(AHEAD if ours["name"].endswith(AHEAD) else 2))
             limits = [named(group, LOCAL), apart, named(group, ALONE)]
             rows.append([f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"), ours["name"].removeprefix("horovod_data, "),
                          f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", *[_times(ours, limit) for limit in limits],

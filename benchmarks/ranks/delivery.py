@@ -24,7 +24,8 @@ def main() -> None:
     results = []
     for size in given["bytes"]:
         batch = Batch(size)
-        contestants = [Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "AHEAD", 2)) for rival in wanted]
+        contestants = [Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "ahead", lambda _: 2)(batch))
+                       for rival in wanted]
         take_turns(job, contestants, given["rounds"], given["seconds"])
         results += [{"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
                     for r, c in zip(wanted, contestants)]

@@ -7,7 +7,7 @@
     MOVES: whether the batches go from the reader to the ranks
     CUTS: whether batches are cut from Batch.whole(), so that they must hold the number of their rank
     ABOUT: one line on what it does
-    AHEAD: steps that it may have under way; 2 where it is not named
+    ahead(batch): steps that it may have under way; 2 where there is no such function
     steps(job, batch): an endless iterator of this rank's tensors, one per step; or None: this rank takes no part
 
 What `steps` holds is freed when its generator is closed.

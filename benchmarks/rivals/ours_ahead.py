@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import horovod_data as hvdata
 
-AHEAD = 16
-NAME, KIND, MOVES = f"horovod_data, per_rank, prefetch={AHEAD}", "ours", True
+SMALL = 64 << 10
+NAME, KIND, MOVES = "horovod_data, per_rank, prefetch=16 or 64", "ours", True
 CUTS = False
-ABOUT = f'`distribute_dataset(..., batch="per_rank", prefetch={AHEAD})`: for small batches, of which many may be under way'
+ABOUT = '`distribute_dataset(..., batch="per_rank", prefetch=16)`, or 64 where a rank\'s batch has up to 64 KiB'
+
+
+def ahead(batch):
+    return 64 if batch.bytes <= SMALL else 16
 
 
 def steps(job, batch):
-    yield from hvdata.distribute_dataset(batch.own, batch="per_rank", prefetch=AHEAD)
+    yield from hvdata.distribute_dataset(batch.own, batch="per_rank", prefetch=ahead(batch))
