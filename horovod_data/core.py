@@ -135,6 +135,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "refuse_agreements": (c_int, [c_char_p]),
     "stop": (c_int, []),
     "wait_left": (c_int, [c_int]),
+    "hush": (c_int, [c_int]),
     "abort": (None, [c_int]),
     "stats": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
@@ -283,9 +284,14 @@ def stop() -> None:
     _check("stop")
 
 
-def wait_left(seconds: float) -> None:
-    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long."""
-    _call("wait_left", int(seconds * 1000))
+def wait_left(seconds: float) -> bool:
+    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long. Which?"""
+    return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
+
+
+def hush(on: bool) -> None:
+    """After stop(), for some seconds at most: the communication thread makes no call of MPI until MPI_Finalize begins."""
+    _call("hush", int(on))
 
 
 def abort(status: int) -> NoReturn:

@@ -43,10 +43,10 @@ _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 _pid: Optional[int] = None  # the process that install() was called in: its forked children end as they like
 _root: Optional[CodeType] = None  # the outermost code that runs in the main thread: the program
 _status: Optional[int] = None  # the status of a failure; None: no failure
-_on_exit: Callable[[], None] = lambda: None
+_on_exit: Callable[[], object] = lambda: None
 
 
-def install(on_exit: Callable[[], None]) -> None:
+def install(on_exit: Callable[[], object]) -> None:
     """Takes care of this process's end. May be repeated: the atexit handler then becomes the newest, which runs first.
 
     Args:

@@ -48,7 +48,8 @@ class Job:
 
 # MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun: a call of our communication
 # thread that is under way then would keep one, and MPI_Finalize would fail. Ranks that end together, as they do, have
-# this long to bring their threads to an end first.
+# this long to bring their threads to an end first. Of one that ends before the others the thread keeps away from MPI
+# until it is told that MPI_Finalize has begun; from then on it is the only one to call MPI.
 _TOGETHER_SECONDS = 1.0
 
 _job: Optional[Job] = None
@@ -202,11 +203,10 @@ def shutdown() -> None:
         _endings.pop()()
 
 
-def _end() -> None:
-    """shutdown() where somebody may finalise MPI next."""
+def _end() -> bool:
+    """shutdown() where somebody may finalise MPI next. Whether our thread has ended."""
     shutdown()
-    if _job is not None and not core.mpi_query().finalized:
-        core.wait_left(_TOGETHER_SECONDS)
+    return _job is None or core.mpi_query().finalized or core.wait_left(_TOGETHER_SECONDS)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:
@@ -318,9 +318,13 @@ def _end_before(horovod: Any) -> bool:
     pid = os.getpid()
 
     def shut_down() -> Any:
-        if os.getpid() == pid:  # a forked child has no part in the job
-            _end()
-        return original()
+        if os.getpid() != pid or _end():  # a forked child has no part in the job
+            return original()
+        core.hush(True)
+        try:
+            return original()
+        finally:
+            core.hush(False)
 
     setattr(library, "horovod_shutdown", shut_down)
     return True

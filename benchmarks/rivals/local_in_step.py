@@ -35,9 +35,9 @@ def steps_apart(job, batch, apart):
     others = [rank for rank in range(job.size) if rank != job.rank]
     for step, element in enumerate(batch.own()):
         for other in others:
-            while words[taken[other]] < step - apart:
+            while (its := words[taken[other]]) < step - apart:
                 words[waits_on[job.rank]] = other + 1
-                futex(ctypes.c_void_p(address + 4 * taken[other]), _WAIT, words[taken[other]], moment, None, 0)
+                futex(ctypes.c_void_p(address + 4 * taken[other]), _WAIT, its, moment, None, 0)
                 words[waits_on[job.rank]] = 0
         words[taken[job.rank]] = step
         if any(words[waits_on[other]] == job.rank + 1 for other in others):

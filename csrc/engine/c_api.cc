@@ -209,6 +209,14 @@ int hvdata_wait_left(int patience_ms) {
   return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
 }
 
+int hvdata_hush(int on) {
+  const auto engine = Engine::Current();
+  if (!engine) return kOk;
+  if (on != 0) engine->Hush();
+  else engine->Resume();
+  return kOk;
+}
+
 void hvdata_abort(int status) { Abort(status); }
 
 const char* hvdata_stats(void) {

@@ -65,6 +65,9 @@ HVDATA_EXPORT int hvdata_refuse_agreements(const char* why);
 HVDATA_EXPORT int hvdata_stop(void);
 // After hvdata_stop: waits until the communication thread has ended, or for so long.
 HVDATA_EXPORT int hvdata_wait_left(int patience_ms);
+// After hvdata_stop, where hvdata_wait_left was in vain: the communication thread makes no call of MPI (on = 1) until
+// MPI_Finalize begins, or until this is called with 0, for some seconds at most.
+HVDATA_EXPORT int hvdata_hush(int on);
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 HVDATA_EXPORT void hvdata_abort(int status);
 // JSON: counters of the transport and of every channel.

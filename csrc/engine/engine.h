@@ -91,6 +91,9 @@ class Engine : public Inbox {
   void Stop();
   // Waits until the communication thread has ended: every process has stopped. False if it has not within `patience`.
   bool WaitLeft(std::chrono::milliseconds patience);
+  // Until MPI_Finalize begins, or Resume() is called, the communication thread makes no call of MPI; for some seconds.
+  void Hush() { transport_->Hush(); }
+  void Resume() { transport_->Resume(); }
   // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
   void EndForFinalize();
 

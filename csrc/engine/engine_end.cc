@@ -88,6 +88,7 @@ bool Engine::WaitLeft(std::chrono::milliseconds patience) {
 }
 
 void Engine::EndForFinalize() {
+  Resume();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     std::unique_lock<std::mutex> lock(mu_);
     changed_.wait(lock, [this] { return stopped_ || broken_; });

@@ -68,7 +68,7 @@ class Lanes {
   virtual std::vector<const Step*> Untaken() const = 0;
   // The lanes that all have to take more before there is RoomFor; none where any lane may make it.
   virtual std::vector<int> FullFor(uint64_t) const { return {}; }
-  // The limit that such a lane will have to give.
+  // The limit, in its own steps, that such a lane will have to give.
   virtual uint64_t LimitFor(int, uint64_t) const { return 0; }
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;

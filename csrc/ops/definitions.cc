@@ -38,8 +38,8 @@ REGISTER_OP("HorovodDataDeal")
     .Doc(R"doc(
 Runs one epoch of a channel on its reader: iterates over the input dataset once and deals its elements to all trainers.
 
-Finalizes the dataset as any iterator would (options, rewriting, autotuning) and runs it in an iterator context of its own
-on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers;
+Finalizes the dataset as any iterator would (options, rewriting, autotuning), unless its elements are ready-made, and runs
+it in an iterator context of its own on a thread of its own. Returns when every trainer has ended or closed the epoch. Errors of the input go to the trainers;
 the op itself fails only when it can't reach them.
 
 input_dataset: the user's dataset, its composite tensors taken apart.

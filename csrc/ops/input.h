@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The user's dataset as the dealer runs it: finalized, in an iterator context of its own.
+// The user's dataset as the dealer runs it: finalized where there is anything to finalize, in an iterator context of its own.
 #ifndef HOROVOD_DATA_OPS_INPUT_H_
 #define HOROVOD_DATA_OPS_INPUT_H_
 

@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kTickEvery = std::chrono::milliseconds(100);
 constexpr auto kTurnEvery = std::chrono::milliseconds(1);
+constexpr auto kMostHushed = std::chrono::seconds(5);
 
 std::string WhereAmI(int rank) {
   char host[256] = "";
@@ -68,6 +69,7 @@ class Transport::Impl {
   }
 
   ~Impl() {
+    Resume();
     Leave();
     if (thread_.joinable()) thread_.join();
   }
@@ -93,6 +95,19 @@ class Transport::Impl {
       return true;
     }
     return over_.wait_for(lock, std::chrono::duration<double>(seconds), ended);
+  }
+
+  void Hush() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    hushed_ = true;
+    wake_.notify_one();
+    over_.wait_for(lock, kMostHushed, [this] { return quiet_ || ended_; });
+  }
+
+  void Resume() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    hushed_ = false;
+    wake_.notify_one();
   }
 
   TransportStats Stats() const { return traffic_.Read(); }
@@ -133,7 +148,8 @@ class Transport::Impl {
   bool Round() {
     bool leaving;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (hushed_) BeQuiet(&lock);
       sending_.swap(queue_);
       leaving = leaving_;
     }
@@ -163,6 +179,13 @@ class Transport::Impl {
     return true;
   }
 
+  void BeQuiet(std::unique_lock<std::mutex>* lock) {
+    quiet_ = true;
+    over_.notify_all();
+    wake_.wait_for(*lock, kMostHushed, [this] { return !hushed_; });
+    quiet_ = hushed_ = false;
+  }
+
   void Rest(std::chrono::microseconds nap) {
     if (nap.count() == 0) {
       sched_yield();
@@ -183,7 +206,7 @@ class Transport::Impl {
   mutable std::mutex mutex_;
   std::condition_variable wake_, over_;
   std::vector<Queued> queue_;
-  bool napping_ = false, leaving_ = false, ended_ = false;
+  bool napping_ = false, leaving_ = false, ended_ = false, hushed_ = false, quiet_ = false;
 
   // The thread's own.
   Traffic traffic_;
@@ -204,6 +227,8 @@ Transport::Transport(MPI_Comm comm, Inbox* inbox) : impl_(std::make_unique<Impl>
 Transport::~Transport() = default;
 void Transport::Send(int dest, Parcel parcel) { impl_->Send(dest, std::move(parcel)); }
 void Transport::Leave() { impl_->Leave(); }
+void Transport::Hush() { impl_->Hush(); }
+void Transport::Resume() { impl_->Resume(); }
 bool Transport::Join(double seconds) { return impl_->Join(seconds); }
 TransportStats Transport::Stats() const { return impl_->Stats(); }
 

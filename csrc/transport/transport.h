@@ -58,6 +58,10 @@ class Transport {
   // Waits until the thread has ended; true if it has within `seconds` (< 0: for ever).
   bool Join(double seconds);
 
+  // Keeps the thread from calling MPI until Resume(), but for some seconds at most. When it returns no call is under way.
+  void Hush();
+  void Resume();
+
   TransportStats Stats() const;
 
  private:

@@ -133,7 +133,8 @@ from mpi4py import MPI
 print("goes", flush=True)
 MPI.Finalize()
 """, np=2)
-    assert job.stdout == ["goes\n"] * 2 and job.seconds < 60, job.describe()
+    # MPICH's UCX may add a warning of what Horovod has not finished.
+    assert all(out.startswith("goes\n") for out in job.stdout) and job.seconds < 60, job.describe()
 
 
 # A wait of more than 20 s is over after 2 s, and then the clock is put forward as if it had lasted: so a limit shows. And

@@ -170,7 +170,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stages", STAGES)
 def test_ready_made_tensors(hvdata, comm, stages):
-    """Behind some stages TensorFlow's rewriting is left out. Nobody can tell: it changes the order of others."""
+    """Where TensorFlow's rewriting is left out nobody can tell; where it changes the order (a shuffle) it is not."""
     def make():
         return STAGES[stages](tf.data.Dataset.from_tensor_slices(tf.range(6 * comm.size, dtype=tf.int64)))
 
