@@ -376,6 +376,24 @@ void TestBrokenInAllWays() {
 #endif
 }
 
+// A thread that is hushed calls nobody; afterwards nothing is missing.
+void TestHush() {
+  Mailbox mailbox{Sequence()};
+  Transport transport(Duplicate(), &mailbox);
+  const auto send = [&](uint64_t step) {
+    for (int dest : Peers()) transport.Send(dest, FilledParcel(wire::Kind::kData, 0, 3, step, {50000}));
+  };
+  send(0);
+  transport.Hush();
+  const int ticks = mailbox.Ticks();
+  send(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT(mailbox.Ticks() == ticks);
+  transport.Resume();
+  EXPECT(mailbox.WaitFor(2 * Peers().size()));
+  transport.Hush();  // and is let go while it is
+}
+
 void TestHuge() {
   if (ranks < 2) return;
   Mailbox mailbox{Sequence()};
@@ -402,6 +420,7 @@ void RunTests() {
   run("join waits for all", TestJoinWaitsForAll);
   run("send from callbacks", TestSendFromCallbacks);
   run("overtaking", TestOvertaking);
+  run("hush", TestHush);
   run("idle", TestIdle);
   run("broken", TestBrokenInAllWays);
 }
