@@ -37,11 +37,11 @@ class Signal {
   }
   // See Doorbell. To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
   void Attend(int member, uint64_t limit) {
-    if (!door_.attend || Attends(member, limit)) return;
-    attended_ = {member, limit};
+    const std::pair<int, uint64_t> whom{member, limit};
+    if (!door_.attend || std::exchange(attended_, whom) == whom) return;
     door_.attend(member, limit);
   }
-  bool Attends(int member, uint64_t limit) const { return attended_ == std::make_pair(member, limit); }
+  // Whether this is what the waiting thread attends to.
   bool WokenBy(int member, uint64_t limit) const { return attended_.first == member && attended_.second <= limit; }
 
   // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
