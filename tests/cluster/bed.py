@@ -101,7 +101,7 @@ class Counters:
 
     @property
     def payload_sent(self) -> int:
-        """Bytes without the packets' frames."""
+        """Bytes without the packets' frames; ARP's packets, which have smaller ones, count as some bytes less than none."""
         return self.sent - FRAME * self.packets_sent
 
     @property
