@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fixed job over several hosts on lines of 1 Gbit/s, beside plain MPI and broadcast + slice.
 
-    sudo python benchmarks/hosts.py                  # 2 and 4 hosts; about 2 minutes
+    sudo python benchmarks/hosts.py                  # 2 and 4 hosts, three sizes; about 5 minutes
     sudo python benchmarks/hosts.py --per-host 2     # with ranks on the reader's host as well
     sudo python benchmarks/hosts.py --docs           # and publish it in docs/
 
@@ -24,6 +24,7 @@ sys.path.append(str(launch.HERE.parent / "tests" / "cluster"))
 from bed import Bed, why_not  # noqa: E402
 
 PLAIN = "plain MPI"
+MOST_SHARES = 2048  # that leave the reader's host: jobs of small batches would take minutes
 Result = dict[str, Any]
 
 
@@ -46,61 +47,64 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--per-host", type=int, default=1, help="ranks on each host")
     parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
-    parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
-    parser.add_argument("--leaving", type=int, default=96 << 20, help="bytes that must leave the reader's host")
+    parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 64 << 10, 4 << 10], help="per rank's batch")
+    parser.add_argument("--leaving", type=int, default=96 << 20, help=f"bytes that must leave the reader's host, in {MOST_SHARES} shares at most")
     arguments = launch.parsed(parser)
     if reason := why_not():
         sys.exit(f"benchmarks/hosts.py simulates hosts: {reason}")
     if arguments.quick:
         arguments.leaving //= 4
     told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate,
-                    "per_host": arguments.per_host, "bytes": arguments.bytes}
+                    "per_host": arguments.per_host}
     results: list[Result] = []
     for count in arguments.hosts:
         places = [host for host in range(count) for _ in range(arguments.per_host)]
         with Bed(count, arguments.rate) as bed:
-            results += launch.run("hosts", len(places), arguments, env=bed.environment,
-                                  mpirun=bed.mpirun(places, {**launch.ENVIRONMENT, **os.environ}), given={
-                                      "bytes": arguments.bytes, "leaving": arguments.leaving})
+            for size in arguments.bytes:
+                results += launch.run("hosts", len(places), arguments, env=bed.environment,
+                                      mpirun=bed.mpirun(places, {**launch.ENVIRONMENT, **os.environ}), given={
+                                          "bytes": size, "leaving": min(arguments.leaving, MOST_SHARES * size)})
     told["results"] = results
 
     text = [prose(f"""
         Hosts are network namespaces of one machine, ranks on each: {arguments.per_host}, lines of {arguments.rate};
-        rank 0 reads. The job: an epoch of ready-made batches of {size_name(arguments.bytes)} per rank, of which the
+        rank 0 reads. The job: an epoch of ready-made batches of the given size per rank, of which the
         given bytes must leave the reader's host, the other ranks' shares. Medians of {arguments.rounds} rounds, in
         turns. *Plain MPI*: `Isend` of these bytes in messages of 4 MiB. *Over plain MPI*: the median of the rounds'
         ratios. The rest, in parts of the bytes that must leave: *handed to MPI* by horovod_data on the reader,
         payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
         (Ethernet, IP, TCP) for each packet counted.""")]
     summary_rows = []
-    groups = {count: [r for r in results if r["hosts"] == count] for count in arguments.hosts}
-    for count, group in groups.items():
+    groups = {(count, size): [r for r in results if (r["hosts"], r["bytes"]) == (count, size)]
+              for size in arguments.bytes for count in arguments.hosts}
+    for (count, size), group in groups.items():
         if not group:
             continue
         plain = next(r for r in group if r["name"] == PLAIN)
-        text += ["", f"**{count} hosts, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
+        text += ["", f"**{count} hosts, {size_name(size)}, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
                      f"{gigabits(plain):.3f} Gbit/s**",
                  *table(["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off"], [
                      [r["name"],
                       f"{statistics.median(r['seconds']):.3f} ({min(r['seconds']):.3f}-{max(r['seconds']):.3f})",
                       f"{over_plain(r, plain):.3f}",
                       *[of_leaving(r, what) for what in ("handed", "line", "line_payload")]] for r in group])]
-        summary_rows += [[f"{count} hosts: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
+        summary_rows += [[f"{count} hosts, {size_name(size)}: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
                           of_leaving(r, "line_payload")] for r in group if r is not plain]
     summary = table(["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off"], summary_rows)
 
     def draw(pyplot: Any) -> Any:
-        figure, axes = pyplot.subplots(1, len(groups), figsize=(5 * len(groups), 2.6), sharey=True, squeeze=False)
-        for axis, (count, group) in zip(axes[0], groups.items()):
+        figure, axes = pyplot.subplots(len(arguments.bytes), len(arguments.hosts), sharey=True, squeeze=False, figsize=(
+            5 * len(arguments.hosts), 2.6 * len(arguments.bytes)))
+        for axis, ((count, size), group) in zip(axes.flat, groups.items()):
             group = group[::-1]
             axis.barh([r["name"] for r in group], [statistics.median(r["seconds"]) for r in group],
                       color=[COLOURS[r["kind"]] for r in group])
-            axis.set_title(f"{count} hosts, {arguments.rate}")
+            axis.set_title(f"{count} hosts, {arguments.rate}, {size_name(size)}")
             axis.set_xlabel("seconds for the job")
         return figure
 
     write("hosts", told, text, summary, arguments, draw)
-    return 0 if len(results) == 4 * len(arguments.hosts) else 1
+    return 0 if len(results) == 5 * len(groups) else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory, measured beside the formula that docs/guarantees.md states.
 
-    python benchmarks/memory.py                      # prefetch 1, 2 and 8, three pipelines; about two minutes
+    python benchmarks/memory.py                      # prefetch 1, 2 and 8, four pipelines; about three minutes
     python benchmarks/memory.py --docs               # and publish it in docs/
 
 Writes memory.json, .md and .png to --out. Status 1: something failed, or took more than the formula allows.
@@ -20,6 +20,7 @@ PIPELINES = {
     "batch": "ends in `batch`, which makes its elements in shared memory",
     "ready-made": "repeats one tensor",
     "flat_map": "yields tensors that it lets go of, made in memory of its own",
+    "messages": "is *batch* once more, whose batches travel as messages, as between hosts",
 }
 SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
 
@@ -59,7 +60,8 @@ def main() -> int:
     cases = [(pipeline, prefetch) for pipeline in arguments.pipelines for prefetch in arguments.prefetch]
     for pipeline, prefetch in cases:  # a job of its own for each: memory that was used once may be kept
         results += launch.run("memory", arguments.ranks, arguments, {
-            "pipeline": pipeline, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch})
+            "pipeline": pipeline, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch},
+            env={"HOROVOD_DATA_PAYLOAD": "message"} if pipeline == "messages" else None)
     told["results"] = results
 
     rows, bars = [], []
@@ -83,7 +85,8 @@ def main() -> int:
         what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
         process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
         pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. *Resident*: the largest peak of a
-        whole process, TensorFlow and all."""),
+        whole process, TensorFlow and all. *Holds*: up to the {size_name(SLACK)} that allocators
+        round."""),
         *table(["pipeline", "prefetch", "shared", "reader's private", "formula", "trainer's private", "formula",
                 "resident", "holds"], rows)]
 

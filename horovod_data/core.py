@@ -303,11 +303,12 @@ def abort(status: int) -> NoReturn:
 def stats() -> dict[str, int]:
     """What this process has moved since init(), in bytes unless the name says otherwise. Local.
 
-    Sent to other processes: `payload_bytes_inline` (copied into a header), `payload_bytes_arena` (handed over in shared
-    memory; of these `payload_bytes_copied_to_arena` had to be copied there first, once), `payload_bytes_message` (sent by
-    MPI). Copied on the way because rows of padding were to follow: `payload_bytes_padded`. Copied by the rank that gets
-    them because they began at an odd address: `payload_bytes_realigned`. Strings are not among the copies: they are
-    encoded and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
+    Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
+    over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
+    them elsewhere, `payload_bytes_copied_to_arena` (of a global batch the reader's own share, too); because rows of padding
+    were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
+    `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
+    and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
     numbers `mpi_messages_sent`, `mpi_messages_received`. Shared memory of a reader, now: `arena_bytes_in_use`,
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.

@@ -107,12 +107,14 @@ def main() -> None:
         "plain MPI": ("limit", nothing, stream(job, remote, steps * batch.bytes)),
         "horovod_data, per_rank": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.own().take(steps * job.size), batch="per_rank"))),
+        "horovod_data, per_rank, prefetch=16": ("ours", nothing, whole_dataset(distribute(
+            lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=16))),
         "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.whole(job.size).take(steps), batch="global"))),
         "hvd.broadcast + slice": ("rival", horovod, broadcast(job, batch, steps)),
     }
     results: list[dict[str, Any]] = [
-        {"name": name, "kind": kind, "hosts": len(set(names)), "ranks": job.size, "leaving": leaving, "seconds": [],
+        {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "seconds": [],
          "handed": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
     for turn in range(1 + given["rounds"]):  # the first warms up
         for result, (_, setting, transfer) in zip(results, ways.values()):

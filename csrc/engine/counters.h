@@ -13,7 +13,7 @@ struct Counters {
   std::atomic<uint64_t> sent_inline{0};     // copied into a header message
   std::atomic<uint64_t> sent_arena{0};      // left where they lay: the receiver's tensor is that memory
   std::atomic<uint64_t> sent_message{0};    // sent by MPI from where they lay
-  std::atomic<uint64_t> copied_to_arena{0}; // of sent_arena: what the pipeline had made in other memory
+  std::atomic<uint64_t> copied_to_arena{0}; // what the pipeline had made in other memory; our own share of it, too
   std::atomic<uint64_t> padded{0};          // copied into a share with padding, which is then where it is to be
   // On the receiver.
   std::atomic<uint64_t> realigned{0};       // copied because it began at an odd address

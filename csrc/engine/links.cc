@@ -47,6 +47,8 @@ class Meeting {
     std::string name = listener ? listener->name() : "";
     name.resize(kNameSize);
     const std::vector<std::string> names = collectives.gather(name);
+    std::vector<uint8_t> offered(size_, 0);
+    for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && ReadsFor(static_cast<int>(m), world_.self);
     std::map<int, Handover> readers = Call(names);
     // A caller who was refused, by a network namespace, say, is not waited for.
     std::vector<uint8_t> called(size_, 0);
@@ -65,7 +67,8 @@ class Meeting {
     }
     for (size_t m = 0; m < size_ && world_.me().trains(); ++m) {
       const auto member = static_cast<int>(m);
-      if (world_.members[m].reads() && Beside(member) && !links.count(member)) Excuse(member);
+      // One that has none has said so itself.
+      if (offered[m] && Beside(member) && !links.count(member)) Excuse(member);
     }
   }
 
@@ -154,7 +157,7 @@ class Meeting {
 
   void Excuse(int reader) const {
     Log("[" + world_.Name(world_.self) + "] can't use the shared memory of " + world_.Name(reader) + " (" +
-        (why_.empty() ? "the reader has none" : why_) + "): batches travel as messages");
+        (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
   }
 
   const World& world_;
@@ -170,10 +173,13 @@ Links::Links(const World& world, Payload payload, uint64_t arena_bytes, const Co
     : payload_(payload), by_member_(world.members.size(), nullptr) {
   std::string why;
   std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &why);
+  if (region && !region->Reserve(0, sizeof(Bells))) {
+    region = nullptr;
+    why = "the system has no memory for the words that ranks wait on";
+  }
+  // What can't be shared stays out of it, but takes part in what is collective.
   bells_ = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
-  // What can't be shared stays out of it, but takes part in what is collective.
-  if (region && !region->Reserve(0, sizeof(Bells))) region = nullptr;
   Meeting meeting(world, arena_bytes, region, why);
   meeting.Run(collectives);
   if (!meeting.links.empty()) arena_ = std::move(meeting.arena);

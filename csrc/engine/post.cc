@@ -141,33 +141,48 @@ void Post::Send(int member, Parcel parcel) {
   if (!taken || line->link->Wakes(channel, limit)) line->link->Ring(channel);
 }
 
+bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || LineTo(member) != nullptr); }
+
+Block Post::Allocate(uint64_t bytes) {
+  char* const memory = arena()->Allocate(bytes, Arena::For::kCopy);
+  if (memory == nullptr) {
+    SayFull(bytes);
+    return {};
+  }
+  const auto free = [arena = links_->shared_arena()](const void* data) { arena->Free(static_cast<const char*>(data)); };
+  return {memory, bytes, std::shared_ptr<const void>(static_cast<const void*>(memory), free)};
+}
+
+Block Post::Room(int member, uint64_t bytes) {
+  const bool small = InlineBudget().Spend(bytes) && links_->payload() != Payload::kArena;
+  return bytes == 0 || small || !Shares(member) ? Block() : Allocate(bytes);
+}
+
 void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
-  Arena* const shared = arena();
-  if (shared == nullptr || (member >= 0 && LineTo(member) == nullptr)) return;
+  if (!Shares(member)) return;
   const bool always = links_->payload() == Payload::kArena;
   InlineBudget budget;
   for (Block& block : *blocks) {
-    if (block.size == 0 || shared->Contains(block.data)) continue;
+    if (block.size == 0 || arena()->Contains(block.data)) continue;
     if (!always && budget.Spend(block.size / static_cast<uint64_t>(parts))) continue;
-    char* const copy = shared->Allocate(block.size, Arena::For::kCopy);
-    if (copy == nullptr) {
-      SayFull();
-      continue;
-    }
-    CopyOut(copy, block.data, block.size);
+    Block copy = Allocate(block.size);
+    if (copy.data == nullptr) continue;
+    CopyOut(const_cast<char*>(copy.data), block.data, block.size);
     Add(&Count().copied_to_arena, block.size);
-    block.owner.reset(static_cast<const void*>(copy), [arena = links_->shared_arena()](const void* data) {
-      arena->Free(static_cast<const char*>(data));
-    });
-    block.data = copy;
+    block = std::move(copy);
   }
 }
 
-void Post::SayFull() {
+void Post::SayFull(uint64_t bytes) {
   if (said_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
   const std::string used = std::to_string(usage.taken >> 10), all = std::to_string(arena()->segment().arena >> 10);
   const std::string here = "[" + world_->Name(world_->self) + "] ";
+  if (bytes > arena()->segment().arena) {
+    Log(here + "a batch of " + std::to_string((bytes + 1023) >> 10) + " KiB is larger than all shared memory for batches (" + all +
+        " KiB): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size");
+    return;
+  }
   if (usage.short_of_memory) {
     Log(here + "the system has no more memory for the batches that ranks share (" + std::to_string(usage.reserved >> 10) +
         " of " + all + " KiB are set aside): what finds no room travels as messages. Give this host's processes, or their "

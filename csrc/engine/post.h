@@ -41,7 +41,11 @@ class Post {
   // From any thread; never waits.
   void Send(int member, Parcel parcel);
 
-  // Copies into shared memory, once, what Send would otherwise have MPI carry to `member` (-1: to anybody on this host).
+  // Shared memory to write a payload for `member` into (-1: for anybody on this host), so that it needs no copy. No data where
+  // Send would take another way, and where there is no room.
+  Block Room(int member, uint64_t bytes);
+
+  // Copies into shared memory, once, what Send would otherwise have MPI carry to `member` (as above).
   // Leaves alone what is there already, what is small, each of the `parts` that it will be sent in, and what finds no
   // room. A block that was copied has the copy's owner.
   void Settle(int member, std::vector<Block>* blocks, int parts = 1);
@@ -69,7 +73,9 @@ class Post {
   void Break(const std::string& what);
   Line* LineTo(int member) const;
   void Trace(int member, const wire::Header& header) const;
-  void SayFull();
+  bool Shares(int member) const;
+  Block Allocate(uint64_t bytes);
+  void SayFull(uint64_t bytes);
 
   const World* const world_;
   const std::unique_ptr<Links> links_;

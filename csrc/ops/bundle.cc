@@ -132,10 +132,16 @@ Tensor Aligned(const Tensor& tensor) {
   return tensorflow::tensor::DeepCopy(tensor);
 }
 
-Block EncodeStringTensor(const Tensor& tensor) {
+// Where the receiver sees it, if that is not in the header.
+Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   std::vector<std::string_view> views;
   const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
   for (int64_t i = 0; i < tensor.NumElements(); ++i) views.emplace_back(strings[i].data(), strings[i].size());
+  Block block = post->Room(member, wire::EncodedSize(views));
+  if (block.data != nullptr) {
+    wire::EncodeStringsTo(views, const_cast<char*>(block.data));
+    return block;
+  }
   auto bytes = std::make_shared<const std::string>(wire::EncodeStrings(views));
   return {bytes->data(), bytes->size(), bytes};
 }
@@ -199,7 +205,7 @@ std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audien
     wire::Component c = Describe(tensor);
     if (tensor.dtype() == tensorflow::DT_STRING) {
       c.encoding = wire::Encoding::kStrings;
-      share->blocks.push_back(EncodeStringTensor(tensor));
+      share->blocks.push_back(EncodeStringTensor(tensor, audience.member, post));
     } else {
       auto owner = std::make_shared<const Tensor>(std::move(tensor));
       share->blocks.push_back({static_cast<const char*>(owner->data()), owner->TotalBytes(), owner});

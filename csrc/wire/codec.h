@@ -15,13 +15,19 @@ namespace hvdata::wire {
 
 // Byte by byte, so that it holds on any machine; compilers make one load or store of it.
 template <typename T>
-void AppendLittleEndian(T value, std::string* out) {
-  char bytes[sizeof(T)];
+char* StoreLittleEndian(T value, char* out) {
   auto rest = static_cast<uint64_t>(value);
-  for (char& byte : bytes) {
-    byte = static_cast<char>(rest & 0xff);
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    *out++ = static_cast<char>(rest & 0xff);
     rest >>= 8;
   }
+  return out;
+}
+
+template <typename T>
+void AppendLittleEndian(T value, std::string* out) {
+  char bytes[sizeof(T)];
+  StoreLittleEndian(value, bytes);
   out->append(bytes, sizeof(T));
 }
 

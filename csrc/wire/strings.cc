@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/strings.h"
 
+#include <algorithm>
+
 #include "wire/codec.h"
 
 namespace hvdata::wire {
 
-std::string EncodeStrings(const std::vector<std::string_view>& strings) {
-  size_t size = strings.size() * sizeof(uint64_t);
+uint64_t EncodedSize(const std::vector<std::string_view>& strings) {
+  uint64_t size = strings.size() * sizeof(uint64_t);
   for (const std::string_view string : strings) size += string.size();
-  std::string bytes;
-  bytes.reserve(size);
-  for (const std::string_view string : strings) AppendLittleEndian<uint64_t>(string.size(), &bytes);
-  for (const std::string_view string : strings) bytes.append(string);
+  return size;
+}
+
+void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out) {
+  for (const std::string_view string : strings) out = StoreLittleEndian<uint64_t>(string.size(), out);
+  for (const std::string_view string : strings) out = std::copy(string.begin(), string.end(), out);
+}
+
+std::string EncodeStrings(const std::vector<std::string_view>& strings) {
+  std::string bytes(EncodedSize(strings), '\0');
+  EncodeStringsTo(strings, bytes.data());
   return bytes;
 }
 

@@ -4,11 +4,17 @@
 #define HOROVOD_DATA_WIRE_STRINGS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace hvdata::wire {
+
+uint64_t EncodedSize(const std::vector<std::string_view>& strings);
+
+// Writes just as many bytes to `out`.
+void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out);
 
 std::string EncodeStrings(const std::vector<std::string_view>& strings);
 

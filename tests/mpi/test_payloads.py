@@ -54,6 +54,20 @@ def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
     assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
 
 
+@pytest.mark.ways("auto", "arena", "two hosts")
+@pytest.mark.ranks(2, 3, 4)
+def test_large_strings_are_encoded_where_they_are_to_be(hvdata, comm):
+    texts = [bytes([65 + i]) * (i << 10) for i in range(20)]
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(texts).repeat(4 * comm.size), batch="per_rank")
+    seen = []
+    grown = moved(hvdata, comm, lambda: seen.extend(x.numpy().tolist() for x in ds))
+    assert seen == [texts] * 4
+    here, encoded = len(beside_the_reader(comm)), 4 * (20 * 8 + sum(map(len, texts)))
+    assert grown["payload_bytes_arena"] == here * encoded
+    assert grown["payload_bytes_message"] == (comm.size - 1 - here) * encoded
+    assert grown["payload_bytes_copied_to_arena"] == 0
+
+
 STEPS = 6
 Data = tf.data.Dataset
 
@@ -126,16 +140,22 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
 
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
-def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm):
+@pytest.mark.parametrize("last", ["batch", "map"])
+def test_rows_of_odd_sizes_are_realigned_by_the_trainer(hvdata, comm, last):
     """Shares of a global batch begin wherever their first row does; TensorFlow wants 64-byte steps."""
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(7 * comm.size * 5).map(
-        lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size), batch="global")
+    rows = tf.data.Dataset.range(7 * comm.size * 5)
+    if last == "batch":
+        rows = rows.map(lambda i: tf.fill([3001], tf.cast(i, tf.float32))).batch(7 * comm.size)
+    else:
+        rows = rows.batch(7 * comm.size).map(lambda i: tf.repeat(tf.cast(i, tf.float32)[:, None], 3001, axis=1))
+    ds = hvdata.distribute_dataset(lambda: rows, batch="global")
     seen = []
     grown = moved(hvdata, comm, lambda: seen.extend(x.numpy() for x in ds))
     for step, x in enumerate(seen):
         first = (step * comm.size + comm.rank) * 7
         np.testing.assert_array_equal(x, np.repeat(np.arange(first, first + 7, dtype=np.float32)[:, None], 3001, 1))
-    assert grown["payload_bytes_copied_to_arena"] == 0
+    whole = comm.size if last == "map" and beside_the_reader(comm) else 0
+    assert grown["payload_bytes_copied_to_arena"] == whole * 5 * 7 * 3001 * 4
     odd = [rank for rank in beside_the_reader(comm) if rank * 7 * 3001 * 4 % 64]
     assert grown["payload_bytes_realigned"] == len(odd) * 5 * 7 * 3001 * 4
 
