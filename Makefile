@@ -31,6 +31,7 @@ test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Pyt
 test-cpp: venv  ## the C++ tests, plain and under ASan, UBSan and TSan
 	@$(SETUP) gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
+	export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
 	mkdir -p build
 	build() {
 	  $(say) "C++ tests: build/$$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -17,6 +17,8 @@ if [ -z "${TENSORFLOW:-}" ]; then
 fi
 # Wheels built here outlive the checkout: Horovod takes minutes to build.
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/horovod_data/wheels
+# So does what ccache keeps: the C++ tests are built four times over, with and without sanitizers.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The virtual environment's cmake, ninja, python and (for MPICH) mpicc come before the system's.
 export PATH=$VENV/bin:$PATH
 
@@ -49,8 +51,13 @@ compiler() { # for Horovod and for our library
   has g++ || install "a C++ compiler" g++
 }
 
-gtest() { # for the C++ unit tests
+ccache() { # what was compiled once, in any checkout, need not be again; nothing is lost without it
   compiler
+  [ -x "$(type -P ccache)" ] || (install "a compiler cache" ccache) || say "no compiler cache, then"
+}
+
+gtest() { # for the C++ unit tests
+  ccache
   echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1 || install "GoogleTest" libgtest-dev
 }
 
@@ -201,14 +208,16 @@ op() { # our library, from this checkout
     mv horovod_data/_core.so.part horovod_data/_core.so
     return
   fi
+  ccache
   say "building horovod_data with $(mpi_id) and TensorFlow $(tensorflow_version)"
-  HVDATA_WERROR=1 pip install --no-build-isolation --no-deps --force-reinstall .
+  CMAKE_CXX_COMPILER_LAUNCHER=$(type -P ccache || true) HVDATA_WERROR=1 \
+    pip install --no-build-isolation --no-deps --force-reinstall .
   stamp op "$key"
 }
 
 for stage in "$@"; do
   case $stage in
-    compiler | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
+    compiler | ccache | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done
