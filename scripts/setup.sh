@@ -112,8 +112,13 @@ mpi_id() {
 python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
 find_python() {
-  local python=${PYTHON:-}
-  [ -n "$python" ] || { has python3.11 && python=python3.11; } || python=python3
+  local python=${PYTHON:-} name
+  # The distribution's own first: it is optimized, which others in PATH often are not (importing TensorFlow takes a quarter
+  # less time), and no shim of a version manager.
+  for name in /usr/bin/python3.11 python3.11 python3; do
+    [ -n "$python" ] || ! has "$name" || python=$name
+  done
+  python=${python:-python3}
   has "$python" || die "Python 3.9, 3.10 or 3.11 is needed: apt-get install python3.11 python3.11-venv, or set PYTHON"
   case $(python_version "$python") in
     3.9 | 3.10 | 3.11) ;;

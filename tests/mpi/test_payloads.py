@@ -383,3 +383,19 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
 
     hvdata_ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=4)
     assert results(comm, run) == [len(sizes) // comm.size] * comm.size
+
+
+@pytest.mark.limit(240)
+@pytest.mark.ways("auto")
+@pytest.mark.ranks(2)
+def test_a_million_small_batches(hvdata, comm):
+    count = 1_000_000
+    ds = hvdata.distribute_dataset(lambda: Data.range(count), batch="per_rank", prefetch=64)
+
+    def run():
+        def check(state, step_and_x):
+            step, x = step_and_x
+            return state[0] + 1, state[1] + tf.cast(x != step * comm.size + comm.rank, tf.int64)
+        return [int(x) for x in ds.enumerate().reduce((np.int64(0), np.int64(0)), check)]
+
+    assert results(comm, run) == [[count // 2, 0]] * 2
