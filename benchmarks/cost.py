@@ -35,7 +35,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Results]:
     burst = {"bytes": [4 << 10, 1 << 20], "burst": 64}
     step = {"bytes": [1 << 20, 16 << 20], "milliseconds": 20}
     return {
-        "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": []}),
+        "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": [], "horovod": True}),
         "iteration": launch.run("iteration", 2, arguments, burst),
         "idle": launch.run("idle", 2, arguments, {"pause": 1 if arguments.quick else 5}),
         "step": [{**result, "place": place} for place, env in PLACES.items() for result in
