@@ -53,7 +53,7 @@ compiler() { # for Horovod and for our library
 
 ccache() { # what was compiled once, in any checkout, need not be again; nothing is lost without it
   compiler
-  [ -x "$(type -P ccache)" ] || (install "a compiler cache" ccache) || say "no compiler cache, then"
+  [ -n "$(type -P ccache)" ] || ! has apt-get || (install "a compiler cache" ccache) || say "no compiler cache, then"
 }
 
 gtest() { # for the C++ unit tests
