@@ -17,7 +17,7 @@ if [ -z "${TENSORFLOW:-}" ]; then
 fi
 # Wheels built here outlive the checkout: Horovod takes minutes to build.
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/horovod_data/wheels
-# So does what ccache keeps: the C++ tests are built four times over, with and without sanitizers.
+# So does what ccache keeps: the C++ tests are built three times over, with and without sanitizers.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The virtual environment's cmake, ninja, python and (for MPICH) mpicc come before the system's.
 export PATH=$VENV/bin:$PATH
