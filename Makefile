@@ -66,7 +66,7 @@ lint: typecheck  ## types, and clang-tidy on all below the engine
 	export PATH=$(abspath $(BIN)):$$PATH
 	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >/dev/null
 	$(say) "clang-tidy"
-	clang-tidy --quiet -p build/cpp csrc/{plan,wire,arena,transport}/*.cc csrc/engine/{in_step,links,post}.cc
+	clang-tidy --quiet -p build/cpp csrc/{base,plan,wire,arena,mail,channel,meeting,transport}/*.cc
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts

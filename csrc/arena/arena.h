@@ -26,7 +26,7 @@ class Arena {
 
   const Segment& segment() const { return segment_; }
   int fd() const { return region_->fd(); }
-  SharedLane* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+  RingPair* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
 
   // What memory is wanted for. What the pipeline makes, and the reader holds, gets no more than half of the arena, so that
   // buffers and caches in the pipeline never take the room that the copies of others need.
@@ -97,7 +97,7 @@ class ArenaView : public std::enable_shared_from_this<ArenaView> {
   // `fd` is closed. Null, and why, if it can't be mapped.
   static std::shared_ptr<ArenaView> Attach(int fd, const Segment& segment, std::string* why);
 
-  SharedLane* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+  RingPair* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
 
   // `bytes` bytes at a place that the reader has told us; the use ends with the last copy of `owner`, which may outlive
   // everything else here. False if that is nowhere in the arena.

@@ -16,7 +16,7 @@ namespace hvdata {
 using DownRing = Ring<256 << 10>;
 using UpRing = Ring<64 << 10>;
 
-struct SharedLane {
+struct RingPair {
   static constexpr uint32_t kChannels = 32;  // they share what there is of each channel in turn
 
   DownRing down;
@@ -32,15 +32,15 @@ struct Segment {
 
   static constexpr uint64_t kPage = 64 << 10;  // the largest page of a common machine
 
-  uint64_t ArenaAt() const { return (sizeof(Slots) + lanes * sizeof(SharedLane) + kPage - 1) / kPage * kPage; }
+  uint64_t ArenaAt() const { return (sizeof(Slots) + lanes * sizeof(RingPair) + kPage - 1) / kPage * kPage; }
   uint64_t Size() const { return ArenaAt() + arena; }
 
   Slots* SlotsIn(char* memory) const { return reinterpret_cast<Slots*>(memory); }
-  SharedLane* LaneIn(char* memory, uint32_t lane) const {
-    return reinterpret_cast<SharedLane*>(memory + sizeof(Slots)) + lane;
+  RingPair* LaneIn(char* memory, uint32_t lane) const {
+    return reinterpret_cast<RingPair*>(memory + sizeof(Slots)) + lane;
   }
 };
-static_assert(sizeof(Slots) % alignof(SharedLane) == 0, "lanes follow the slots");
+static_assert(sizeof(Slots) % alignof(RingPair) == 0, "lanes follow the slots");
 
 }  // namespace hvdata
 

@@ -4,8 +4,8 @@
 #include <random>
 #include <utility>
 
-#include "engine/counters.h"
-#include "engine/log.h"
+#include "base/counters.h"
+#include "base/log.h"
 
 namespace hvdata {
 
@@ -21,7 +21,7 @@ uint64_t RandomSession() {
 
 }  // namespace
 
-Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<Links> links)
+Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
     : world_(std::move(world)),
       settings_(settings),
       session_(RandomSession()),
@@ -31,7 +31,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       exchange_(std::make_unique<Exchange>(
           &world_, settings.stall_seconds, settings.timeout_seconds,
           [this](int member, Header h, const Share& share) { SendShare(member, std::move(h), share); })),
-      in_step_(std::make_unique<InStep>(&world_, [this](int reader, Header h) {
+      in_step_(std::make_unique<StepCoordinator>(&world_, [this](int reader, Header h) {
         SendHeader(world_.readers[static_cast<size_t>(reader)], std::move(h));
       })),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),

@@ -21,16 +21,16 @@
 #include <thread>
 #include <vector>
 
-#include "engine/agreements.h"
-#include "engine/exchange.h"
-#include "engine/in_step.h"
-#include "engine/outcome.h"
-#include "engine/peers.h"
-#include "engine/post.h"
-#include "engine/share.h"
-#include "engine/sink.h"
-#include "engine/source.h"
-#include "engine/world.h"
+#include "meeting/agreements.h"
+#include "meeting/exchange.h"
+#include "channel/step_coordinator.h"
+#include "base/outcome.h"
+#include "base/peers.h"
+#include "mail/post.h"
+#include "mail/share.h"
+#include "channel/sink.h"
+#include "channel/source.h"
+#include "base/world.h"
 #include "transport/transport.h"
 
 namespace hvdata {
@@ -108,7 +108,7 @@ class Engine : public Inbox {
     wire::Header header;
   };
 
-  Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<Links> links);
+  Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   void NoteShutDown();
   void NoteBroken(const std::string& why);
@@ -133,7 +133,7 @@ class Engine : public Inbox {
   Peers peers_;
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<InStep> in_step_;
+  std::unique_ptr<StepCoordinator> in_step_;
   std::unique_ptr<Post> post_;
 
   std::mutex mu_;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/engine.h"
-#include "engine/log.h"
+#include "base/log.h"
 
 namespace hvdata {
 

@@ -88,7 +88,7 @@ Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSett
     roles[i].started = static_cast<uint64_t>(all[2 * i + 1]);
   }
   World world = World::Of(self, std::move(roles));
-  auto links = std::make_unique<Links>(world, settings.payload, settings.arena_bytes, CollectivesOf(own));
+  auto links = std::make_unique<HostLinks>(world, settings.payload, settings.arena_bytes, CollectivesOf(own));
   std::shared_ptr<Engine> engine(new Engine(std::move(world), own, settings, std::move(links)));
   Process& process = ThisProcess();
   std::shared_ptr<Engine> before;

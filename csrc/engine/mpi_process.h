@@ -5,7 +5,7 @@
 
 #include <mpi.h>
 
-#include "engine/outcome.h"
+#include "base/outcome.h"
 
 namespace hvdata {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "arena/region.h"
-#include "engine/counters.h"
+#include "base/counters.h"
 #include "engine/engine.h"
 #include "ops/recycling_allocator.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/post.h"
-#include "engine/share.h"
+#include "mail/post.h"
+#include "mail/share.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace hvdata {

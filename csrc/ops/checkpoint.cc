@@ -6,7 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "engine/log.h"
+#include "base/log.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/tensor.pb.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/source.h"
+#include "channel/source.h"
 #include "ops/cut.h"
 #include "ops/input.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/counters.h"
+#include "base/counters.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 

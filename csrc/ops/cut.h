@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/source.h"
+#include "channel/source.h"
 #include "plan/plan.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"

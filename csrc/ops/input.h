@@ -53,7 +53,7 @@ class Input {
   // Elements put back and not yet returned.
   const std::deque<std::pair<uint64_t, Tensors>>& put_back() const { return put_back_; }
 
-  // Whether what it yields and others hold too is the pipeline's own until Close (ops/kept.h).
+  // Whether what it yields and others hold too is the pipeline's own until Close (ops/pipeline_traits.h).
   bool keeps_tensors() const { return keeps_tensors_; }
 
   // The iterator's state in TensorFlow's own words. Fails for pipelines that can't be saved.

@@ -141,20 +141,20 @@ class ReceiverOp : public DatasetOpKernel {
      public:
       explicit Iterator(const Params& params) : DatasetIterator<Dataset>(params) {}
       ~Iterator() override {
-        if (sink() && Engine::Current()) sink()->Drop(&asker_);  // not in a forked child
+        if (sink() && Engine::Current()) sink()->Drop(&iterator_);  // not in a forked child
       }
 
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
-        asker_.cancelled = false;
+        iterator_.cancelled = false;
         std::function<void()> deregister;
         const absl::Status registered = tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&asker_); }, &deregister);
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
         if (!registered.ok()) return registered;
         Arrival arrival;
         const Outcome outcome = Engine::State() == EngineState::kForked ? Engine::NotRunning()
-                                                                         : sink()->Next(&asker_, &arrival, end);
+                                                                         : sink()->Next(&iterator_, &arrival, end);
         deregister();
         if (!outcome.ok()) return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
         if (*end) return absl::OkStatus();
@@ -166,7 +166,7 @@ class ReceiverOp : public DatasetOpKernel {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         SinkState state;
-        const Outcome outcome = sink()->Save(&asker_, &state);
+        const Outcome outcome = sink()->Save(&iterator_, &state);
         if (!outcome.ok()) return ToStatus(outcome);
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -211,7 +211,7 @@ class ReceiverOp : public DatasetOpKernel {
           lane.words = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? ToStatus(sink()->Restore(&asker_, state)) : status;
+        return status.ok() ? ToStatus(sink()->Restore(&iterator_, state)) : status;
       }
 
      private:
@@ -223,7 +223,7 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       std::mutex mu_;  // one GetNext at a time
-      Asker asker_;
+      SinkIterator iterator_;
     };
 
     const Attributes attributes_;

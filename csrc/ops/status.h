@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "engine/outcome.h"
+#include "base/outcome.h"
 
 namespace hvdata {
 

@@ -69,7 +69,7 @@ void Train(Table* table, uint32_t self, int fd, const Segment& segment, uint64_t
   std::string why;
   const auto view = ArenaView::Attach(fd, segment, &why);
   REQUIRE(view);
-  SharedLane* const lane = view->Lane(self);
+  RingPair* const lane = view->Lane(self);
   std::mt19937_64 random(self);
   std::vector<Kept> kept;
   const auto let_go = [&](size_t which) {

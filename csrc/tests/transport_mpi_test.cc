@@ -15,7 +15,7 @@
 #include "tests/transport_mpi_bench.h"
 #include "tests/transport_mpi_party.h"
 #include "transport/layout.h"
-#include "transport/placement.h"
+#include "mail/placement.h"
 #include "wire/strings.h"
 
 namespace hvdata {

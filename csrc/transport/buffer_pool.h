@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/placement.h"
+#include "mail/placement.h"
 
 namespace hvdata {
 

@@ -7,7 +7,7 @@
 
 #include "transport/check.h"
 #include "transport/layout.h"
-#include "transport/placement.h"
+#include "mail/placement.h"
 
 namespace hvdata {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/parcel.h"
+#include "mail/parcel.h"
 #include "wire/header.h"
 
 namespace hvdata {

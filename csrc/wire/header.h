@@ -38,9 +38,9 @@ enum class Kind : uint8_t {
   kRecall,       // dynamic: hand back what has not been taken
   kBecause,      // answer to kWhy: text
   kState,        // answer to kSave and kRestore: a = request number, b = status code, text = state or message
-  // Among readers with trainers of their own (engine/in_step.h).
-  kReady,        // this reader has `step` steps; a = InStep::Says; b = status code, text = message
-  kGo,           // every reader has `step` steps; a = InStep::Tells; b = status code, text = message
+  // Among readers with trainers of their own (channel/step_coordinator.h).
+  kReady,        // this reader has `step` steps; a = StepCoordinator::Says; b = status code, text = message
+  kGo,           // every reader has `step` steps; a = StepCoordinator::Tells; b = status code, text = message
                  // says who keeps the others waiting
   // Among trainers.
   kScatter,      // text = name, step = its sequence number, a = root, b = status code; components and payload
@@ -49,7 +49,7 @@ enum class Kind : uint8_t {
   kWhoLeft,      // trainer -> reader: who has left without a part in exchange `text`, `step`? a = kScatter or kGather
   kLeft,         // the answer: as asked, b = a trainer, or -1
   // To every reader.
-  kBye,          // the sender needs nothing more; text = the exchanges it took part in (engine/exchange.h)
+  kBye,          // the sender needs nothing more; text = the exchanges it took part in (meeting/exchange.h)
   kLast = kBye,
 };
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call ended, in TensorFlow's status codes but without TensorFlow.
+#ifndef HOROVOD_DATA_BASE_OUTCOME_H_
+#define HOROVOD_DATA_BASE_OUTCOME_H_
+
+#include <string>
+#include <utility>
+
+namespace hvdata {
+
+// The values of absl::StatusCode that we use ourselves; others pass through unchanged.
+enum Code : int {
+  kOk = 0,
+  kCancelled = 1,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kFailedPrecondition = 9,
+  kInternal = 13,
+  kUnavailable = 14,
+};
+
+struct Outcome {
+  int code = kOk;
+  std::string message;
+
+  Outcome() = default;
+  Outcome(int c, std::string m) : code(c), message(std::move(m)) {}
+  bool ok() const { return code == kOk; }
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_BASE_OUTCOME_H_

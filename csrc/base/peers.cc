@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/peers.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace hvdata {
+
+uint64_t ProcessStartTime(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t close = stat.rfind(')');  // the command before it may hold anything
+  if (close == std::string::npos) return 0;
+  std::istringstream fields(stat.substr(close + 1));
+  std::string skipped;
+  for (int i = 0; i < 19; ++i) fields >> skipped;  // fields 3 to 21
+  uint64_t start = 0;
+  fields >> start;
+  return start;
+}
+
+Peers::Peers(const World& world) {
+#ifdef SYS_pidfd_open
+  for (size_t i = 0; i < world.members.size(); ++i) {
+    const Member& m = world.members[i];
+    if (static_cast<int>(i) == world.self || m.host != world.me().host) continue;
+    // The same host name is not proof: containers share it. The start time is.
+    if (m.started == 0 || ProcessStartTime(m.pid) != m.started) continue;
+    const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(m.pid), 0);
+    if (fd >= 0) watched_.emplace_back(static_cast<int>(i), static_cast<int>(fd));
+  }
+#else
+  (void)world;
+#endif
+}
+
+Peers::~Peers() {
+  for (const auto& [member, fd] : watched_) close(fd);
+}
+
+std::vector<int> Peers::Died() {
+  std::vector<int> died;
+  if (watched_.empty()) return died;
+  std::vector<pollfd> fds;
+  for (const auto& [member, fd] : watched_) fds.push_back({fd, POLLIN, 0});
+  if (poll(fds.data(), fds.size(), 0) <= 0) return died;
+  std::vector<std::pair<int, int>> alive;
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i].revents & POLLIN) {
+      died.push_back(watched_[i].first);
+      close(watched_[i].second);
+    } else {
+      alive.push_back(watched_[i]);
+    }
+  }
+  watched_.swap(alive);
+  return died;
+}
+
+}  // namespace hvdata

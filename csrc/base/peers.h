@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Watches the members on this host: a process that dies without a word is noticed at once, long before MPI tells.
+#ifndef HOROVOD_DATA_BASE_PEERS_H_
+#define HOROVOD_DATA_BASE_PEERS_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/world.h"
+
+namespace hvdata {
+
+// The start time of process `pid` in clock ticks since boot; 0 when it is not to be seen (another pid namespace).
+uint64_t ProcessStartTime(int64_t pid);
+
+class Peers {
+ public:
+  explicit Peers(const World& world);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  // Members on this host that have died since the last call.
+  std::vector<int> Died();
+
+ private:
+  std::vector<std::pair<int, int>> watched_;  // member, pidfd
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_BASE_PEERS_H_

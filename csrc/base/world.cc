@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/world.h"
+
+#include <utility>
+
+namespace hvdata {
+
+namespace {
+std::vector<int> LanesOf(const std::vector<int>& ends, size_t members) {
+  std::vector<int> lanes(members, -1);
+  for (size_t lane = 0; lane < ends.size(); ++lane) lanes[static_cast<size_t>(ends[lane])] = static_cast<int>(lane);
+  return lanes;
+}
+}  // namespace
+
+World World::Of(int self, std::vector<Member> members) {
+  World world;
+  world.self = self;
+  for (const Member& m : members) {
+    if (m.reads() && m.reader >= world.reader_count()) world.readers.resize(static_cast<size_t>(m.reader) + 1);
+    if (m.trains() && m.trainer >= world.trainer_count()) world.trainers.resize(static_cast<size_t>(m.trainer) + 1);
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Member& m = members[i];
+    if (m.reads()) world.readers[static_cast<size_t>(m.reader)] = static_cast<int>(i);
+    if (m.trains()) world.trainers[static_cast<size_t>(m.trainer)] = static_cast<int>(i);
+  }
+  world.members = std::move(members);
+  const int group = world.me().group;
+  for (int member : world.readers) {
+    const int its = world.members[static_cast<size_t>(member)].group;
+    if (its == group) world.sources.push_back(member);
+    world.grouped = world.grouped || its != world.members[static_cast<size_t>(world.readers[0])].group;
+  }
+  for (int member : world.trainers) {
+    if (world.members[static_cast<size_t>(member)].group == group) world.audience.push_back(member);
+  }
+  world.source_lanes = LanesOf(world.sources, world.members.size());
+  world.audience_lanes = LanesOf(world.audience, world.members.size());
+  return world;
+}
+
+std::string World::Name(int member) const {
+  const Member& m = members[static_cast<size_t>(member)];
+  const std::string role = m.trains() ? "rank " + std::to_string(m.trainer) : "reader " + std::to_string(m.reader);
+  return role + " on " + m.host;
+}
+
+std::string World::ReaderName(int reader) const {
+  return "reader " + std::to_string(reader) + " on " + members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
+}
+
+std::string World::SourceName(int lane) const {
+  return ReaderName(members[static_cast<size_t>(sources[static_cast<size_t>(lane)])].reader);
+}
+
+std::string JoinNames(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  std::string all;
+  for (size_t i = 0; i < names.size() && i < kShown; ++i) all += (i ? ", " : "") + names[i];
+  if (names.size() > kShown) all += " and " + std::to_string(names.size() - kShown) + " more";
+  return all;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "channel/lanes.h"
+
+namespace hvdata {
+namespace {
+
+class DynamicLanes : public Lanes {
+ public:
+  DynamicLanes(int trainers, LaneOutput output)
+      : lanes_(static_cast<size_t>(trainers)), output_(std::move(output)) {}
+
+  bool RoomFor(uint64_t) const override {
+    return !finished_ && waiting_.empty() &&
+           std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.HasRoom(); });
+  }
+
+  void Deal(Step step) override {
+    ++dealt_;
+    waiting_.push_back(std::move(step));
+    Distribute();
+  }
+
+  void Finish(Outcome outcome) override {
+    finished_ = true;
+    outcome_ = std::move(outcome);
+    Settle();
+  }
+
+  void Skip(int, uint64_t) override {}  // a lane has no steps of its own before it is dealt some
+
+  void Open(int trainer, uint64_t limit) override {
+    Lane& lane = At(trainer);
+    lane.open = true;
+    lane.limit = limit;
+    Settle();
+  }
+
+  void Taken(int trainer, uint64_t taken, uint64_t limit) override {
+    Lane& lane = At(trainer);
+    Forget(trainer, taken);
+    // After a recall the trainer's limit is its demand; one that it sent before it saw the recall does not count.
+    if (!lane.recalling) lane.limit = limit;
+    Settle();
+  }
+
+  void Recalled(int trainer, uint64_t taken, uint64_t limit) override {
+    Lane& lane = At(trainer);
+    lane.recalling = false;
+    lane.recalled = true;
+    TakeBack(trainer, taken);
+    lane.limit = limit;
+    Settle();
+  }
+
+  void Close(int trainer, uint64_t taken) override {
+    Lane& lane = At(trainer);
+    lane.closed = true;
+    lane.recalling = false;
+    TakeBack(trainer, taken);
+    Settle();
+  }
+
+  bool AllClosed() const override {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
+  }
+
+  std::vector<const Step*> Untaken() const override {
+    std::vector<const Step*> steps;
+    for (const Lane& lane : lanes_) {
+      for (const Step& step : lane.held) steps.push_back(&step);
+    }
+    for (const Step& step : waiting_) steps.push_back(&step);
+    return steps;
+  }
+
+  std::vector<int> WaitsFor(int trainer) const override {
+    std::vector<int> slow;
+    if (!finished_) return slow;
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (static_cast<int>(i) != trainer && !lanes_[i].held.empty()) slow.push_back(static_cast<int>(i));
+    }
+    return slow;
+  }
+
+ private:
+  struct Lane {
+    bool open = false, closed = false, ended = false;
+    bool recalling = false, recalled = false;  // a recall is under way; there has been one
+    uint64_t taken = 0, limit = 0, served = 0;
+    std::deque<Step> held;  // sent and not known to be taken: lane steps taken .. taken + held.size()
+
+    uint64_t sent() const { return taken + held.size(); }
+    bool HasRoom() const { return open && !closed && !recalling && sent() < limit; }
+  };
+
+  void Forget(int trainer, uint64_t taken) {
+    Lane& lane = At(trainer);
+    for (; lane.taken < taken && !lane.held.empty(); ++lane.taken) {
+      output_.taken(trainer, lane.held.front().first);
+      lane.held.pop_front();
+    }
+  }
+
+  Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
+
+  void TakeBack(int trainer, uint64_t taken) {
+    Forget(trainer, taken);
+    Lane& lane = At(trainer);
+    while (!lane.held.empty()) {
+      waiting_.push_front(std::move(lane.held.back()));
+      lane.held.pop_back();
+    }
+  }
+
+  void Distribute() {
+    while (!waiting_.empty()) {
+      size_t best = lanes_.size();
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        if (!lanes_[i].HasRoom()) continue;
+        if (best == lanes_.size() || std::make_pair(lanes_[i].held.size(), lanes_[i].served) <
+                                         std::make_pair(lanes_[best].held.size(), lanes_[best].served)) {
+          best = i;
+        }
+      }
+      if (best == lanes_.size()) return;
+      Lane& lane = lanes_[best];
+      lane.served = ++clock_;
+      const uint64_t lane_step = lane.sent();
+      lane.held.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+      output_.data(static_cast<int>(best), lane_step, 0, lane.held.back().position(), *lane.held.back().shares.front());
+    }
+  }
+
+  void Settle() {
+    Distribute();
+    if (!finished_) return;
+    bool idle = false, held = false;
+    for (const Lane& lane : lanes_) {
+      held = held || !lane.held.empty();
+      idle = idle || (lane.open && !lane.closed && lane.held.empty() && !lane.recalling && lane.sent() < lane.limit);
+    }
+    if (!held && waiting_.empty()) {
+      EndAll();
+    } else if (idle) {
+      for (size_t i = 0; i < lanes_.size(); ++i) {
+        Lane& lane = lanes_[i];
+        // Once is enough: from then on the lane gets only what it waits for.
+        if (lane.closed || lane.held.empty() || lane.recalling || lane.recalled) continue;
+        lane.recalling = true;
+        output_.recall(static_cast<int>(i));
+      }
+    }
+  }
+
+  void EndAll() {
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      Lane& lane = lanes_[i];
+      if (!lane.open || lane.closed || lane.ended) continue;
+      lane.ended = true;
+      output_.end(static_cast<int>(i), lane.sent(), 0, outcome_);
+    }
+  }
+
+  std::vector<Lane> lanes_;
+  std::deque<Step> waiting_;  // dealt, but no lane has it
+  uint64_t clock_ = 0;
+  LaneOutput output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output) {
+  return std::make_unique<DynamicLanes>(trainers, std::move(output));
+}
+
+}  // namespace hvdata

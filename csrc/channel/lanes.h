@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// One epoch of one reader: what has been dealt and not yet taken, and how far each trainer's lane may go.
+//
+// A lane counts its own steps from 0. A trainer says how many it has taken and up to which step it may be sent (its
+// limit). Not thread-safe: the Source calls everything under its mutex. The two schedules are two subclasses.
+#ifndef HOROVOD_DATA_CHANNEL_LANES_H_
+#define HOROVOD_DATA_CHANNEL_LANES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/outcome.h"
+#include "mail/share.h"
+
+namespace hvdata {
+
+// A pulled piece of the source with the shares that were cut from it: one per trainer (static), or a single one (dynamic).
+struct Step {
+  std::vector<std::shared_ptr<const Share>> shares;
+  std::vector<BundlePtr> elements;  // what the shares were cut from, for a checkpoint
+  uint64_t first = 0;               // number of the first of these elements in the epoch
+  uint64_t position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+};
+
+// What the lanes send, given by the Source.
+struct LaneOutput {
+  // `turn`: the step, counted over all lanes of this reader.
+  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, uint64_t position, const Share&)> data;
+  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, const Outcome&)> end;
+  std::function<void(int trainer)> recall;
+  std::function<void(int trainer, uint64_t element)> taken;  // dynamic: this trainer, and no other, has this element
+};
+
+class Lanes {
+ public:
+  virtual ~Lanes() = default;
+
+  // True when one more step (static) or element (dynamic) may be pulled from the source.
+  bool Room() const { return RoomFor(1); }
+  // Static: room for this many steps.
+  virtual bool RoomFor(uint64_t steps) const = 0;
+  virtual void Deal(Step step) = 0;
+  // The source has no more: `outcome` goes to every lane after its last share.
+  virtual void Finish(Outcome outcome) = 0;
+  // Gated lanes: steps may go out up to this one, because every group has them.
+  virtual void Allow(uint64_t) {}
+  // Gated lanes: the source has no more. Steps that are allowed nevertheless have these shares; none: there are no such.
+  virtual void Fill(Step) {}
+  // Gated lanes, in place of Finish: the epoch ends with `steps` steps for all groups, whatever this one has.
+  virtual void EndAt(uint64_t, Outcome) {}
+  // Gated lanes: this trainer's next step is here, and not allowed yet.
+  virtual bool Held(int) const { return false; }
+
+  // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only.
+  virtual void Skip(int trainer, uint64_t position) = 0;
+  virtual void Open(int trainer, uint64_t limit) = 0;
+  virtual void Taken(int trainer, uint64_t taken, uint64_t limit) = 0;
+  // The trainer dropped what it had not taken, and takes more only up to `limit`.
+  virtual void Recalled(int trainer, uint64_t taken, uint64_t limit) = 0;
+  // Also for a trainer that never opened and never will.
+  virtual void Close(int trainer, uint64_t taken) = 0;
+  virtual bool AllClosed() const = 0;
+
+  // Steps that some trainer has not taken yet, oldest first.
+  virtual std::vector<const Step*> Untaken() const = 0;
+  // The lanes that all have to take more before there is RoomFor; none where any lane may make it.
+  virtual std::vector<int> FullFor(uint64_t) const { return {}; }
+  // The limit, in its own steps, that such a lane will have to give.
+  virtual uint64_t LimitFor(int, uint64_t) const { return 0; }
+  // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
+  virtual std::vector<int> WaitsFor(int trainer) const = 0;
+
+  uint64_t dealt() const { return dealt_; }
+  bool finished() const { return finished_; }
+
+ protected:
+  uint64_t dealt_ = 0;
+  bool finished_ = false;
+  Outcome outcome_;
+};
+
+// static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
+// `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow.
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output);
+
+// dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
+// taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled
+// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is.
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output);
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_CHANNEL_LANES_H_

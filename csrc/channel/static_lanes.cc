@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "channel/lanes.h"
+
+namespace hvdata {
+namespace {
+
+class StaticLanes : public Lanes {
+ public:
+  StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output)
+      : lanes_(static_cast<size_t>(trainers)), allowed_(gated ? 0 : kAll), output_(std::move(output)) {
+    for (Lane& lane : lanes_) lane.limit = initial_limit;
+  }
+
+  bool RoomFor(uint64_t steps) const override {
+    if (finished_ || AllClosed()) return false;
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [&](const Lane& lane) { return lane.closed || dealt_ + steps <= lane.limit; });
+  }
+
+  void Deal(Step step) override {
+    for (Lane& lane : lanes_) {
+      if (step.position() > lane.skip_to) continue;
+      ++lane.skipped;  // these steps come first, so that nothing of the lane's own is passed over
+      ++lane.sent;
+      ++lane.taken;
+      ++lane.limit;
+    }
+    window_.push_back(std::move(step));
+    ++dealt_;
+    FlushAll();
+    Trim();
+  }
+
+  void Finish(Outcome outcome) override {
+    EndAt(dealt_, std::move(outcome));
+  }
+
+  void Allow(uint64_t steps) override {
+    allowed_ = std::max(allowed_, steps);
+    FlushAll();
+  }
+
+  void Fill(Step step) override {
+    filler_ = std::move(step);
+    FlushAll();
+  }
+
+  void EndAt(uint64_t steps, Outcome outcome) override {
+    finished_ = true;
+    end_ = steps;
+    allowed_ = steps;
+    outcome_ = std::move(outcome);
+    FlushAll();
+  }
+
+  bool Held(int trainer) const override {
+    const Lane& lane = lanes_[static_cast<size_t>(trainer)];
+    return lane.sent >= allowed_ && lane.sent < dealt_;
+  }
+
+  void Skip(int trainer, uint64_t position) override { At(trainer).skip_to = position; }
+
+  void Open(int trainer, uint64_t limit) override {
+    Lane& lane = At(trainer);
+    lane.open = true;
+    lane.limit = lane.skipped + limit;
+    Flush(trainer);
+  }
+
+  void Taken(int trainer, uint64_t taken, uint64_t limit) override {
+    Lane& lane = At(trainer);
+    lane.taken = std::max(lane.taken, lane.skipped + taken);
+    lane.limit = lane.skipped + limit;
+    Flush(trainer);
+    Trim();
+  }
+
+  void Recalled(int, uint64_t, uint64_t) override {}  // never asked for
+
+  void Close(int trainer, uint64_t taken) override {
+    Lane& lane = At(trainer);
+    lane.taken = std::max(lane.taken, lane.skipped + taken);
+    lane.closed = true;
+    Trim();
+  }
+
+  bool AllClosed() const override {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
+  }
+
+  std::vector<const Step*> Untaken() const override {
+    std::vector<const Step*> steps;
+    for (const Step& step : window_) steps.push_back(&step);
+    return steps;
+  }
+
+  std::vector<int> WaitsFor(int) const override { return FullFor(1); }
+
+  std::vector<int> FullFor(uint64_t steps) const override {
+    std::vector<int> slow;
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (!lanes_[i].closed && dealt_ + steps > lanes_[i].limit) slow.push_back(static_cast<int>(i));
+    }
+    return slow;
+  }
+
+  uint64_t LimitFor(int trainer, uint64_t steps) const override {
+    return dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped;
+  }
+
+ private:
+  struct Lane {
+    bool open = false, closed = false, ended = false;
+    uint64_t skip_to = 0;  // had in an earlier run
+    uint64_t skipped = 0;                    // the lane's own step 0 is this step of the epoch
+    uint64_t sent = 0, taken = 0, limit = 0;  // in steps of the epoch
+  };
+
+  Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
+
+  void FlushAll() {
+    for (size_t i = 0; i < lanes_.size(); ++i) Flush(static_cast<int>(i));
+  }
+
+  void Flush(int trainer) {
+    Lane& lane = At(trainer);
+    if (!lane.open || lane.closed) return;
+    const uint64_t ready = std::min(allowed_, filler_.shares.empty() ? dealt_ : kAll);
+    for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
+      const Step& step =
+          lane.sent < dealt_ ? window_[static_cast<size_t>(lane.sent - (dealt_ - window_.size()))] : filler_;
+      output_.data(trainer, lane.sent - lane.skipped, lane.sent, step.position(),
+                   *step.shares[static_cast<size_t>(trainer)]);
+    }
+    if (finished_ && lane.sent >= end_ && !lane.ended) {
+      lane.ended = true;
+      output_.end(trainer, lane.sent - lane.skipped, lane.sent, outcome_);
+    }
+  }
+
+  // Forgets the steps that every lane has taken. A closed lane needs nothing any more.
+  void Trim() {
+    uint64_t needed = dealt_;
+    for (const Lane& lane : lanes_) {
+      if (!lane.closed) needed = std::min(needed, lane.taken);
+    }
+    while (dealt_ - window_.size() < needed) window_.pop_front();
+  }
+
+  static constexpr uint64_t kAll = ~0ull;
+
+  std::vector<Lane> lanes_;
+  std::deque<Step> window_;
+  Step filler_;
+  uint64_t allowed_;
+  uint64_t end_ = kAll;
+  LaneOutput output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output) {
+  return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output));
+}
+
+}  // namespace hvdata

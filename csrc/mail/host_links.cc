@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mail/host_links.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "arena/handover.h"
+#include "arena/region.h"
+#include "base/log.h"
+
+namespace hvdata {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load; nobody waits who need not
+constexpr size_t kNameSize = 32;
+
+// What a trainer says first, with the descriptor of its bells, and what the reader answers, with those of its arena and
+// of its own bells.
+struct Greeting {
+  int32_t member;
+};
+struct Answer {
+  uint32_t lane;
+  Segment segment;
+};
+
+std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
+  return {region, reinterpret_cast<Bells*>(region->data())};
+}
+
+class Meeting {
+ public:
+  Meeting(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
+      : world_(world),
+        size_(world.members.size()),
+        arena_bytes_(arena_bytes),
+        bells_(std::move(bells)),
+        why_(std::move(why)) {}
+
+  void Run(const Collectives& collectives) {
+    std::unique_ptr<Listener> listener = Listen();
+    std::string name = listener ? listener->name() : "";
+    name.resize(kNameSize);
+    const std::vector<std::string> names = collectives.gather(name);
+    std::vector<uint8_t> offered(size_, 0);
+    for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && ReadsFor(static_cast<int>(m), world_.self);
+    std::map<int, Handover> readers = Call(names);
+    // A caller who was refused, by a network namespace, say, is not waited for.
+    std::vector<uint8_t> called(size_, 0);
+    for (const auto& [member, handover] : readers) called[static_cast<size_t>(member)] = 1;
+    const std::vector<uint8_t> callers = collectives.swap(called);
+    if (listener) Serve(listener.get(), callers);
+    for (auto& [member, handover] : readers) Attach(member, &handover);
+    // A link counts if both ends have it.
+    std::vector<uint8_t> have(size_, 0);
+    for (const auto& [member, link] : links) have[static_cast<size_t>(member)] = 1;
+    const std::vector<uint8_t> theirs = collectives.swap(have);
+    for (size_t m = 0; m < size_; ++m) {
+      const auto member = static_cast<int>(m);
+      if (theirs[m] || !links.count(member)) continue;
+      links.erase(member);
+    }
+    for (size_t m = 0; m < size_ && world_.me().trains(); ++m) {
+      const auto member = static_cast<int>(m);
+      // One that has none has said so itself.
+      if (offered[m] && Beside(member) && !links.count(member)) Excuse(member);
+    }
+  }
+
+  std::shared_ptr<Arena> arena;
+  std::map<int, std::unique_ptr<HostLink>> links;
+
+ private:
+  bool Beside(int member) const {
+    const Member& other = world_.members[static_cast<size_t>(member)];
+    return member != world_.self && other.host == world_.me().host;
+  }
+  // Two readers that both train have one way between them: that of the lower one.
+  bool ReadsFor(int reader, int trainer) const {
+    const Member& r = world_.members[static_cast<size_t>(reader)];
+    const Member& t = world_.members[static_cast<size_t>(trainer)];
+    return r.reads() && t.trains() && reader != trainer && !(t.reads() && r.trains() && trainer < reader);
+  }
+
+  std::unique_ptr<Listener> Listen() {
+    uint32_t lanes = 0;
+    for (size_t m = 0; m < size_; ++m) {
+      const auto member = static_cast<int>(m);
+      if (Beside(member) && ReadsFor(world_.self, member)) ++lanes;
+    }
+    if (lanes == 0) return nullptr;
+    if (bells_) arena = Arena::Create(arena_bytes_, lanes, &why_);
+    if (!arena) {
+      Log("[" + world_.Name(world_.self) + "] no shared memory for the ranks of this host (" + why_ +
+          "): their batches travel as messages");
+      return nullptr;
+    }
+    return std::make_unique<Listener>();
+  }
+
+  std::map<int, Handover> Call(const std::vector<std::string>& names) {
+    std::map<int, Handover> readers;
+    const Greeting greeting{world_.self};
+    for (size_t m = 0; m < size_; ++m) {
+      const auto member = static_cast<int>(m);
+      if (!bells_ || names[m][0] == '\0' || !Beside(member) || !ReadsFor(member, world_.self)) continue;
+      Handover handover = Handover::To(names[m], steady_clock::now() + kPatience);
+      if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) {
+        why_ = "connecting was refused";
+        continue;
+      }
+      readers.emplace(member, std::move(handover));
+    }
+    return readers;
+  }
+
+  void Serve(Listener* listener, const std::vector<uint8_t>& callers) {
+    const auto deadline = steady_clock::now() + kPatience;
+    uint32_t lane = 0;
+    for (const uint8_t caller : callers) {
+      if (!caller) continue;
+      Handover handover = listener->Accept(deadline);
+      Greeting greeting;
+      std::vector<int> fds;
+      if (!handover.ok()) return;
+      if (!handover.Receive(&greeting, sizeof greeting, 1, &fds)) continue;
+      const std::shared_ptr<Region> bells = Region::Attach(fds[0], sizeof(Bells), sizeof(Bells), &why_);
+      if (!bells || greeting.member < 0 || greeting.member >= static_cast<int>(size_) ||
+          lane >= arena->segment().lanes) {
+        continue;
+      }
+      const Answer answer{lane, arena->segment()};
+      if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
+      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Lane(lane), BellsIn(bells), nullptr);
+      ++lane;
+    }
+  }
+
+  void Attach(int member, Handover* handover) {
+    Answer answer;
+    std::vector<int> fds;
+    if (!handover->Receive(&answer, sizeof answer, 2, &fds)) {
+      why_ = "the reader has not answered";
+      return;
+    }
+    const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
+    std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
+    if (!bells || !view || answer.lane >= answer.segment.lanes) return;
+    RingPair* const lane = view->Lane(answer.lane);
+    links[member] = std::make_unique<HostLink>(member, lane, BellsIn(bells), std::move(view));
+  }
+
+  void Excuse(int reader) const {
+    Log("[" + world_.Name(world_.self) + "] can't use the shared memory of " + world_.Name(reader) + " (" +
+        (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
+  }
+
+  const World& world_;
+  const size_t size_;
+  const uint64_t arena_bytes_;
+  const std::shared_ptr<Region> bells_;
+  std::string why_;
+};
+
+}  // namespace
+
+HostLinks::HostLinks(const World& world, Payload payload, uint64_t arena_bytes, const Collectives& collectives)
+    : payload_(payload), by_member_(world.members.size(), nullptr) {
+  std::string why;
+  std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &why);
+  if (region && !region->Reserve(0, sizeof(Bells))) {
+    region = nullptr;
+    why = "the system has no memory for the words that ranks wait on";
+  }
+  // What can't be shared stays out of it, but takes part in what is collective.
+  bells_ = region ? BellsIn(region) : std::make_shared<Bells>();
+  if (payload == Payload::kMessage || world.members.size() < 2) return;
+  Meeting meeting(world, arena_bytes, region, why);
+  meeting.Run(collectives);
+  if (!meeting.links.empty()) arena_ = std::move(meeting.arena);
+  for (auto& [member, link] : meeting.links) {
+    by_member_[static_cast<size_t>(member)] = link.get();
+    links_.push_back(std::move(link));
+  }
+}
+
+HostLink* HostLinks::To(int member) const { return by_member_[static_cast<size_t>(member)]; }
+
+}  // namespace hvdata

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways between this process and others of its host that need no MPI: between each reader and the trainers beside it,
+// a ring in either direction and the reader's arena.
+#ifndef HOROVOD_DATA_MAIL_HOST_LINKS_H_
+#define HOROVOD_DATA_MAIL_HOST_LINKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arena/arena.h"
+#include "arena/bell.h"
+#include "mail/signal.h"
+#include "base/world.h"
+
+namespace hvdata {
+
+// How payloads travel between processes of one host.
+enum class Payload : int {
+  kAuto = 0,     // whatever is cheapest
+  kMessage = 1,  // by MPI alone, as between hosts
+  kArena = 2,    // through shared memory, small ones too
+};
+
+// The bells that a process can be rung by, in memory that it hands to its peers. Channels share them in turn.
+struct Bells {
+  static constexpr uint32_t kEach = RingPair::kChannels;
+  Bell sinks[kEach], sources[kEach];
+};
+
+class HostLink {
+ public:
+  // We are the reader (`arena`), or the trainer (`view`).
+  HostLink(int member, RingPair* lane, std::shared_ptr<Bells> peer, std::shared_ptr<ArenaView> view)
+      : member_(member), lane_(lane), peer_(std::move(peer)), view_(std::move(view)) {}
+
+  int member() const { return member_; }
+  bool reads_here() const { return view_ == nullptr; }
+  ArenaView* view() const { return view_.get(); }
+
+  // One record to the peer; false if there is no room. One caller at a time.
+  bool Put(const std::vector<std::string_view>& parts) {
+    return reads_here() ? lane_->down.Put(parts) : lane_->up.Put(parts);
+  }
+  bool Empty() const { return reads_here() ? lane_->up.Empty() : lane_->down.Empty(); }
+  // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
+  template <typename Visitor>
+  bool Take(Visitor visit, bool* broken) {
+    return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
+  }
+  // The reader: a TAKEN of this trainer is to ring from this limit on. What came before it changed its mind is in the ring
+  // by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows what
+  // the other did before.
+  void WakeAt(uint32_t channel, uint64_t limit) { lane_->wake_at[channel % Bells::kEach].exchange(limit); }
+  // The trainer, after Put of a TAKEN with this limit.
+  bool Wakes(uint32_t channel, uint64_t limit) const {
+    return channel >= Bells::kEach || lane_->wake_at[channel].fetch_or(0) <= limit;
+  }
+  // Wakes the peer's thread that waits for something of this channel.
+  void Ring(uint32_t channel) {
+    Bell* const bells = reads_here() ? peer_->sinks : peer_->sources;
+    bells[channel % Bells::kEach].Ring();
+  }
+
+ private:
+  template <typename RingT, typename Visitor>
+  static bool TakeFrom(RingT* ring, Visitor visit, bool* broken) {
+    const auto taken = ring->Take(visit);
+    *broken = taken == RingT::Taken::kBroken;
+    return taken == RingT::Taken::kOne;
+  }
+
+  const int member_;
+  RingPair* const lane_;  // kept alive by our arena, or by view_
+  const std::shared_ptr<Bells> peer_;
+  const std::shared_ptr<ArenaView> view_;
+};
+
+// What the ranks tell each other while they connect; collective.
+struct Collectives {
+  // Everybody's text, which has the same size everywhere.
+  std::function<std::vector<std::string>(const std::string& mine)> gather;
+  // One byte for each member, and the byte that each member has for us.
+  std::function<std::vector<uint8_t>(const std::vector<uint8_t>& mine)> swap;
+};
+
+class HostLinks {
+ public:
+  // Collective. Where anything is refused there is no link, and one line on this rank says why.
+  HostLinks(const World& world, Payload payload, uint64_t arena_bytes, const Collectives& collectives);
+
+  Payload payload() const { return payload_; }
+  // Null where there is none.
+  HostLink* To(int member) const;
+  const std::vector<std::unique_ptr<HostLink>>& all() const { return links_; }
+  // Where this process reads for trainers on its own host; otherwise null.
+  Arena* arena() const { return arena_.get(); }
+  const std::shared_ptr<Arena>& shared_arena() const { return arena_; }
+
+  std::shared_ptr<Bell> sink_bell(uint32_t channel) const { return Own(&bells_->sinks[channel % Bells::kEach]); }
+  std::shared_ptr<Bell> source_bell(uint32_t channel) const { return Own(&bells_->sources[channel % Bells::kEach]); }
+
+ private:
+  std::shared_ptr<Bell> Own(Bell* bell) const { return {bells_, bell}; }
+
+  const Payload payload_;
+  std::shared_ptr<Bells> bells_;
+  std::shared_ptr<Arena> arena_;
+  std::vector<std::unique_ptr<HostLink>> links_;
+  std::vector<HostLink*> by_member_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_MAIL_HOST_LINKS_H_

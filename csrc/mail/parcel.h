@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is carried: a header and its payloads, and the memory that they come from and go to. No MPI.
+#ifndef HOROVOD_DATA_MAIL_PARCEL_H_
+#define HOROVOD_DATA_MAIL_PARCEL_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "wire/header.h"
+
+namespace hvdata {
+
+// Bytes that stay valid and unchanged while `owner` lives.
+struct Block {
+  const char* data = nullptr;
+  size_t size = 0;
+  std::shared_ptr<const void> owner;
+};
+
+// What is sent: components[i] of the header describes blocks[i].
+struct Parcel {
+  wire::Header header;
+  std::vector<Block> blocks;
+  bool placed = false;  // every component's `where` has been chosen (placement.h)
+};
+
+// Memory that payloads are received into: places[i] has room for components[i].bytes.
+struct Landing {
+  std::vector<char*> places;
+  std::shared_ptr<void> owner;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_MAIL_PARCEL_H_

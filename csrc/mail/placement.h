@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How each payload travels: the one place that chooses.
+#ifndef HOROVOD_DATA_MAIL_PLACEMENT_H_
+#define HOROVOD_DATA_MAIL_PLACEMENT_H_
+
+#include <cstdint>
+
+#include "mail/parcel.h"
+
+namespace hvdata {
+
+// Up to here one message with the bytes copied into it costs less than a second message.
+constexpr uint64_t kInlineLimit = 16 << 10;
+// So little costs less inline than a message of its own even behind a long header.
+constexpr uint64_t kAlwaysInline = 256;
+
+// A share's inline payloads together stay within kInlineLimit, but for the very small ones, so that a header message
+// stays small however many components there are.
+class InlineBudget {
+ public:
+  bool Spend(uint64_t bytes) {
+    if (bytes > kAlwaysInline && spent_ + bytes > kInlineLimit) return false;
+    spent_ += bytes;
+    return true;
+  }
+
+ private:
+  uint64_t spent_ = 0;
+};
+
+// Memory that the receiver can see too.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  // If the block lies in it: says where, in the component, and keeps it there until the receiver gives it back.
+  virtual bool Share(const Block& block, wire::Component* component) = 0;
+};
+
+// Sets `where` and `bytes` of every component: in shared memory if it is there already, else inline if it is small,
+// else as a message. `shared` is null where there is none.
+void PlacePayloads(Parcel* parcel, SharedMemory* shared);
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_MAIL_PLACEMENT_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/pipeline_traits.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvdata {
+
+using tensorflow::data::DatasetBase;
+
+namespace {
+
+// Stages whose elements are those of their inputs, by the name of their op up to "Dataset". One that is missing here costs
+// a copy of the reader's own share and TensorFlow's rewriting, no more.
+constexpr std::array<std::string_view, 9> kPassing = {"Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat",
+                                                      "PrivateThreadPool", "Root", "Shard", "Skip"};
+// Those that may leave an input before its end.
+constexpr std::array<std::string_view, 2> kLeaving = {"Take", "Zip"};
+// Those that TensorFlow has to see: with a function, a thread or an order that its rewriting changes.
+constexpr std::array<std::string_view, 5> kWorking = {"Filter", "Finalize", "Prefetch", "Shuffle", "ShuffleAndRepeat"};
+
+template <typename Names>
+bool Among(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string_view NameOf(const DatasetBase& dataset) {
+  const std::string_view op = dataset.type_string();
+  return op.substr(0, op.find("Dataset"));
+}
+
+bool Keeps(const DatasetBase& dataset, bool read_to_its_end) {
+  const std::string_view name = NameOf(dataset);
+  if (name == "Tensor" || name == "TensorSlice") return true;
+  if (name == "Cache") {  // in memory or in a file; what is not filled goes with its iterator
+    return read_to_its_end && dataset.DebugString().find("Memory") != std::string::npos;
+  }
+  const bool leaving = Among(kLeaving, name);
+  std::vector<const DatasetBase*> inputs;
+  if (!leaving && !Among(kPassing, name) && !Among(kWorking, name)) return false;
+  if (!dataset.InputDatasets(&inputs).ok()) return false;
+  return std::all_of(inputs.begin(), inputs.end(),
+                     [&](const DatasetBase* input) { return Keeps(*input, read_to_its_end && !leaving); });
+}
+
+}  // namespace
+
+bool KeepsTensors(const DatasetBase& dataset) { return Keeps(dataset, true); }
+
+bool IsReadyMade(const DatasetBase& dataset) {
+  const std::string_view name = NameOf(dataset);
+  if (name == "Tensor" || name == "TensorSlice") return true;
+  std::vector<const DatasetBase*> inputs;
+  if ((!Among(kPassing, name) && !Among(kLeaving, name)) || !dataset.InputDatasets(&inputs).ok()) return false;
+  return std::all_of(inputs.begin(), inputs.end(), [](const DatasetBase* input) { return IsReadyMade(*input); });
+}
+
+}  // namespace hvdata

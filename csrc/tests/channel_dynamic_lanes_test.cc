@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "channel_lanes_recorder.h"
+
+namespace hvdata {
+namespace {
+
+class DynamicLanesTest : public testing::Test {
+ protected:
+  void Make(int trainers) { lanes_ = MakeDynamicLanes(trainers, recorder_.Output()); }
+  void Deal(uint64_t elements = 1) {
+    for (uint64_t i = 0; i < elements; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), 0));
+  }
+  Texts Out() { return recorder_.Take(); }
+
+  Recorder recorder_;
+  std::unique_ptr<Lanes> lanes_;
+};
+
+TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
+  Make(3);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, 2);
+  Deal(4);
+  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "2<0:2", "0<1:3"}));
+  lanes_->Taken(2, 1, 3);
+  EXPECT_EQ(Out(), (Texts{"2 took 2"}));
+  Deal(2);
+  EXPECT_EQ(Out(), (Texts{"2<1:4", "1<1:5"})) << "among equals, the one served longest ago";
+  ASSERT_TRUE(lanes_->Room());
+  Deal();
+  EXPECT_EQ(Out(), (Texts{"2<2:6"}));
+  EXPECT_FALSE(lanes_->Room());
+}
+
+TEST_F(DynamicLanesTest, OneOpenLaneIsEnough) {
+  Make(2);
+  EXPECT_FALSE(lanes_->Room());
+  lanes_->Open(1, 1);
+  EXPECT_TRUE(lanes_->Room());
+  Deal();
+  lanes_->Taken(1, 1, 2);
+  Deal();
+  EXPECT_EQ(Out(), (Texts{"1<0:0", "1 took 0", "1<1:1"}));
+}
+
+TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
+  Make(2);
+  lanes_->Open(0, 3);
+  Deal(3);
+  lanes_->Open(1, 3);
+  Out();
+  lanes_->Close(0, 1);
+  EXPECT_EQ(Out(), (Texts{"0 took 0", "1<0:1", "1<1:2"}));
+  EXPECT_TRUE(lanes_->Room());
+}
+
+TEST_F(DynamicLanesTest, WhatAClosedLaneHeldWaitsForALaneThatOpensLater) {
+  Make(2);
+  lanes_->Open(0, 2);
+  Deal(2);
+  lanes_->Finish({});
+  lanes_->Close(0, 0);
+  EXPECT_EQ(lanes_->Untaken().size(), 2u);
+  Out();
+  lanes_->Open(1, 2);
+  EXPECT_EQ(Out(), (Texts{"1<0:0", "1<1:1"}));
+  lanes_->Taken(1, 2, 4);
+  EXPECT_EQ(Out(), (Texts{"1 took 0", "1 took 1", "1<end@2"}));
+}
+
+TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
+  Make(2);
+  lanes_->Open(0, 2);
+  Deal(2);
+  lanes_->Open(1, 1);
+  lanes_->Close(0, 0);
+  EXPECT_FALSE(lanes_->Room()) << "element 1 has no lane yet";
+}
+
+TEST_F(DynamicLanesTest, AnIdleLaneHasTheOthersRecalledOnce) {
+  Make(3);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, 2);
+  Deal(4);
+  Out();
+  lanes_->Finish({});
+  EXPECT_EQ(Out(), Texts()) << "nobody is idle yet";
+  lanes_->Taken(2, 1, 3);
+  EXPECT_EQ(Out(), (Texts{"2 took 2", "0<recall", "1<recall"}));
+  lanes_->Taken(0, 1, 3);  // sent before it saw the recall
+  EXPECT_EQ(Out(), (Texts{"0 took 0"}));
+  lanes_->Recalled(0, 1, 1);
+  EXPECT_EQ(Out(), (Texts{"2<1:3"}));
+  lanes_->Recalled(1, 0, 1);  // hands back, and asks for one
+  EXPECT_EQ(Out(), (Texts{"1<0:1"})) << "it holds nothing, lane 2 has one";
+  lanes_->Taken(2, 2, 4);
+  EXPECT_EQ(Out(), (Texts{"2 took 3"})) << "what is held now has been asked for: no second recall";
+  lanes_->Taken(1, 1, 1);
+  EXPECT_EQ(Out(), (Texts{"1 took 1", "0<end@1", "1<end@1", "2<end@2"}));
+}
+
+TEST_F(DynamicLanesTest, TheTailEndsThoughOneLaneHoldsElementsAndNeverTakes) {
+  Make(2);
+  lanes_->Open(0, 4);
+  Deal(3);
+  lanes_->Open(1, 1);
+  lanes_->Finish({});
+  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<2:2", "0<recall"}));
+  EXPECT_EQ(lanes_->WaitsFor(1), std::vector<int>{0});
+  lanes_->Recalled(0, 0, 0);  // takes nothing: no demand
+  EXPECT_EQ(Out(), (Texts{"1<0:0"}));
+  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, 2, 3);
+  lanes_->Taken(1, 3, 4);
+  EXPECT_EQ(Out(), (Texts{"1 took 0", "1<1:1", "1 took 1", "1<2:2", "1 took 2", "0<end@0", "1<end@3"}));
+}
+
+TEST_F(DynamicLanesTest, ALaneThatTookAllBeforeTheRecallCame) {
+  Make(2);
+  lanes_->Open(0, 1);
+  lanes_->Open(1, 1);
+  Deal();
+  lanes_->Finish({});
+  Out();
+  lanes_->Taken(0, 1, 2);
+  EXPECT_EQ(Out(), (Texts{"0 took 0", "0<end@1", "1<end@0"}));
+  lanes_->Recalled(0, 1, 1);
+  EXPECT_EQ(Out(), Texts());
+}
+
+TEST_F(DynamicLanesTest, CloseAnswersARecallToo) {
+  Make(2);
+  lanes_->Open(0, 2);
+  lanes_->Open(1, 2);
+  Deal();
+  lanes_->Finish({});
+  EXPECT_EQ(Out(), (Texts{"0<0:0", "0<recall"}));
+  lanes_->Close(0, 0);
+  EXPECT_EQ(Out(), (Texts{"1<0:0"}));
+  lanes_->Recalled(0, 0, 0);
+  EXPECT_EQ(Out(), Texts());
+}
+
+TEST_F(DynamicLanesTest, ALateOpenerIsEnded) {
+  Make(2);
+  lanes_->Open(0, 1);
+  lanes_->Finish({});
+  lanes_->Open(1, 1);
+  EXPECT_EQ(Out(), (Texts{"0<end@0", "1<end@0"}));
+}
+
+TEST_F(DynamicLanesTest, AnErrorComesAfterEverythingBeforeIt) {
+  Make(3);
+  lanes_->Open(0, 2);
+  lanes_->Open(1, 2);
+  Deal(3);
+  lanes_->Finish({kInternal, "broken"});
+  EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "0<1:2"}));
+  lanes_->Taken(1, 1, 3);
+  EXPECT_EQ(Out(), (Texts{"1 took 1", "0<recall"})) << "one that is idle takes over from one that is slow";
+  lanes_->Close(0, 1);
+  EXPECT_EQ(Out(), (Texts{"0 took 0", "1<1:2"}));
+  lanes_->Taken(1, 2, 4);
+  EXPECT_EQ(Out(), (Texts{"1 took 2", "1<end@2!13 broken"}));
+  lanes_->Open(2, 2);
+  EXPECT_EQ(Out(), (Texts{"2<end@0!13 broken"}));
+}
+
+TEST_F(DynamicLanesTest, WhatAClosedLaneGaveBackBeforeTheErrorIsDelivered) {
+  Make(2);
+  lanes_->Open(0, 2);
+  lanes_->Open(1, 1);
+  Deal(3);
+  Out();
+  lanes_->Close(0, 0);  // while the pull is under way that will fail, and the other lane is full
+  lanes_->Finish({kInternal, "broken"});
+  EXPECT_EQ(Out(), Texts());
+  lanes_->Taken(1, 1, 2);
+  EXPECT_EQ(Out(), (Texts{"1 took 1", "1<1:0"}));
+  lanes_->Taken(1, 2, 3);
+  lanes_->Taken(1, 3, 4);
+  EXPECT_EQ(Out(), (Texts{"1 took 0", "1<2:2", "1 took 2", "1<end@3!13 broken"}));
+}
+
+// Trainers behind queues of messages in both directions, as Sink and the network behave, at random speeds; some close
+// early, one never takes anything once the source is exhausted.
+class DynamicSimulation : public testing::TestWithParam<unsigned> {};
+
+TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
+  std::mt19937 random(GetParam());
+  const auto below = [&](uint64_t n) { return static_cast<uint64_t>(random() % n); };
+  const size_t n = 1 + below(5);
+  const uint64_t prefetch = 1 + below(4), elements = below(60);
+  struct Message {
+    enum { kData, kEnd, kRecall, kTaken, kRecalled, kClose } kind;
+    uint64_t a = 0, b = 0;
+  };
+  struct Trainer {
+    bool open = false, closed = false, ended = false, on_demand = false, waiting = false;
+    bool sleeps = false;  // stops taking when the source is exhausted
+    uint64_t taken = 0, leaves_after = ~0ull;
+    std::deque<uint64_t> queue;
+    std::deque<Message> in, out;
+  };
+  std::vector<Trainer> trainers(n);
+  std::vector<int> seen(elements, 0);
+  LaneOutput output;
+  const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
+  output.data = [&](int t, uint64_t, uint64_t, uint64_t, const Share& share) {
+    at(t).in.push_back({Message::kData, TokenOf(share.bundle).element, 0});
+  };
+  output.end = [&](int t, uint64_t step, uint64_t, const Outcome&) { at(t).in.push_back({Message::kEnd, step, 0}); };
+  output.recall = [&](int t) { at(t).in.push_back({Message::kRecall, 0, 0}); };
+  std::vector<int> told(elements, 0);
+  output.taken = [&](int, uint64_t element) { ++told[element]; };
+  const std::unique_ptr<Lanes> lanes = MakeDynamicLanes(static_cast<int>(n), std::move(output));
+  for (Trainer& trainer : trainers) {
+    if (below(4) == 0) trainer.leaves_after = below(elements + 1);
+  }
+  trainers[0].sleeps = n > 1 && below(2) == 0;
+  if (n > 1) trainers[1].leaves_after = ~0ull;  // somebody is there to the end
+  if (n == 1) trainers[0].leaves_after = ~0ull;
+  const auto limit = [&](const Trainer& t) {
+    return t.on_demand ? t.taken + (t.waiting && t.queue.empty() ? 1 : 0) : t.taken + prefetch;
+  };
+  const auto all_ended = [&] {
+    return std::all_of(trainers.begin(), trainers.end(), [](const Trainer& t) { return t.ended || t.closed; });
+  };
+  for (int round = 0; !all_ended(); ++round) {
+    ASSERT_LT(round, 200000) << "no progress";
+    if (!lanes->finished() && lanes->Room() && below(2)) {
+      if (lanes->dealt() < elements) {
+        lanes->Deal(MakeStep(lanes->dealt(), 0));
+      } else {
+        lanes->Finish(GetParam() % 2 ? Outcome(kInternal, "broken") : Outcome());
+      }
+    }
+    const size_t pick = below(n);
+    const int t = static_cast<int>(pick);
+    Trainer& me = trainers[pick];
+    if (!me.open) {
+      me.open = true;
+      lanes->Open(t, limit(me));
+      continue;
+    }
+    switch (below(3)) {
+      case 0:  // to the source
+        if (me.out.empty()) break;
+        switch (me.out.front().kind) {
+          case Message::kTaken: lanes->Taken(t, me.out.front().a, me.out.front().b); break;
+          case Message::kRecalled: lanes->Recalled(t, me.out.front().a, me.out.front().b); break;
+          default: lanes->Close(t, me.out.front().a);
+        }
+        me.out.pop_front();
+        break;
+      case 1: {  // from the source
+        if (me.in.empty()) break;
+        const Message message = me.in.front();
+        me.in.pop_front();
+        if (me.closed) break;
+        if (message.kind == Message::kData) {
+          me.queue.push_back(message.a);
+          ASSERT_LE(me.queue.size(), prefetch);
+        } else if (message.kind == Message::kEnd) {
+          ASSERT_FALSE(me.ended);
+          me.ended = true;
+          ASSERT_EQ(message.a, me.taken + me.queue.size());
+        } else {
+          ASSERT_FALSE(me.on_demand) << "recalled twice";
+          me.on_demand = true;
+          const size_t keep = me.waiting && !me.queue.empty() ? 1 : 0;
+          me.queue.resize(keep);
+          me.out.push_back({Message::kRecalled, me.taken + keep, me.taken + (me.waiting ? 1 : 0)});
+        }
+        break;
+      }
+      default:  // the user
+        if (me.closed || (me.ended && me.queue.empty()) || (me.sleeps && lanes->finished())) break;
+        if (me.taken >= me.leaves_after) {
+          me.closed = true;
+          me.queue.clear();
+          me.out.push_back({Message::kClose, me.taken, 0});
+        } else if (!me.queue.empty()) {
+          ++seen[me.queue.front()];
+          me.queue.pop_front();
+          ++me.taken;
+          me.waiting = false;
+          me.out.push_back({Message::kTaken, me.taken, limit(me)});
+        } else if (!me.waiting) {
+          me.waiting = true;
+          if (me.on_demand) me.out.push_back({Message::kTaken, me.taken, limit(me)});
+        }
+    }
+  }
+  // A sleeper may have waited already when the last elements came: one can be on its way to it.
+  for (const Trainer& trainer : trainers) {
+    for (uint64_t element : trainer.queue) ++seen[element];
+  }
+  EXPECT_EQ(seen, std::vector<int>(elements, 1));
+  for (int count : told) EXPECT_LE(count, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, DynamicSimulation, testing::Range(0u, 400u));
+
+}  // namespace
+}  // namespace hvdata

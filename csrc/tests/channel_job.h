@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole job in one process: every member has its Sink, its Source and a dealer with a made-up pipeline, as its roles
+// say, and a thread that delivers what others sent it: in order from each sender, at random among senders. What a
+// member sends to itself arrives inside the call, as in the engine.
+#ifndef HOROVOD_DATA_TESTS_CHANNEL_JOB_H_
+#define HOROVOD_DATA_TESTS_CHANNEL_JOB_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "channel/step_coordinator.h"
+#include "channel/sink.h"
+#include "channel/source.h"
+#include "channel_job_dealer.h"
+
+namespace hvdata {
+
+// `readers` readers that train too, or `dedicated` readers in front of the trainers. `grouped`: each reader has trainers of
+// its own, the next ones in order, of which it is the first where it trains.
+inline World MakeWorld(int self, int trainers, int readers, bool dedicated, bool grouped = false) {
+  std::vector<Member> members;
+  for (int r = 0; dedicated && r < readers; ++r) {
+    members.push_back({"host" + std::to_string(r), 0, 0, r, -1, grouped ? r : 0});
+  }
+  for (int t = 0; t < trainers; ++t) {
+    const int group = grouped ? t * readers / trainers : 0;
+    const bool first = grouped ? t == (group * trainers + readers - 1) / readers : t < readers;
+    members.push_back({"node" + std::to_string(t), 0, 0, !dedicated && first ? (grouped ? group : t) : -1, t, group});
+  }
+  return World::Of(self, std::move(members));
+}
+
+class Job {
+ public:
+  struct Options {
+    int trainers = 2;
+    int readers = 1;
+    bool dedicated = false;
+    bool grouped = false;
+    plan::Batch batch = plan::Batch::kGlobal;
+    plan::Remainder remainder = plan::Remainder::kDrop;
+    bool has_fillers = true;
+    bool on_error_continue = false;
+    plan::Schedule schedule = plan::Schedule::kStatic;
+    int prefetch = 2;
+    unsigned seed = 0;
+    double stall = 15, timeout = 20;
+  };
+  using Pipeline = JobDealer::Pipeline;
+
+  // A pipeline of `length` elements in every epoch of every reader.
+  static Pipeline Elements(uint64_t length) {
+    return [length](int, uint64_t, uint64_t k, const std::atomic<bool>&, bool* end) {
+      *end = k >= length;
+      return Outcome();
+    };
+  }
+
+  Job(Options options, Pipeline pipeline) : options_(options), pipeline_(std::move(pipeline)) {
+    const int count = options.trainers + (options.dedicated ? options.readers : 0);
+    ChannelConfig config;
+    config.number = 1;
+    config.name = "train";
+    config.schedule = options.schedule;
+    config.prefetch = options.prefetch;
+    config.batch = options.batch;
+    config.remainder = options.remainder;
+    config.on_error_continue = options.on_error_continue;
+    for (int m = 0; m < count; ++m) {
+      nodes_.push_back(std::make_unique<Node>());
+      nodes_.back()->world = MakeWorld(m, options.trainers, options.readers, options.dedicated, options.grouped);
+    }
+    for (int m = 0; m < count; ++m) {
+      Node& node = *nodes_[static_cast<size_t>(m)];
+      if (node.world.me().trains()) {
+        const auto send = [this, m, &node](int reader, wire::Header h) {
+          Send(m, node.world.sources[static_cast<size_t>(reader)], std::move(h), nullptr);
+        };
+        node.sink = std::make_unique<Sink>(config, &node.world, options.stall, options.timeout, send);
+      }
+      if (node.world.me().reads()) {
+        const auto send = [this, m](int member, wire::Header h, const Share* share) {
+          Send(m, member, std::move(h), share ? share->bundle : nullptr);
+        };
+        node.source = std::make_unique<Source>(config, &node.world, 60, send);
+      }
+      if (node.world.me().reader == 0) {
+        node.in_step = std::make_unique<StepCoordinator>(&node.world, [this, m, &node](int reader, wire::Header h) {
+          Send(m, node.world.readers[static_cast<size_t>(reader)], std::move(h), nullptr);
+        });
+      }
+    }
+    for (int m = 0; m < count; ++m) {
+      Node& node = *nodes_[static_cast<size_t>(m)];
+      node.network = std::thread([this, m] { DeliverAll(m); });
+      if (node.source) node.dealer = std::thread([this, &node] { RunDealer(&node); });
+    }
+  }
+
+  ~Job() {
+    for (int t = 0; t < options_.trainers; ++t) Leave(t);
+    for (auto& node : nodes_) {
+      if (node->dealer.joinable()) node->dealer.join();
+    }
+    for (auto& node : nodes_) {
+      {
+        std::lock_guard<std::mutex> lock(node->mu);
+        node->stop = true;
+        node->changed.notify_all();
+      }
+      node->network.join();
+    }
+  }
+
+  Sink& sink(int trainer) { return *NodeOf(trainer).sink; }
+
+  // The trainer uses the channel no more.
+  void Leave(int trainer) {
+    Node& node = NodeOf(trainer);
+    if (node.left.exchange(true)) return;
+    for (int reader : node.world.sources) {
+      wire::Header h;
+      h.kind = wire::Kind::kRelease;
+      Send(node.world.self, reader, h, nullptr);
+    }
+  }
+
+  // Runs `script` for every trainer, each on its own thread.
+  void RunTrainers(const std::function<void(int trainer)>& script) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < options_.trainers; ++t) threads.emplace_back([&script, t] { script(t); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  struct Item {
+    wire::Header header;
+    BundlePtr bundle;
+  };
+  struct Node {
+    World world;
+    std::unique_ptr<Sink> sink;
+    std::unique_ptr<Source> source;
+    std::unique_ptr<StepCoordinator> in_step;  // on reader 0
+    std::thread network, dealer;
+    std::atomic<bool> left{false};
+    std::mutex mu;
+    std::condition_variable changed;
+    std::map<int, std::deque<Item>> inbox;  // by sender; none is empty
+    bool stop = false;
+  };
+
+  Node& NodeOf(int trainer) {
+    return *nodes_[static_cast<size_t>(nodes_[0]->world.trainers[static_cast<size_t>(trainer)])];
+  }
+
+  void Send(int from, int to, wire::Header header, BundlePtr bundle) {
+    if (from == to) return Dispatch(to, from, header, std::move(bundle));
+    Node& node = *nodes_[static_cast<size_t>(to)];
+    std::lock_guard<std::mutex> lock(node.mu);
+    node.inbox[from].push_back({std::move(header), std::move(bundle)});
+    node.changed.notify_all();
+  }
+
+  void DeliverAll(int member) {
+    Node& node = *nodes_[static_cast<size_t>(member)];
+    std::mt19937 random(options_.seed * 31 + static_cast<unsigned>(member));
+    for (;;) {
+      Item item;
+      int from = 0;
+      {
+        std::unique_lock<std::mutex> lock(node.mu);
+        node.changed.wait(lock, [&] { return node.stop || !node.inbox.empty(); });
+        if (node.inbox.empty()) return;
+        auto pick = std::next(node.inbox.begin(), static_cast<int>(random() % node.inbox.size()));
+        from = pick->first;
+        item = std::move(pick->second.front());
+        pick->second.pop_front();
+        if (pick->second.empty()) node.inbox.erase(pick);
+      }
+      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+      Dispatch(member, from, item.header, std::move(item.bundle));
+    }
+  }
+
+  void Dispatch(int to, int from, const wire::Header& h, BundlePtr bundle) {
+    Node& node = *nodes_[static_cast<size_t>(to)];
+    const int trainer = node.world.AudienceLane(from), reader = node.world.SourceLane(from);
+    const auto limit = static_cast<uint64_t>(h.a);
+    switch (h.kind) {
+      case wire::Kind::kOpen: return node.source->OnOpen(trainer, h.epoch, limit);
+      case wire::Kind::kTaken: return node.source->OnTaken(trainer, h.epoch, h.step, limit);
+      case wire::Kind::kRecalled: return node.source->OnRecalled(trainer, h.epoch, h.step, limit);
+      case wire::Kind::kClose: return node.source->OnClose(trainer, h.epoch, h.step, h.a);
+      case wire::Kind::kClaim: return node.source->OnClaim(trainer, h.epoch, h.step, h.a, h.b != 0);
+      case wire::Kind::kRelease: return node.source->OnGone(trainer);
+      case wire::Kind::kWhy: return node.source->OnWhy(trainer, h.epoch, h.step);
+      case wire::Kind::kSave: return node.source->OnSave(trainer, h.epoch, h.step, h.a);
+      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, Source::Handed::From(h), h.a);
+      case wire::Kind::kData: return node.sink->OnData(reader, h, std::move(bundle));
+      case wire::Kind::kEnd: return node.sink->OnEnd(reader, h);
+      case wire::Kind::kRecall: return node.sink->OnRecall(reader, h);
+      case wire::Kind::kBecause: return node.sink->OnBecause(h);
+      case wire::Kind::kState: return node.sink->OnState(h);
+      case wire::Kind::kReady:
+        return node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
+      case wire::Kind::kGo: return node.source->OnGo(h);
+      default: FAIL() << "nobody sends " << static_cast<int>(h.kind);
+    }
+  }
+
+  void RunDealer(Node* node) {
+    for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50))) >= 0;) {
+      if (next == 0) continue;
+      JobDealer(node->source.get(), &pipeline_, options_.has_fillers).RunEpoch(static_cast<uint64_t>(next));
+    }
+  }
+
+  const Options options_;
+  const Pipeline pipeline_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+// One iteration over a trainer's part of the channel.
+class Iteration {
+ public:
+  Iteration(Job* job, int trainer) : sink_(&job->sink(trainer)), trainer_(trainer) {}
+  ~Iteration() { sink_->Drop(&iterator); }
+
+  // Takes up to `most` elements; all that were taken so far are in `numbers`. True when more may come.
+  bool Take(uint64_t most = ~0ull) {
+    for (uint64_t i = 0; i < most; ++i) {
+      Arrival arrival;
+      outcome = sink_->Next(&iterator, &arrival, &end);
+      if (!outcome.ok() || end) return false;
+      const Token& token = TokenOf(arrival.bundle);
+      if (token.trainer >= 0) {
+        EXPECT_EQ(token.trainer, trainer_);
+      }
+      numbers.push_back(token.element);
+    }
+    return true;
+  }
+
+  SinkIterator iterator;
+  std::vector<uint64_t> numbers;
+  Outcome outcome;
+  bool end = false;
+
+ private:
+  Sink* const sink_;
+  const int trainer_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_CHANNEL_JOB_H_

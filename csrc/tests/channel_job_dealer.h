@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dealer of ops/deal.cc and ops/checkpoint.cc with numbers for tensors: one epoch of one reader.
+#ifndef HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_
+#define HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/source.h"
+#include "channel_lanes_recorder.h"
+
+namespace hvdata {
+
+// The number that a test's pipeline gives the k-th element of a reader's epoch.
+inline uint64_t Number(uint64_t epoch, int reader, uint64_t k) {
+  return epoch * 1000000 + static_cast<uint64_t>(reader) * 10000 + k;
+}
+
+// Added to a number: an empty or padding share on the model of this element. Alone: of a step that its reader has not.
+constexpr uint64_t kFiller = 1000000000;
+
+class JobDealer {
+ public:
+  // Element k of an epoch of a reader: OK, or *end, or an error. `cancelled`: nobody needs it any more.
+  using Pipeline =
+      std::function<Outcome(int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end)>;
+
+  // `has_fillers`: an element can stand as the model of a share without one.
+  JobDealer(Source* source, const Pipeline* pipeline, bool has_fillers)
+      : source_(source), pipeline_(pipeline), has_fillers_(has_fillers), world_(source->world()) {}
+
+  void RunEpoch(uint64_t epoch) {
+    epoch_ = epoch;
+    cancelled_ = std::make_shared<std::atomic<bool>>(false);
+    const auto handed = source_->Begin(epoch, [cancelled = cancelled_] { *cancelled = true; });
+    std::vector<uint64_t> positions;
+    uint64_t turn = 0, tail_taken = 0;
+    const bool over = !handed.empty() && Resume(handed, &positions, &turn, &tail_taken);
+    source_->Start(positions, turn, tail_taken);
+    if (over) source_->Finish({});
+    for (;;) {
+      const Source::Wish wish = source_->Await();
+      if (wish == Source::Wish::kStop) break;
+      if (wish == Source::Wish::kSave) {
+        AnswerSaves();
+        continue;
+      }
+      EXPECT_FALSE(over) << "nothing is to be pulled from an input that was not started";
+      bool end = false;
+      Outcome outcome = DealOne(&end);
+      if (outcome.ok() && !end) continue;
+      if (source_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
+      if (outcome.ok()) source_->Finish({});
+      else source_->FinishFailed(std::move(outcome));
+      break;
+    }
+    while (source_->Linger() == Source::Wish::kSave) AnswerSaves();
+    source_->End();
+  }
+
+ private:
+  struct State {
+    uint64_t snapshot = 0, pulled = 0;
+    std::vector<uint64_t> elements, taken;
+
+    std::string Text() const {
+      std::ostringstream text;
+      text << snapshot << ' ' << pulled << ' ' << elements.size();
+      for (uint64_t k : elements) text << ' ' << k;
+      for (uint64_t k : taken) text << ' ' << k;
+      return text.str();
+    }
+    static State Of(const std::string& text) {
+      State state;
+      std::istringstream in(text);
+      size_t count = 0;
+      uint64_t k = 0;
+      in >> state.snapshot >> state.pulled >> count;
+      while (in >> k) (state.elements.size() < count ? state.elements : state.taken).push_back(k);
+      return state;
+    }
+  };
+
+  bool dynamic() const { return source_->config().schedule == plan::Schedule::kDynamic; }
+
+  // As Checkpoint::Resume. True when nothing is left of the epoch.
+  bool Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions, uint64_t* turn,
+              uint64_t* tail_taken) {
+    positions->assign(static_cast<size_t>(world_.audience_count()), handed.begin()->second.position);
+    bool behind = true, found = false, uneven = false, running = false;
+    State first;
+    std::set<uint64_t> taken;
+    for (const auto& [trainer, hand] : handed) {
+      (*positions)[static_cast<size_t>(trainer)] = hand.position;
+      behind = behind && hand.position == kAllBehind;
+      uneven = uneven || hand.position != handed.begin()->second.position;
+      running = running || (hand.position != kAllBehind && !hand.state.empty());
+      if (hand.state.empty()) continue;
+      State state = State::Of(hand.state);
+      taken.insert(state.taken.begin(), state.taken.end());
+      if (!found || state.pulled < first.pulled) first = std::move(state);
+      found = true;
+    }
+    uint64_t from = *std::min_element(positions->begin(), positions->end());
+    for (const auto& [trainer, hand] : handed) {
+      if (hand.position == from) *turn = hand.turn;
+    }
+    *tail_taken = handed.begin()->second.tail_taken;
+    if (dynamic()) {
+      behind = behind || (!running && uneven);
+      from = 0;
+      positions->clear();
+    }
+    next_ = first.pulled;
+    for (uint64_t k : first.elements) {
+      if (k >= from && taken.erase(k) == 0) put_back_.push_back(k);
+    }
+    skip_ = std::move(taken);
+    return behind;
+  }
+
+  Outcome Next(uint64_t* k, bool* end) {
+    if (!put_back_.empty()) {
+      *k = put_back_.front();
+      put_back_.pop_front();
+      return {};
+    }
+    while (skip_.count(next_) > 0) ++next_;
+    Outcome outcome = (*pipeline_)(world_.me().reader, epoch_, next_, *cancelled_, end);
+    if (outcome.ok() && !*end) *k = next_++;
+    return outcome;
+  }
+
+  int TrainerOf(int lane) const {
+    return world_.members[static_cast<size_t>(world_.audience[static_cast<size_t>(lane)])].trainer;
+  }
+
+  std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
+    const int trainer = lane < 0 ? -1 : TrainerOf(lane);
+    return MakeToken(Number(epoch_, world_.me().reader, k) + (filler ? kFiller : 0), trainer);
+  }
+
+  Outcome DealOne(bool* end) {
+    const int n = world_.audience_count();
+    const size_t whole = source_->config().batch == plan::Batch::kPerRank && !dynamic() ? static_cast<size_t>(n) : 1;
+    std::vector<uint64_t> group;
+    while (group.size() < whole) {
+      uint64_t k = 0;
+      Outcome outcome = Next(&k, end);
+      if (!outcome.ok()) return outcome;
+      if (*end) break;
+      group.push_back(k);
+    }
+    if (group.empty()) return {};
+    Step step;
+    step.first = group[0];
+    for (uint64_t k : group) step.elements.push_back(std::make_shared<Token>(Token{k, -1}));
+    if (*end && source_->shares_tail()) return Leave(group, step);
+    const bool drop = source_->config().remainder == plan::Remainder::kDrop;
+    if (group.size() < whole && drop) {
+      source_->Dropped(static_cast<int64_t>(group.size()), group.size());
+      return {};
+    }
+    if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
+    for (int t = 0; t < (dynamic() ? 1 : n); ++t) {
+      const auto at = static_cast<size_t>(t);
+      if (whole == 1) step.shares.push_back(ShareOf(group[0], dynamic() ? -1 : t));
+      else step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
+    }
+    source_->Deal(std::move(step));
+    return {};
+  }
+
+  Outcome Leave(const std::vector<uint64_t>& group, const Step& step) {
+    std::vector<Source::Left> left;
+    const bool fills = source_->config().remainder != plan::Remainder::kDrop && has_fillers_;
+    for (size_t i = 0; i < group.size(); ++i) {
+      left.push_back({step.elements[i], ShareOf(group[i], -1), fills ? ShareOf(group[i], -1, true) : nullptr});
+    }
+    source_->Leave(std::move(left), group[0], has_fillers_ ? "" : "no filler");
+    return {};
+  }
+
+  void Fill() {
+    Step step;
+    step.first = next_;
+    for (int t = 0; t < world_.audience_count(); ++t) {
+      step.shares.push_back(MakeToken(kFiller, TrainerOf(t)));
+    }
+    source_->Fill(std::move(step));
+  }
+
+  void AnswerSaves() {
+    for (const auto& request : source_->TakeSaveRequests()) {
+      State state;
+      if (!dynamic()) {
+        Capture(&state);
+      } else {
+        if (saved_.empty() || saved_.count(request.trainer) > 0) {
+          ++snapshot_.snapshot;
+          source_->ForgetTaken();
+          Capture(&snapshot_);
+          saved_.clear();
+        }
+        saved_.insert(request.trainer);
+        state = snapshot_;
+        state.taken = source_->TakenSince(request.trainer);
+      }
+      source_->AnswerSave(request, {}, state.Text());
+    }
+  }
+
+  void Capture(State* state) const {
+    state->pulled = next_;
+    state->elements.clear();
+    for (const auto& [k, bundle] : source_->UntakenElements()) {
+      EXPECT_EQ(TokenOf(bundle).element, k);
+      state->elements.push_back(k);
+    }
+    state->elements.insert(state->elements.end(), put_back_.begin(), put_back_.end());
+    if (dynamic() || state->elements.empty()) return;
+    for (size_t i = 0; i < state->elements.size(); ++i) EXPECT_EQ(state->elements[i], state->elements[0] + i);
+    // What is pulled when another host has ended the epoch is left out.
+    if (world_.grouped) return;
+    EXPECT_EQ(state->elements.back() + 1, next_) << "every element from the first that is not taken";
+  }
+
+  Source* const source_;
+  const Pipeline* const pipeline_;
+  const bool has_fillers_;
+  const World& world_;
+  uint64_t epoch_ = 0, next_ = 0;
+  std::shared_ptr<std::atomic<bool>> cancelled_;
+  std::deque<uint64_t> put_back_;
+  std::set<uint64_t> skip_;
+  State snapshot_;
+  std::set<int> saved_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Sink under test, the test as all of its readers, and everything that it sends, as text.
+#ifndef HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_
+#define HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "channel/sink.h"
+#include "channel_job.h"
+
+namespace hvdata {
+
+using wire::Header;
+using wire::Kind;
+
+// Trainer 1 of 2, and the test as all of its readers.
+class SinkTest : public testing::Test {
+ protected:
+  void Make(plan::Schedule schedule, int readers = 1, double stall = 10, double timeout = 10) {
+    ChannelConfig config;
+    config.schedule = schedule;
+    Make(std::move(config), MakeWorld(readers + 1, 2, readers, true), stall, timeout);
+  }
+  void Make(ChannelConfig config, World world, double stall = 10, double timeout = 10) {
+    world_ = std::move(world);
+    config.number = 7;
+    config.name = "train";
+    sink_ = std::make_unique<Sink>(config, &world_, stall, timeout, [this](int reader, Header h) {
+      EXPECT_EQ(h.channel, 7u);
+      ++messages_;
+      if (on_send_) on_send_(h);
+      std::lock_guard<std::mutex> lock(mu_);
+      sent_.push_back("r" + std::to_string(reader) + " " + wire::KindName(h.kind) + " e" + std::to_string(h.epoch) +
+                      " " + std::to_string(h.step) + "," + std::to_string(h.a));
+      claims_ += h.kind == Kind::kClaim ? 1 : 0;
+    });
+  }
+  Texts Sent() {
+    std::lock_guard<std::mutex> lock(mu_);
+    return std::exchange(sent_, {});
+  }
+  static Header Make(Kind kind, uint64_t epoch, uint64_t step, int64_t a = 0, std::string text = "") {
+    Header h;
+    h.kind = kind;
+    h.epoch = epoch;
+    h.step = step;
+    h.a = a;
+    h.text = std::move(text);
+    return h;
+  }
+  void Data(uint64_t epoch, uint64_t step, int reader = 0) {
+    sink_->OnData(reader, Make(Kind::kData, epoch, step, static_cast<int64_t>(step) + 1), nullptr);
+  }
+  Outcome Next(SinkIterator* iterator) { return sink_->Next(iterator, &arrival_, &end_); }
+  // Runs `wait` on a thread and, once that has sent a message and had time to begin its wait, `then` beside it.
+  Outcome Beside(const std::function<Outcome()>& wait, const std::function<void()>& then) {
+    const int before = messages_;
+    std::future<Outcome> waiting = std::async(std::launch::async, wait);
+    while (messages_ == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    then();
+    return waiting.get();
+  }
+
+  // Restores an iterator; the reader agrees.
+  void Restore(SinkIterator* iterator, const SinkState& state) {
+    const Outcome outcome = Beside([&] { return sink_->Restore(iterator, state); },
+                                   [&] { sink_->OnState(Make(Kind::kState, 1, 0, ++restores_)); });
+    EXPECT_TRUE(outcome.ok()) << outcome.message;
+  }
+
+  World world_;
+  int64_t restores_ = 0;
+  std::unique_ptr<Sink> sink_;
+  std::function<void(const Header&)> on_send_;
+  Arrival arrival_;
+  bool end_ = false;
+  std::atomic<int> messages_{0}, claims_{0};
+
+ private:
+  std::mutex mu_;
+  Texts sent_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_

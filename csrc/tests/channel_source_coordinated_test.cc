@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reader with trainers of its own, which keeps in step with others.
+#include "channel/step_coordinator.h"
+#include "channel_source_fixture.h"
+
+namespace hvdata {
+namespace {
+
+// Reader 1 of two, each with two trainers of its own: this one ranks 2 and 3.
+class GroupedTest : public SourceTest {
+ protected:
+  void SetUp() override { Make(plan::Remainder::kDrop); }
+  void Make(plan::Remainder remainder, int prefetch = 2) {
+    ChannelConfig config;
+    config.remainder = remainder;
+    config.prefetch = prefetch;
+    SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
+    ASSERT_TRUE(world_.grouped);
+    ASSERT_EQ(world_.audience_count(), 2);
+  }
+  void OpenAll(uint64_t epoch, uint64_t limit = 2) {
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
+  }
+  void Go(uint64_t epoch, uint64_t step, int64_t a = 0, Outcome outcome = {}) {
+    Header h;
+    h.kind = Kind::kGo;
+    h.epoch = epoch;
+    h.step = step;
+    h.a = a;
+    h.b = outcome.code;
+    h.text = outcome.message;
+    source_->OnGo(h);
+  }
+  std::string LogOf(const std::function<void()>& what) {
+    testing::internal::CaptureStderr();
+    what();
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
+  OpenAll(1);
+  Begin(1);
+  Deal();
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,0,0"}));
+  Go(1, 1);
+  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0"}));
+  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,1,0"}));
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(LogOf([&] { Go(1, 1, 1); }), "") << "nothing is left out";
+  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
+  Go(1, 5);  // overtaken
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
+  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  source_->End();
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,4,0"}));
+}
+
+TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
+  Go(1, 1);
+  Go(2, 0, 1);  // the next one is over before it has begun
+  Go(1, 0);     // overtaken
+  OpenAll(1);
+  Begin(1);
+  Deal();
+  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0", "r0 READY e1 1,0,0"}));
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
+  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  source_->End();
+  Sent();
+  OpenAll(2);
+  Begin(2);
+  EXPECT_EQ(Sent(), (Texts{"2 END e2 0,0,0", "3 END e2 0,0,0"}));
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  Go(1, 3);  // of an epoch that is over
+  EXPECT_EQ(Sent(), Texts());
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
+  const std::string log = LogOf([&] { source_->End(); });
+  EXPECT_NE(log.find("what the pipeline of this reader would still have yielded, if anything, is left out"), std::string::npos) << log;
+}
+
+// Said at the epoch's end, when it is known what this reader had.
+TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
+  OpenAll(1);
+  Begin(1);
+  Deal();
+  Deal();
+  Go(1, 1);
+  Sent();
+  Go(1, 1, 1);
+  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
+  EXPECT_EQ(LogOf([&] { source_->End(); }),
+            "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
+            "has ended, and with it the epoch; 1 step(s) that this reader had ready are left out, and all that its pipeline "
+            "would still have yielded\n");
+}
+
+TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
+  OpenAll(1);
+  Begin(1);
+  source_->Finish({kInternal, "broken"});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,3,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
+  EXPECT_EQ(LogOf([&] { Go(1, 0, 1, {kInternal, "[reader 0 on host0] broken too"}); }), "");
+  EXPECT_EQ(Sent(), (Texts{"2 END e1 0,13,0 [reader 0 on host0] broken too",
+                           "3 END e1 0,13,0 [reader 0 on host0] broken too"}));
+}
+
+TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
+  Make(plan::Remainder::kPartial);
+  OpenAll(1);
+  Begin(1);
+  source_->CannotFill("a scalar");
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,3 [reader 1 on host1, channel train, epoch 1, step 0] a scalar"}));
+  Go(1, 0, StepCoordinator::kEndsThere);
+  EXPECT_EQ(Sent().size(), 2u);
+}
+
+TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
+  const auto said = [this](plan::Remainder remainder, const std::string& what) {
+    ChannelConfig config;
+    config.remainder = remainder;
+    config.on_error_continue = true;
+    SourceTest::Make(config, MakeWorld(1, 4, 2, true, true));
+    OpenAll(1);
+    Begin(1);
+    const std::string log = LogOf([&] { source_->FinishFailed({kInternal, "broken"}); });
+    EXPECT_NE(log.find("step 0] broken. on_reader_error=\"continue\": " + what), std::string::npos) << log;
+    return Sent();
+  };
+  EXPECT_EQ(said(plan::Remainder::kDrop, "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
+                                         "at least 1"),
+            (Texts{"r0 READY e1 0,9,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
+  EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
+            (Texts{"r0 READY e1 0,10,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
+}
+
+TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
+  Make(plan::Remainder::kPad);
+  ASSERT_TRUE(source_->fills());
+  OpenAll(1);
+  Begin(1);
+  source_->Fill(MakeStep(9, 2));
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,0"}));
+  Go(1, 1);
+  EXPECT_EQ(Sent().size(), 2u);
+  Go(1, 1, 1);
+  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
+}
+
+// A state that can't be used: the dealer finishes before it has pulled anything, and must not begin to.
+TEST_F(GroupedTest, NothingIsPulledAfterTheInputIsOver) {
+  OpenAll(1);
+  Begin(1);
+  source_->Finish({kInternal, "no such checkpoint"});
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop) << "though the others have not agreed to the end yet";
+  Sent();
+  source_->Deal(MakeStep(0, 2));
+  EXPECT_EQ(Sent(), Texts());
+  EXPECT_EQ(source_->Steps(), 0u);
+}
+
+TEST_F(GroupedTest, ARestoreThatComesTooLateEndsTheEpochForAllReaders) {
+  OpenAll(1);
+  Begin(1);
+  Deal();
+  Sent();
+  source_->OnRestore(1, 1, {"words", 4, 1, 2, 0}, 1);
+  const Texts sent = Sent();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].substr(0, 18), "3 STATE e1 0,1,9 [");
+  EXPECT_EQ(sent[1].substr(0, 19), "r0 READY e1 1,3,9 [");
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+}
+
+// The pull that the last one's leaving cancels ends somehow: that is no end for the others.
+TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
+  for (const Outcome& outcome : {Outcome(), Outcome(kCancelled, "cancelled")}) {
+    const uint64_t epoch = outcome.ok() ? 1 : 2;
+    OpenAll(epoch);
+    Begin(epoch);
+    Deal();
+    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
+    Sent();
+    source_->Finish(outcome);
+    EXPECT_EQ(Sent(), Texts());
+    EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+    source_->End();
+    EXPECT_EQ(Sent(), (Texts{"r0 READY e" + std::to_string(epoch) + " 1,4,0"}));
+  }
+}
+
+// Its ranks were saved when they had seen the end: another host's, which had not, are to end there too.
+TEST_F(GroupedTest, AHostThatIsDoneTellsWhereTheEpochEnded) {
+  for (int t = 0; t < 2; ++t) {
+    source_->OnRestore(t, 1, {"", kAllBehind, 1, 3, 0}, t + 1);
+    source_->OnOpen(t, 1, 2);
+    source_->OnClose(t, 1, 0);
+  }
+  ASSERT_EQ(NextEpoch(), 1);
+  source_->Begin(1, nullptr);
+  source_->Start({kAllBehind, kAllBehind}, 3);
+  Sent();
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 3,1,0"}));
+}
+
+TEST_F(GroupedTest, WhoLeavesForGoodSaysSo) {
+  OpenAll(1);
+  Begin(1);
+  source_->OnGone(0);
+  EXPECT_EQ(Sent(), Texts());
+  source_->OnGone(1);
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,5,0"}));
+  source_->OnGone(1);
+  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  source_->End();
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,4,0"}));
+}
+
+// Hosts whose ranks saved at different steps go on from different steps: all are told in steps of the epoch.
+TEST_F(GroupedTest, StepsAreCountedOverRuns) {
+  for (int t = 0; t < 2; ++t) source_->OnRestore(t, 1, {"words", 6, 1, 3, 0}, t + 1);
+  OpenAll(1);
+  ASSERT_EQ(NextEpoch(), 1);
+  source_->Begin(1, nullptr);
+  source_->Start({6, 6}, 3);
+  Sent();
+  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  source_->Deal(MakeStep(6, 2, 2));
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,0,0"}));
+  Go(1, 2);
+  EXPECT_EQ(Sent(), Texts()) << "another host is further back";
+  Go(1, 4);
+  EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,8,3", "3 DATA e1 0,8,3"}));
+  source_->Finish({});
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,1,0"}));
+  Go(1, 4, 1);
+  EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
+}
+
+TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
+  OpenAll(1);
+  Begin(1);
+  Deal();
+  Deal();
+  Sent();
+  source_->OnWhy(0, 1, 0);
+  const std::string has = "2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which ";
+  EXPECT_EQ(Sent(), (Texts{has + "keeps the readers of all hosts in step: it has not answered", "r0 READY e1 2,6,0"}))
+      << "its own ranks wait for steps that are here";
+  EXPECT_EQ(LogOf([&] { Go(1, 0, StepCoordinator::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "") << "the reason may follow";
+  EXPECT_EQ(Sent(), (Texts{has + "has not"}));
+  const std::string place = "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0] rank 2 on node2 waits for this step: ";
+  const std::string held = "reader 1 on host1 has step 0 and waits for reader 0 on host0, which has not";
+  EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n") << "it asks again, and no reason has followed";
+  EXPECT_EQ(Sent(), (Texts{has + "has not", "r0 READY e1 2,6,0"}));
+  Go(1, 0, StepCoordinator::kBehind, {1, "reader 0 on host0, which has not: it sleeps"});
+  EXPECT_EQ(Sent(), (Texts{has + "has not: it sleeps"}));
+  Go(1, 0, StepCoordinator::kExplain);
+  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
+                           "node3 has taken more of them"}));
+  Go(1, 2);
+  Sent();
+  source_->OnTaken(0, 1, 2, 4);
+  source_->OnWhy(0, 1, 2);
+  EXPECT_EQ(Sent(), (Texts{"2 BECAUSE e1 2,0,0 reader 1 on host1 has dealt 2 steps and waits until rank 3 on node3 has "
+                           "taken more of them"}));
+  source_->OnTaken(1, 1, 2, 4);
+  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  source_->OnWhy(0, 1, 2);
+  EXPECT_EQ(Sent()[0].substr(0, 41), "2 BECAUSE e1 2,0,0 the pipeline of reader");
+  source_->Finish({});
+  Sent();
+  source_->OnWhy(1, 1, 2);
+  ASSERT_EQ(Sent().back(), "r0 READY e1 2,6,0") << "its end waits for the others too";
+}
+
+}  // namespace
+}  // namespace hvdata

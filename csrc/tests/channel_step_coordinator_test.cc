@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/step_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "channel_job.h"
+
+namespace hvdata {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+// Reader 0 of three, one per host; the test is all of them.
+class InStepTest : public testing::Test {
+ protected:
+  static constexpr int kReaders = 3;
+
+  void Ready(int reader, StepCoordinator::Says says, uint64_t steps, uint64_t epoch = 1, Outcome outcome = {}, uint32_t channel = 7) {
+    Header h;
+    h.kind = Kind::kReady;
+    h.channel = channel;
+    h.epoch = epoch;
+    h.step = steps;
+    h.a = says;
+    h.b = outcome.code;
+    h.text = outcome.message;
+    in_step_.OnReady(reader, h);
+  }
+  // "r1 e1 3" may go up to 3; "... end" and there ends; "... end!13 text"; "... behind: text".
+  Texts Gos() {
+    std::lock_guard<std::mutex> lock(mu_);
+    Texts texts;
+    for (const auto& [reader, h] : std::exchange(gos_, {})) {
+      std::string text = "r" + std::to_string(reader) + " e" + std::to_string(h.epoch) + " " + std::to_string(h.step);
+      if (h.a == 1) text += h.b == kOk ? " end" : " end!" + std::to_string(h.b) + " " + h.text;
+      if (h.a == StepCoordinator::kBehind) text += (h.b ? " since: " : " behind: ") + h.text;
+      if (h.a == StepCoordinator::kExplain) text += " why?";
+      texts.push_back(text);
+    }
+    return texts;
+  }
+  static Texts ToAll(const std::string& go) { return {"r0 " + go, "r1 " + go, "r2 " + go}; }
+
+  const World world_ = MakeWorld(0, 3, kReaders, false, true);
+  std::mutex mu_;
+  std::vector<std::pair<int, Header>> gos_;
+  StepCoordinator in_step_{&world_, [this](int reader, Header h) {
+                    EXPECT_EQ(h.kind, Kind::kGo);
+                    std::lock_guard<std::mutex> lock(mu_);
+                    gos_.emplace_back(reader, std::move(h));
+                  }};
+};
+
+TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
+  Ready(0, StepCoordinator::kHas, 1);
+  Ready(1, StepCoordinator::kHas, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(2, StepCoordinator::kHas, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(0, StepCoordinator::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2"));
+}
+
+TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
+  const Outcome scalar(kInvalidArgument, "[r1] a scalar");
+  for (const StepCoordinator::Says last : {StepCoordinator::kHas, StepCoordinator::kFills, StepCoordinator::kFailed}) {
+    const auto epoch = static_cast<uint64_t>(1 + last);
+    const std::string e = "e" + std::to_string(epoch);
+    for (int r = 0; r < 3; ++r) Ready(r, StepCoordinator::kHas, 2, epoch);
+    EXPECT_EQ(Gos(), ToAll(e + " 2"));
+    Ready(1, StepCoordinator::kFills, 2, epoch, scalar);
+    Ready(2, StepCoordinator::kFills, 2, epoch);
+    EXPECT_EQ(Gos(), Texts()) << "reader 0 may have ended too";
+    Ready(0, last, last == StepCoordinator::kHas ? 3 : 2, epoch, last == StepCoordinator::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
+    EXPECT_EQ(Gos(), ToAll(e + (last == StepCoordinator::kHas    ? " 2 end!3 [r1] a scalar"
+                                : last == StepCoordinator::kFills ? " 2 end"
+                                                         : " 2 end!13 [r0] broken")));
+  }
+}
+
+TEST_F(InStepTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
+  const Outcome lost1(kInternal, "[r1] lost"), lost2(kInternal, "[r2] lost"), lost0(kInternal, "[r0] lost");
+  // drop: reader 0 may still fail in the same step; until that is known nobody hears of an end.
+  uint64_t epoch = 0;
+  const auto two_are_lost = [&](StepCoordinator::Says how) {
+    ++epoch;
+    for (int r = 0; r < 3; ++r) Ready(r, StepCoordinator::kHas, 1, epoch);
+    EXPECT_EQ(Gos(), ToAll("e" + std::to_string(epoch) + " 1"));
+    Ready(1, how, 1, epoch, lost1);
+    Ready(2, how, 1, epoch, lost2);
+    EXPECT_EQ(Gos(), Texts());
+    return "e" + std::to_string(epoch);
+  };
+  std::string e = two_are_lost(StepCoordinator::kLostEnds);
+  Ready(0, StepCoordinator::kHas, 2, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had more";
+  e = two_are_lost(StepCoordinator::kLostEnds);
+  Ready(0, StepCoordinator::kEnded, 1, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had no more";
+  e = two_are_lost(StepCoordinator::kLostEnds);
+  Ready(0, StepCoordinator::kLeft, 1, epoch);
+  EXPECT_EQ(Gos(), (Texts{"r1 " + e + " 1 end", "r2 " + e + " 1 end"})) << "its trainers had enough";
+  e = two_are_lost(StepCoordinator::kLostEnds);
+  Ready(0, StepCoordinator::kLostEnds, 1, epoch, lost0);
+  EXPECT_EQ(Gos(), ToAll(e + " 1 end!13 [r0] lost"));
+  // partial, pad: those that are left go on; the last one that is lost names the error.
+  e = two_are_lost(StepCoordinator::kLostFills);
+  Ready(0, StepCoordinator::kHas, 3, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 3"));
+  Ready(0, StepCoordinator::kFills, 3, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 3 end"));
+  e = two_are_lost(StepCoordinator::kLostFills);
+  Ready(0, StepCoordinator::kHas, 2, epoch);
+  EXPECT_EQ(Gos(), ToAll(e + " 2"));
+  Ready(0, StepCoordinator::kLostFills, 2, epoch, lost0);
+  EXPECT_EQ(Gos(), ToAll(e + " 2 end!13 [r0] lost"));
+}
+
+TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
+  Ready(0, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r0] "});
+  Ready(1, StepCoordinator::kGoesOn, 4, 1, {kOk, "[r1] "});
+  Ready(2, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r2] "});
+  EXPECT_EQ(Gos(), ToAll("e1 4"));
+}
+
+TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
+  const std::string text = "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
+                           ": each host's reader has its own place, so restore the iterator on every rank, each from what "
+                           "it saved itself";
+  Ready(1, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r1] "});
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 0 end!9 [r1] " + text));
+  Ready(0, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r0] "});
+  EXPECT_EQ(Gos(), Texts());
+  // The other way round.
+  Ready(2, StepCoordinator::kHas, 1, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(1, StepCoordinator::kGoesOn, 3, 2, {kOk, "[r1] "});
+  EXPECT_EQ(Gos(), ToAll("e2 0 end!9 [r1] " + text));
+}
+
+TEST_F(InStepTest, ACheckpointOfTheBeginningIsACheckpoint) {
+  Ready(0, StepCoordinator::kGoesOn, 0, 1, {kOk, "[r0] "});
+  Ready(1, StepCoordinator::kHas, 1);
+  Ready(2, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), Texts()) << "which may stand beside those that begin";
+  Ready(0, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(0, StepCoordinator::kGoesOn, 0, 2, {kOk, "[r0] "});
+  Ready(1, StepCoordinator::kGoesOn, 1, 2, {kOk, "[r1] "});
+  Ready(2, StepCoordinator::kGoesOn, 0, 2, {kOk, "[r2] "});
+  EXPECT_EQ(Gos(), Texts()) << "and beside those that go on";
+}
+
+TEST_F(InStepTest, TheFirstToEndEndsAll) {
+  Ready(1, StepCoordinator::kEnded, 2);
+  Ready(0, StepCoordinator::kHas, 5);
+  Ready(2, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(2, StepCoordinator::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end"));
+  Ready(2, StepCoordinator::kHas, 3);
+  Ready(0, StepCoordinator::kEnded, 6);
+  EXPECT_EQ(Gos(), Texts()) << "an end is said once";
+}
+
+TEST_F(InStepTest, WithFillersTheLastToEndEndsAll) {
+  Ready(1, StepCoordinator::kFills, 0);
+  Ready(0, StepCoordinator::kHas, 1);
+  Ready(2, StepCoordinator::kHas, 3);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(0, StepCoordinator::kFills, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 3"));
+  Ready(2, StepCoordinator::kFills, 3);
+  EXPECT_EQ(Gos(), ToAll("e1 3 end"));
+}
+
+TEST_F(InStepTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
+  Ready(2, StepCoordinator::kEnded, 0, 4);
+  EXPECT_EQ(Gos(), ToAll("e4 0 end"));
+  Ready(0, StepCoordinator::kHas, 1, 4);
+  Ready(1, StepCoordinator::kEnded, 0, 4);
+  EXPECT_EQ(Gos(), Texts());
+}
+
+TEST_F(InStepTest, AnErrorEndsAllInItsPlace) {
+  Ready(0, StepCoordinator::kHas, 4);
+  Ready(1, StepCoordinator::kFailed, 2, 1, {kInternal, "broken"});
+  EXPECT_EQ(Gos(), Texts());
+  Ready(2, StepCoordinator::kHas, 2);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
+}
+
+TEST_F(InStepTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
+  Ready(0, StepCoordinator::kEnded, 2);
+  Ready(1, StepCoordinator::kFailed, 2, 1, {kInternal, "broken"});
+  Ready(2, StepCoordinator::kEnded, 5);
+  EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
+  Ready(0, StepCoordinator::kFills, 1, 2);
+  Ready(1, StepCoordinator::kFailed, 3, 2, {kInternal, "broken"});
+  Ready(2, StepCoordinator::kHas, 9, 2);
+  EXPECT_EQ(Gos(), ToAll("e2 3 end!13 broken"));
+}
+
+TEST_F(InStepTest, AnEndStandsThoughMoreWordsCome) {
+  Ready(1, StepCoordinator::kFailed, 1, 1, {kInternal, "broken"});
+  Ready(1, StepCoordinator::kHas, 4);
+  Ready(1, StepCoordinator::kEnded, 5);
+  Ready(0, StepCoordinator::kHas, 9);
+  Ready(2, StepCoordinator::kHas, 9);
+  EXPECT_EQ(Gos(), ToAll("e1 1 end!13 broken"));
+}
+
+TEST_F(InStepTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
+  Ready(0, StepCoordinator::kHas, 2);
+  Ready(2, StepCoordinator::kHas, 3);
+  Ready(1, StepCoordinator::kLeft, 0);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 2", "r2 e1 2"}));
+  Ready(0, StepCoordinator::kEnded, 2);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 2 end", "r2 e1 2 end"}));
+  Ready(0, StepCoordinator::kHas, 1, 2);
+  Ready(2, StepCoordinator::kHas, 1, 2);
+  EXPECT_EQ(Gos(), Texts()) << "it has left that epoch, not this one";
+  Ready(1, StepCoordinator::kHas, 1, 2);
+  EXPECT_EQ(Gos(), ToAll("e2 1"));
+}
+
+TEST_F(InStepTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
+  Ready(0, StepCoordinator::kHas, 1, 1);
+  Ready(2, StepCoordinator::kHas, 1, 1);
+  Ready(0, StepCoordinator::kHas, 1, 2);
+  Ready(2, StepCoordinator::kHas, 2, 2);
+  EXPECT_EQ(Gos(), Texts());
+  Ready(1, StepCoordinator::kLeftForGood, 0, 1);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 1", "r2 e1 1", "r0 e2 1", "r2 e2 1"}));
+  Ready(0, StepCoordinator::kHas, 1, 3);
+  Ready(2, StepCoordinator::kHas, 1, 3);
+  EXPECT_EQ(Gos(), (Texts{"r0 e3 1", "r2 e3 1"}));
+  Ready(0, StepCoordinator::kHas, 1, 1, {}, 8);
+  Ready(2, StepCoordinator::kHas, 1, 1, {}, 8);
+  EXPECT_EQ(Gos(), Texts()) << "of another channel it is still there";
+}
+
+// One that goes on with fillers beside a longer one has been given those steps: they do not end before.
+TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
+  Ready(0, StepCoordinator::kFills, 2);
+  Ready(2, StepCoordinator::kFills, 1);
+  Ready(1, StepCoordinator::kHas, 7);
+  EXPECT_EQ(Gos(), ToAll("e1 7"));
+  Ready(1, StepCoordinator::kLeft, 7);
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
+}
+
+TEST_F(InStepTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
+  Ready(0, StepCoordinator::kHas, 3);
+  Ready(0, StepCoordinator::kAsks, 3);
+  EXPECT_EQ(Gos(), (Texts{"r1 e1 0 why?", "r2 e1 0 why?",
+                          "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
+  Ready(2, StepCoordinator::kExplains, 9, 1, {kOk, "it sleeps"});
+  EXPECT_EQ(Gos(), (Texts{"r0 e1 0 since: reader 2 on node2, which has not: it sleeps"}));
+  Ready(2, StepCoordinator::kEnded, 2);
+  Ready(1, StepCoordinator::kHas, 1);
+  EXPECT_EQ(Gos(), ToAll("e1 1"));
+  Ready(1, StepCoordinator::kExplains, 1, 1, {kOk, "it slept"});
+  EXPECT_EQ(Gos(), Texts()) << "that has passed";
+  Ready(0, StepCoordinator::kAsks, 3);
+  EXPECT_EQ(Gos(), (Texts{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
+      << "one that has ended is not waited for";
+}
+
+// What three readers have: so many steps, and how they end.
+struct Script {
+  uint64_t steps;
+  StepCoordinator::Says last;
+};
+
+// The end of all, told otherwise: where the first ends that can't be filled up, or else the longest.
+uint64_t EndOf(const std::vector<Script>& scripts) {
+  uint64_t end = ~0ull, longest = 0;
+  for (const Script& s : scripts) {
+    if (s.last != StepCoordinator::kFills) end = std::min(end, s.steps);
+    longest = std::max(longest, s.steps);
+  }
+  return end == ~0ull ? longest : end;
+}
+
+class AnyOrder : public InStepTest, public testing::WithParamInterface<unsigned> {
+ protected:
+  std::vector<Script> Scripts() const {
+    std::mt19937 random(GetParam());
+    std::vector<Script> scripts;
+    for (int r = 0; r < kReaders; ++r) {
+      const StepCoordinator::Says plain = GetParam() % 2 ? StepCoordinator::kEnded : StepCoordinator::kFills;
+      scripts.push_back({random() % 6, random() % 5 == 0 ? StepCoordinator::kFailed : plain});
+    }
+    return scripts;
+  }
+  void Say(int reader, const Script& script, uint64_t word) {
+    if (word < script.steps) return Ready(reader, StepCoordinator::kHas, word + 1);
+    const bool fails = script.last == StepCoordinator::kFailed;
+    Ready(reader, script.last, script.steps, 1, fails ? Outcome(kInternal, std::to_string(reader)) : Outcome());
+  }
+  // All were told the same end once, and nothing beyond it.
+  void ExpectEnd(uint64_t end, const std::vector<Script>& scripts) {
+    for (int r = 0; r < kReaders; ++r) {
+      int ends = 0;
+      for (const auto& [to, go] : gos_) {
+        if (to != r) continue;
+        EXPECT_LE(go.step, end);
+        if (go.a != 1) continue;
+        ++ends;
+        EXPECT_EQ(go.step, end);
+        if (go.b == kOk) continue;
+        const Script& failed = scripts[std::stoul(go.text)];
+        EXPECT_TRUE(failed.last == StepCoordinator::kFailed && failed.steps == end) << "reader " << go.text;
+      }
+      EXPECT_EQ(ends, 1) << "reader " << r;
+    }
+  }
+};
+
+TEST_P(AnyOrder, OneAndTheSameEnd) {
+  const std::vector<Script> scripts = Scripts();
+  std::mt19937 random(GetParam() + 1000);
+  std::vector<uint64_t> said(kReaders, 0), heard(kReaders, 0);
+  std::vector<bool> over(kReaders, false);
+  size_t seen = 0;
+  for (int left = kReaders; left > 0;) {
+    const size_t r = random() % kReaders;
+    if (said[r] > scripts[r].steps) continue;
+    Say(static_cast<int>(r), scripts[r], said[r]);
+    left -= ++said[r] > scripts[r].steps;
+    for (; seen < gos_.size(); ++seen) {
+      const auto& [to, go] = gos_[seen];
+      const auto at = static_cast<size_t>(to);
+      EXPECT_FALSE(over[at]) << "nothing comes after an end";
+      EXPECT_GE(go.step, heard[at]) << "never back";
+      heard[at] = go.step;
+      over[at] = go.a == 1;
+      for (size_t other = 0; other < scripts.size(); ++other) {
+        const bool filled = said[other] > scripts[other].steps && scripts[other].last == StepCoordinator::kFills;
+        EXPECT_TRUE(filled || go.step <= std::min(said[other], scripts[other].steps)) << "reader " << other << " has it not";
+      }
+    }
+  }
+  ExpectEnd(EndOf(scripts), scripts);
+}
+
+TEST_P(AnyOrder, OneAndTheSameEndFromThreads) {
+  const std::vector<Script> scripts = Scripts();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kReaders; ++r) {
+    threads.emplace_back([this, r, &scripts] {
+      const Script& mine = scripts[static_cast<size_t>(r)];
+      for (uint64_t word = 0; word <= mine.steps; ++word) Say(r, mine, word);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectEnd(EndOf(scripts), scripts);
+}
+
+// Readers that leave at any moment: the others are never called back, and are ended once all have said their last word.
+TEST_P(AnyOrder, WhoeverLeaves) {
+  const std::vector<Script> scripts = Scripts();
+  std::mt19937 random(GetParam() + 2000);
+  std::vector<uint64_t> said(kReaders, 0), heard(kReaders, 0);
+  std::vector<bool> gone(kReaders, false), over(kReaders, false);
+  size_t seen = 0;
+  const auto done = [&](size_t r) { return gone[r] || said[r] > scripts[r].steps; };
+  while (!(done(0) && done(1) && done(2))) {
+    const size_t r = random() % kReaders;
+    if (gone[r]) continue;
+    if (random() % 8 == 0) {
+      gone[r] = true;
+      Ready(static_cast<int>(r), random() % 2 ? StepCoordinator::kLeft : StepCoordinator::kLeftForGood, said[r]);
+    } else if (said[r] <= scripts[r].steps) {
+      Say(static_cast<int>(r), scripts[r], said[r]++);
+    }
+    for (; seen < gos_.size(); ++seen) {
+      const auto& [to, go] = gos_[seen];
+      const auto at = static_cast<size_t>(to);
+      EXPECT_FALSE(gone[at] || over[at]);
+      EXPECT_GE(go.step, heard[at]) << "never back";
+      heard[at] = go.step;
+      over[at] = go.a == 1;
+    }
+  }
+  for (size_t r = 0; r < scripts.size(); ++r) EXPECT_TRUE(gone[r] || over[r]) << "reader " << r << " waits for ever";
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, AnyOrder, testing::Range(0u, 200u));
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a job as threads that connect with each other, without MPI.
+#ifndef HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_
+#define HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mail/host_links.h"
+
+namespace hvdata {
+
+// Member `by` is shown `name` as what member `of` has given.
+struct Lie {
+  int by = -1, of = -1;
+  std::string name;
+};
+
+// Collectives of threads, one for each rank, that all call them in the same order.
+class ThreadCollectives {
+ public:
+  ThreadCollectives(size_t ranks, Lie lie) : ranks_(ranks), lie_(std::move(lie)) {}
+
+  Collectives For(int self) {
+    return {[this, self](const std::string& mine) {
+              std::vector<std::string> all = Exchange(self, mine);
+              if (self == lie_.by) all[static_cast<size_t>(lie_.of)] = lie_.name;
+              return all;
+            },
+            [this, self](const std::vector<uint8_t>& mine) {
+              std::vector<uint8_t> theirs;
+              for (const std::string& row : Exchange(self, std::string(mine.begin(), mine.end()))) {
+                theirs.push_back(static_cast<uint8_t>(row.at(static_cast<size_t>(self))));
+              }
+              return theirs;
+            }};
+  }
+
+ private:
+  std::vector<std::string> Exchange(int self, const std::string& mine) {
+    std::unique_lock<std::mutex> lock(mu_);
+    const size_t round = round_;
+    texts_.resize(ranks_);
+    texts_[static_cast<size_t>(self)] = mine;
+    if (++came_ == ranks_) {
+      all_ = std::exchange(texts_, {});
+      came_ = 0;
+      ++round_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ != round; });
+    return all_;  // the next round can't end before we come to it
+  }
+
+  const size_t ranks_;
+  const Lie lie_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  size_t came_ = 0, round_ = 0;
+  std::vector<std::string> texts_, all_;
+};
+
+// The links of every member.
+inline std::vector<std::unique_ptr<HostLinks>> Connect(const std::vector<Member>& members, Payload payload,
+                                                   uint64_t arena_bytes, Lie lie = {}) {
+  ThreadCollectives collectives(members.size(), std::move(lie));
+  std::vector<std::unique_ptr<HostLinks>> links(members.size());
+  std::vector<std::thread> ranks;
+  for (size_t m = 0; m < members.size(); ++m) {
+    ranks.emplace_back([&, m] {
+      const auto self = static_cast<int>(m);
+      links[m] = std::make_unique<HostLinks>(World::Of(self, members), payload, arena_bytes, collectives.For(self));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return links;
+}
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mail/host_links.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "tests/arena_process.h"
+#include "tests/mail_links_job.h"
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kArena = 1 << 20;
+
+Member Rank(const std::string& host, int trainer, int reader = -1) { return {host, 0, 0, reader, trainer}; }
+
+// "0-1 0-2": who has a link with whom. The one who reads first. Both ends have to agree.
+std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
+  std::string pairs;
+  const auto count = static_cast<int>(links.size());
+  for (int a = 0; a < count; ++a) {
+    size_t number = 0;
+    for (int b = 0; b < count; ++b) {
+      const HostLink* const there = links[static_cast<size_t>(a)]->To(b);
+      const HostLink* const back = links[static_cast<size_t>(b)]->To(a);
+      EXPECT_EQ(there == nullptr, back == nullptr) << a << " and " << b;
+      if (there == nullptr || back == nullptr) continue;
+      ++number;
+      EXPECT_EQ(there->member(), b);
+      EXPECT_NE(there->reads_here(), back->reads_here());
+      EXPECT_EQ(there->view() == nullptr, there->reads_here());
+      if (!there->reads_here()) continue;
+      pairs += (pairs.empty() ? "" : " ") + std::to_string(a) + "-" + std::to_string(b);
+      EXPECT_NE(links[static_cast<size_t>(a)]->arena(), nullptr);
+    }
+    EXPECT_EQ(links[static_cast<size_t>(a)]->all().size(), number);
+  }
+  return pairs;
+}
+
+// What comes of `record` when it is sent through the link.
+std::string Through(HostLink* from, HostLink* to, const std::string& record) {
+  EXPECT_TRUE(to->Empty());
+  EXPECT_TRUE(from->Put({record}));
+  EXPECT_FALSE(to->Empty());
+  std::string got;
+  bool broken = false;
+  EXPECT_TRUE(to->Take([&](std::string_view r) { got = r; }, &broken));
+  EXPECT_FALSE(broken || to->Take([](std::string_view) {}, &broken) || broken);
+  return got;
+}
+
+TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHost) {
+  const auto links =
+      Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArena);
+  EXPECT_EQ(Pairs(links), "0-2 0-3");
+  EXPECT_EQ(links[0]->arena()->segment().lanes, 2u);
+  EXPECT_GE(links[0]->arena()->segment().arena, kArena);
+  for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena(), nullptr);
+  EXPECT_EQ(Through(links[0]->To(2), links[2]->To(0), "to 2"), "to 2");
+  EXPECT_EQ(Through(links[0]->To(3), links[3]->To(0), "to 3"), "to 3");
+  EXPECT_EQ(Through(links[2]->To(0), links[0]->To(2), "from 2"), "from 2");
+  EXPECT_EQ(Through(links[3]->To(0), links[0]->To(3), "from 3"), "from 3");
+}
+
+TEST(HostLinks, BetweenADedicatedReaderAndTrainersAlone) {
+  EXPECT_EQ(Pairs(Connect({Rank("a", -1, 0), Rank("a", -1, 1), Rank("a", 0), Rank("a", 1)}, Payload::kAuto, kArena)),
+            "0-2 0-3 1-2 1-3");
+}
+
+TEST(HostLinks, EachHostsReaderServesItsOwn) {
+  EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2, 1), Rank("b", 3)}, Payload::kArena, kArena)),
+            "0-1 2-3");
+}
+
+TEST(HostLinks, TwoReadersThatTrainHaveOneBetweenThem) {
+  const auto links = Connect({Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, Payload::kAuto, kArena);
+  EXPECT_EQ(Pairs(links), "0-1 0-2 1-2");
+  EXPECT_EQ(links[1]->To(0)->reads_here(), false);
+  EXPECT_EQ(links[1]->arena()->segment().lanes, 1u);
+}
+
+TEST(HostLinks, NoneWithoutSharedMemory) {
+  const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1)};
+  EXPECT_EQ(Pairs(Connect(members, Payload::kMessage, kArena)), "");
+  EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArena)), "");
+  testing::internal::CaptureStderr();
+  const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Pairs(links), "");
+  EXPECT_EQ(links[0]->arena(), nullptr);
+  EXPECT_NE(said.find("[rank 0 on a] no shared memory for the ranks of this host ("), std::string::npos) << said;
+}
+
+TEST(HostLinks, ChannelsShareTheBells) {
+  const auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena);
+  for (const uint32_t channel : {0u, 1u, Bells::kEach, Bells::kEach + 1}) {
+    for (const bool sink : {true, false}) {  // the reader rings a trainer's sinks, a trainer the reader's sources
+      const auto& own = links[sink ? 1 : 0];
+      const auto bell = sink ? own->sink_bell(channel) : own->source_bell(channel);
+      const auto other = sink ? own->sink_bell(channel + 1) : own->source_bell(channel + 1);
+      const uint32_t rung = bell->rung, other_rung = other->rung;
+      links[sink ? 0 : 1]->To(sink ? 1 : 0)->Ring(channel);
+      EXPECT_EQ(bell->rung, rung + 1);
+      EXPECT_EQ(other->rung, other_rung);
+    }
+  }
+  const auto kept = links[0]->source_bell(7);
+  kept->Ring();
+  EXPECT_EQ(links[0]->source_bell(7)->rung, 1u);
+}
+
+TEST(HostLinks, ABellOutlivesTheLinks) {
+  auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena);
+  const auto bell = links[1]->sink_bell(3);
+  links.clear();
+  bell->Ring();
+  EXPECT_EQ(bell->rung, 1u);
+}
+
+// In another network namespace nobody listens under the reader's name.
+TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
+  const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
+  testing::internal::CaptureStderr();
+  const auto links = Connect(members, Payload::kAuto, kArena, {1, 0, std::string(32, '0')});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting was refused): batches "
+            "travel as messages\n");
+  EXPECT_EQ(Pairs(links), "0-2");
+  EXPECT_EQ(Through(links[0]->To(2), links[2]->To(0), "still"), "still");
+}
+
+TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
+  testing::internal::CaptureStderr();
+  const auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena, {1, 0, std::string(32, '0')});
+  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(Pairs(links), "");
+  EXPECT_EQ(links[0]->arena(), nullptr);
+}
+
+// ---- Real processes: a reader, and two trainers of which one is to be refused. They meet through pairs of sockets.
+
+class ProcessCollectives {
+ public:
+  ProcessCollectives() {
+    for (auto& ends : ends_) EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  }
+  ~ProcessCollectives() {
+    for (auto& ends : ends_) {
+      close(ends[0]);
+      close(ends[1]);
+    }
+  }
+  static constexpr int kRanks = 3;
+
+  Collectives For(int self) {
+    return {[this, self](const std::string& mine) { return Exchange(self, mine); },
+            [this, self](const std::vector<uint8_t>& mine) {
+              std::vector<uint8_t> theirs;
+              for (const std::string& row : Exchange(self, std::string(mine.begin(), mine.end()))) {
+                theirs.push_back(static_cast<uint8_t>(row.at(static_cast<size_t>(self))));
+              }
+              return theirs;
+            }};
+  }
+  std::vector<std::string> Exchange(int self, const std::string& mine) {
+    std::vector<std::string> all(kRanks, std::string(mine.size(), '\0'));
+    all[static_cast<size_t>(self)] = mine;
+    for (int other = 0; other < kRanks; ++other) {
+      if (other == self) continue;
+      EXPECT_EQ(write(End(self, other), mine.data(), mine.size()), static_cast<ssize_t>(mine.size()));
+    }
+    for (int other = 0; other < kRanks; ++other) {
+      std::string& text = all[static_cast<size_t>(other)];
+      if (other == self) continue;
+      EXPECT_EQ(read(End(self, other), &text[0], text.size()), static_cast<ssize_t>(text.size()));
+    }
+    return all;
+  }
+
+ private:
+  int End(int self, int other) { return ends_[self + other - 1][self > other]; }
+  int ends_[kRanks][2];
+};
+
+uint64_t MappedBytes() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Trainer 2 does `refuse` before it connects, and gets no link; everybody else gets what they should.
+void ExpectRefused(uint64_t arena_bytes, const std::function<void()>& refuse) {
+  const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
+  ProcessCollectives collectives;
+  const auto run = [&](int self) {
+    const HostLinks links(World::Of(self, members), Payload::kAuto, arena_bytes, collectives.For(self));
+    for (int other = 0; other < 3; ++other) {
+      const bool expected = self + other == 1;
+      EXPECT_EQ(links.To(other) != nullptr, expected) << "member " << self << " with " << other;
+    }
+    if (HostLink* const link = links.To(1 - self % 2)) {
+      const std::string record = "from " + std::to_string(self);
+      EXPECT_TRUE(link->Put({record}));
+      collectives.Exchange(self, "sent");
+      bool broken = false;
+      EXPECT_TRUE(link->Take([&](std::string_view r) { EXPECT_EQ(r, "from " + std::to_string(1 - self)); }, &broken));
+    } else {
+      collectives.Exchange(self, "sent");
+    }
+  };
+  Process trainer([&] { run(1); });
+  Process refused([&] {
+    refuse();
+    run(2);
+  });
+  run(0);
+}
+
+TEST(LinksBetweenProcesses, AnotherUserGetsNoneAndNobodyWaits) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto begun = std::chrono::steady_clock::now();
+  ExpectRefused(kArena, [] { ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
+}
+
+TEST(LinksBetweenProcesses, WhoCannotMapTheArenaGetsNone) {
+  const uint64_t arena = uint64_t{1} << 40;
+  ExpectRefused(arena, [&] {
+    const uint64_t limit = MappedBytes() + arena / 2;
+    const rlimit space{limit, limit};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &space), 0);
+  });
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mail/post.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "tests/mail_post_fixture.h"
+#include "mail/placement.h"
+
+namespace hvdata {
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kParcels = 10000;  // at a tenth of the speed
+#else
+constexpr uint64_t kParcels = 100000;
+#endif
+
+using wire::Component;
+using wire::Header;
+using wire::Where;
+
+constexpr auto kInline = Where::kInline, kMessage = Where::kMessage, kArena = Where::kArena;
+
+TEST_F(PostTest, SmallPayloadsTravelInlineAndLargeOnesStayInTheArena) {
+  Start(Payload::kAuto);
+  const Sums before = Sums::Now();
+  Send(0, Make(1, {100, 1 << 20, 0, kInlineLimit}));
+  auto got = Take(1, 1);
+  ExpectWhole(got.at(0));
+  EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kArena, kInline, kArena}));
+  EXPECT_EQ(got[0].header.sequence, 1u);
+  Sums sums = Sums::Now().Since(before);
+  EXPECT_EQ(sums.here, 100u);
+  EXPECT_EQ(sums.arena, (1u << 20) + kInlineLimit);
+  EXPECT_EQ(sums.copied, sums.arena);
+  EXPECT_EQ(sums.message, 0u);
+  EXPECT_GT(arena()->Read().taken, 0u);
+  got.clear();
+  EXPECT_EQ(arena()->Read().taken, 0u);
+}
+
+TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
+  Start(Payload::kAuto);
+  char* const batch = arena()->Allocate(64 << 10, Arena::For::kPipeline);
+  Parcel parcel = Make(1, {40000});
+  std::memcpy(batch + 64, parcel.blocks[0].data, 40000);
+  parcel.blocks[0] = {batch + 64, 40000, std::shared_ptr<const void>(batch, [this](const void* data) {
+                        arena()->Free(static_cast<const char*>(data));
+                      })};
+  const Sums before = Sums::Now();
+  Send(0, std::move(parcel));
+  auto got = Take(1, 1);
+  ExpectWhole(got.at(0));
+  const Sums sums = Sums::Now().Since(before);
+  EXPECT_EQ(sums.arena, 40000u);
+  EXPECT_EQ(sums.copied, 0u);
+  got.clear();
+  EXPECT_EQ(arena()->Read().taken, 0u);
+}
+
+TEST_F(PostTest, TrainersSendTheirLargePayloadsAsMessages) {
+  Start(Payload::kArena);
+  EXPECT_EQ(parties_[1].post->arena(), nullptr);
+  Send(1, Make(1, {50, 100000}));
+  const auto got = Take(0, 1);
+  ExpectWhole(got.at(0));
+  EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kMessage}));
+}
+
+TEST_F(PostTest, ForcedThroughTheArenaSmallOnesTooGoThere) {
+  Start(Payload::kArena);
+  Send(0, Make(1, {100, 0, 5}));
+  const auto got = Take(1, 1);
+  ExpectWhole(got.at(0));
+  EXPECT_EQ(Places(got[0]), (std::vector<Where>{kArena, kInline, kArena}));
+}
+
+TEST_F(PostTest, WithoutLinksEverythingGoesByMpiWithoutASequence) {
+  for (const Payload payload : {Payload::kMessage, Payload::kAuto}) {
+    Lie lie;
+    if (payload == Payload::kAuto) lie = {1, 0, std::string(32, '0')};
+    Start(payload, 1 << 20, 1, lie);
+    EXPECT_EQ(arena(), nullptr);
+    const Sums before = Sums::Now();
+    Send(0, Make(1, {100, 100000}));
+    const auto got = Take(1, 1);
+    ExpectWhole(got.at(0));
+    EXPECT_EQ(got[0].header.sequence, 0u);
+    EXPECT_EQ(Places(got[0]), (std::vector<Where>{kInline, kMessage}));
+    const Sums sums = Sums::Now().Since(before);
+    EXPECT_EQ(sums.here + sums.message, 100100u);
+    EXPECT_EQ(sums.arena, 0u);
+    TearDown();
+    for (Party& party : parties_) party.landed = false;
+  }
+}
+
+TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
+  Start(Payload::kAuto, 1 << 20);
+  testing::internal::CaptureStderr();
+  std::vector<Got> kept;
+  for (uint64_t number = 1; number <= 5; ++number) {
+    Send(0, Make(number, {300 << 10}));
+    auto got = Take(1, 1);
+    ExpectWhole(got.at(0));
+    EXPECT_EQ(Places(got[0]), std::vector<Where>{number <= 3 ? kArena : kMessage});
+    kept.push_back(std::move(got[0]));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_NE(said.find("HOROVOD_DATA_ARENA_MB"), std::string::npos) << said;
+  for (const Got& got : kept) ExpectWhole(got);
+  kept.clear();
+  Send(0, Make(6, {300 << 10}));
+  EXPECT_EQ(Places(Take(1, 1).at(0)), std::vector<Where>{kArena});
+}
+
+TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
+  Start(Payload::kAuto);
+  const Sums before = Sums::Now();
+  uint64_t sent = 0;
+  Hold(1, true);
+  while (Sums::Now().Since(before).full < 5) Send(0, Make(++sent, {10000}));
+  EXPECT_EQ(InFlightTo(1), 5u);
+  auto got = Take(1, sent - 5);
+  EXPECT_EQ(got.size(), sent - 5);
+  Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must wait for the five
+  parties_[1].post->Fetch();
+  {
+    const std::lock_guard<std::mutex> lock(parties_[1].mu);
+    EXPECT_TRUE(parties_[1].got.empty());
+  }
+  Hold(1, false);
+  for (Got& late : Take(1, 6)) got.push_back(std::move(late));
+  ASSERT_EQ(got.size(), sent);
+  for (uint64_t i = 0; i < sent; ++i) {
+    EXPECT_EQ(got[i].header.step, i + 1);
+    EXPECT_EQ(got[i].header.sequence, i + 1);
+    ExpectWhole(got[i]);
+  }
+}
+
+Parcel Word(wire::Kind kind, uint32_t channel, uint64_t step) {
+  Parcel parcel;
+  parcel.header.kind = kind;
+  parcel.header.channel = channel;
+  parcel.header.step = step;
+  parcel.header.a = static_cast<int64_t>(step);
+  return parcel;
+}
+
+TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
+  Start(Payload::kAuto);
+  const Doorbell door = parties_[0].post->source_door(kChannel), other = parties_[0].post->source_door(kChannel + 1);
+  const auto rings = [&](wire::Kind kind, uint32_t channel, uint64_t limit = 1) {
+    const uint32_t before = door.bell->rung + other.bell->rung;
+    parties_[1].post->Send(0, Word(kind, channel, limit));
+    return door.bell->rung + other.bell->rung - before;
+  };
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
+  door.attend(7, 0);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 0u);
+  EXPECT_EQ(rings(wire::Kind::kClose, kChannel), 1u);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel + 1), 1u);
+  door.attend(1, 5);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 4), 0u);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 5), 1u);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 6), 1u);
+  door.attend(7, 5);
+  door.attend(Doorbell::kEverybody, 0);
+  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
+}
+
+// A reader that waits for one of two trainers after the other, and is woken by that one alone.
+TEST(PostBetweenThree, NoWakeUpIsLost) {
+  constexpr uint64_t kSteps = 20000, kWindow = 3;
+  constexpr uint32_t kChannel = 1;
+  const std::vector<Member> members = {{"a", 0, 0, 0, -1}, {"a", 0, 0, -1, 0}, {"a", 0, 0, -1, 1}};
+  auto links = Connect(members, Payload::kAuto, 1 << 20);
+  std::mutex mu;
+  uint64_t taken[3] = {};  // under mu
+  std::atomic<uint64_t> done{0};
+  std::unique_ptr<Signal> signal;
+  Post::Ways ways;
+  ways.send_by_mpi = [](int, Parcel) { FAIL() << "the rings have room"; };
+  ways.make_landing = Land;
+  ways.deliver = [&](int member, Header header, BundlePtr) {
+    const std::lock_guard<std::mutex> lock(mu);
+    taken[member] = header.step;
+    signal->NotifyAll();
+  };
+  ways.broken = [](const std::string& what) { FAIL() << what; };
+  const World worlds[] = {World::Of(0, members), World::Of(1, members), World::Of(2, members)};
+  Post reader(&worlds[0], std::move(links[0]), ways);
+  signal = std::make_unique<Signal>(reader.source_door(kChannel));
+  std::vector<std::thread> trainers;
+  for (size_t m = 1; m <= 2; ++m) {
+    trainers.emplace_back([&, m] {
+      Post post(&worlds[m], std::move(links[m]), ways);
+      std::mt19937 random(static_cast<unsigned>(m));
+      for (uint64_t step = 1; step <= kSteps; ++step) {
+        while (step > done + kWindow) std::this_thread::yield();
+        for (unsigned spin = random() % 200; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+        post.Send(0, Word(wire::Kind::kTaken, kChannel, step));
+      }
+    });
+  }
+  bool lost = false;
+  std::mt19937 random(0);
+  for (uint64_t step = 0; step < kSteps;) {
+    step = std::min(kSteps, step + 1 + random() % kWindow);
+    std::unique_lock<std::mutex> lock(mu);
+    const auto ready = [&] {
+      const int slow = taken[1] < step ? 1 : 2;
+      if (taken[slow] >= step) return true;
+      signal->Attend(slow, step);
+      return false;
+    };
+    lost = lost || !signal->WaitFor(&lock, std::chrono::seconds(lost ? 0 : 10), ready);
+    done = step;
+  }
+  EXPECT_FALSE(lost);
+  for (std::thread& trainer : trainers) trainer.join();
+}
+
+TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
+  Start(Payload::kAuto);
+  ASSERT_TRUE(links_[0]->To(1)->Put({"nonsense"}));
+  ASSERT_TRUE(links_[0]->To(1)->Put({"more of it"}));
+  parties_[1].post->Fetch();
+  parties_[1].post->Fetch();
+  const std::lock_guard<std::mutex> lock(parties_[1].mu);
+  EXPECT_EQ(parties_[1].broken.rfind("a record from rank 0 on a can't be read: ", 0), 0u) << parties_[1].broken;
+  EXPECT_EQ(parties_[1].broken.find("record", 10), std::string::npos) << "twice: " << parties_[1].broken;
+  EXPECT_TRUE(parties_[1].got.empty());
+}
+
+// What one member sends the other: how many parcels, of what sizes.
+struct Mix {
+  uint64_t parcels;
+  unsigned large, huge;  // one of so many has a component of up to 64 KiB, up to 1 MiB
+};
+
+class PostTraffic : public PostTest, public testing::WithParamInterface<Payload> {
+ protected:
+  static std::vector<size_t> Sizes(std::mt19937* random, const Mix& mix) {
+    std::vector<size_t> sizes((*random)() % 4);
+    for (size_t& size : sizes) size = (*random)() % ((*random)() % 8 ? 200 : 4000);
+    if ((*random)() % mix.large == 0) sizes.push_back((*random)() % (64 << 10));
+    if ((*random)() % mix.huge == 0) sizes.push_back((*random)() % (1 << 20));
+    return sizes;
+  }
+  // Sends them all, from two threads that keep their order between them.
+  void SendAll(int self, const Mix& mix) {
+    std::mutex mu;
+    std::mt19937 random(static_cast<unsigned>(self));
+    uint64_t next = 1;
+    const auto send = [&] {
+      for (;;) {
+        const std::lock_guard<std::mutex> lock(mu);
+        if (next > mix.parcels) return;
+        Parcel parcel = Make(next++, Sizes(&random, mix));
+        for (const Block& block : parcel.blocks) payload_ += block.size;
+        Send(self, std::move(parcel));
+      }
+    };
+    std::thread other(send);
+    send();
+    other.join();
+  }
+  // Takes them all, looks at every byte, and keeps some for a while to look at them again.
+  void TakeAll(int self, uint64_t parcels) {
+    std::mt19937 random(static_cast<unsigned>(self));
+    std::vector<Got> kept;
+    for (uint64_t next = 1; next <= parcels;) {
+      for (Got& got : Take(self, 1)) {
+        ASSERT_EQ(got.header.step, next);
+        ASSERT_EQ(got.header.sequence, links_[self]->all().empty() ? 0 : next) << "parcel " << next;
+        ++next;
+        ExpectWhole(got);
+        if (random() % 4) continue;
+        kept.push_back(std::move(got));
+        if (kept.size() < 20) continue;
+        std::swap(kept[random() % kept.size()], kept.back());
+        ExpectWhole(kept.back());
+        kept.pop_back();
+      }
+      ASSERT_FALSE(HasFailure());
+    }
+    for (const Got& got : kept) ExpectWhole(got);
+  }
+
+  std::atomic<uint64_t> payload_{0};
+};
+
+TEST_P(PostTraffic, EveryParcelInOrderAndWhole) {
+  Start(GetParam(), 4 << 20, 7);
+  const Sums before = Sums::Now();
+  const Mix down{kParcels * 6 / 10, 8, 400}, up{kParcels * 4 / 10, 100, 4000};
+  std::thread threads[] = {std::thread([&] { SendAll(0, down); }), std::thread([&] { SendAll(1, up); }),
+                           std::thread([&] { TakeAll(0, up.parcels); })};
+  TakeAll(1, down.parcels);
+  for (std::thread& thread : threads) thread.join();
+  const Sums sums = Sums::Now().Since(before);
+  EXPECT_EQ(sums.here + sums.arena + sums.message, payload_);
+  EXPECT_EQ(sums.arena, sums.copied) << "all of these were made in other memory";
+  EXPECT_GT(sums.arena, 0u);
+  EXPECT_GT(sums.here, 0u);
+  EXPECT_GT(sums.message, 0u);
+  EXPECT_EQ(arena()->Read().taken, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Payloads, PostTraffic, testing::Values(Payload::kAuto, Payload::kArena),
+                         [](const auto& info) { return info.param == Payload::kAuto ? "Auto" : "Arena"; });
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "meeting/agreements.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+
+#include "channel_job.h"
+#include "wire/codec.h"
+
+namespace hvdata {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network that the test empties.
+class AgreementsTest : public testing::Test {
+ protected:
+  void Make(double stall, double timeout) {
+    for (int m = 0; m < 3; ++m) {
+      worlds_.push_back(MakeWorld(m, 2, 1, true));
+    }
+    for (int m = 0; m < 3; ++m) {
+      const auto send = [this, m](int to, Header h) {
+        if (to == m) return Dispatch(to, m, h);  // as in the engine
+        network_.push_back({m, to, std::move(h)});
+      };
+      members_.push_back(std::make_unique<Agreements>(&worlds_[static_cast<size_t>(m)], stall, timeout, send));
+    }
+  }
+  Agreements& At(int m) { return *members_[static_cast<size_t>(m)]; }
+  void Deliver() {
+    while (!network_.empty()) {
+      const Item item = network_.front();
+      network_.pop_front();
+      Dispatch(item.to, item.from, item.header);
+    }
+  }
+  std::optional<Outcome> Result(int m, int64_t number) {
+    Deliver();
+    return At(m).Wait(number, std::chrono::milliseconds(0));
+  }
+  static std::string U64(uint64_t value) {
+    std::string bytes;
+    wire::AppendLittleEndian(value, &bytes);
+    return bytes;
+  }
+
+ private:
+  struct Item {
+    int from, to;
+    Header header;
+  };
+  void Dispatch(int to, int from, const Header& h) {
+    switch (h.kind) {
+      case Kind::kHello: return At(to).OnHello(from, h);
+      case Kind::kAbsent: return At(to).OnAbsent(h);
+      case Kind::kVerdict: return At(to).OnVerdict(h);
+      default: FAIL();
+    }
+  }
+  std::vector<World> worlds_;
+  std::vector<std::unique_ptr<Agreements>> members_;
+  std::deque<Item> network_;
+};
+
+TEST_F(AgreementsTest, EqualContributionsAreJoined) {
+  Make(10, 10);
+  for (int m : {2, 0, 1}) EXPECT_EQ(At(m).Begin("same", "distribute_dataset"), 1);
+  for (int m = 0; m < 3; ++m) {
+    const auto result = Result(m, 1);
+    ASSERT_TRUE(result && result->ok());
+    EXPECT_EQ(result->message, U64(3) + U64(0) + U64(1) + U64(2) + U64(4) + "same");
+    EXPECT_FALSE(Result(m, 1)) << "a result is handed out once";
+  }
+}
+
+TEST_F(AgreementsTest, DifferentContributionsStandInOrderOfTheirFirstMember) {
+  Make(10, 10);
+  At(1).Begin("b", "");
+  At(2).Begin("", "what");
+  EXPECT_FALSE(Result(1, 1));
+  At(0).Begin("", "what");
+  EXPECT_EQ(Result(1, 1)->message, U64(2) + U64(0) + U64(2) + U64(0) + U64(1) + U64(1) + U64(1) + "b");
+}
+
+TEST_F(AgreementsTest, SeveralAtATimeAreMatchedByNumber) {
+  Make(10, 10);
+  EXPECT_EQ(At(1).Begin("x", ""), 1);
+  EXPECT_EQ(At(1).Begin("y", ""), 2);
+  for (int m : {0, 2}) {
+    At(m).Begin("x", "");
+    At(m).Begin("y", "");
+  }
+  EXPECT_EQ(Result(1, 2)->message.back(), 'y');
+  EXPECT_EQ(Result(1, 1)->message.back(), 'x');
+}
+
+TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
+  Make(0.05, 0.6);
+  At(1).Begin("x", "distribute_dataset 'train'");
+  Deliver();
+  At(0).Tick();
+  EXPECT_FALSE(Result(1, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) At(0).Tick();
+  Deliver();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0] has waited 0 s in distribute_dataset 'train' for reader 0 on host0, "
+            "rank 1 on node1, which has not made this call\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  At(0).Tick();
+  auto result = Result(1, 1);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, kDeadlineExceeded);
+  EXPECT_EQ(result->message.find("distribute_dataset 'train': rank 0 on node0 waited for reader 0 on host0, rank 1 on "
+                                 "node1, which has not made this call within"),
+            0u);
+  At(2).Begin("x", "too late");
+  result = Result(2, 1);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, kDeadlineExceeded) << "the late one learns the same";
+  At(1).Begin("z", "");
+  At(2).Begin("z", "");
+  At(0).Begin("late as well", "");
+  EXPECT_EQ(Result(0, 1)->code, kDeadlineExceeded);
+  At(0).Begin("z", "");
+  EXPECT_TRUE(Result(2, 2)->ok()) << "the next agreement is sound";
+}
+
+TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
+  Make(10, 10);
+  At(1).Begin("x", "distribute_dataset");
+  At(2).Begin("x", "distribute_dataset");
+  Deliver();
+  At(0).OnGone(1);  // it has contributed to the first
+  EXPECT_FALSE(Result(1, 1));
+  At(0).Begin("x", "distribute_dataset");
+  EXPECT_TRUE(Result(2, 1)->ok());
+  At(2).Begin("y", "distribute_dataset");
+  const auto result = Result(2, 2);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, kUnavailable);
+  EXPECT_EQ(result->message, "distribute_dataset: rank 0 on node0 has shut down and will not take part. Every rank "
+                             "must make the same calls in the same order");
+}
+
+TEST_F(AgreementsTest, ARefusalAnswersWhoWaitsAndWhoComes) {
+  Make(10, 10);
+  At(1).Begin("x", "distribute_dataset(name='late')");
+  Deliver();
+  At(0).Refuse("it serves");
+  EXPECT_EQ(Result(1, 1)->code, kFailedPrecondition);
+  At(2).Begin("x", "distribute_dataset(name='late')");
+  EXPECT_EQ(Result(2, 1)->message, "distribute_dataset(name='late'): it serves");
+  At(2).Begin("y", "scatter");
+  EXPECT_EQ(Result(2, 2)->message, "scatter: it serves");
+}
+
+TEST_F(AgreementsTest, AFailureEndsTheWait) {
+  Make(10, 10);
+  At(1).Begin("x", "");
+  std::thread failing([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    At(1).Fail({kUnavailable, "shut down"});
+  });
+  EXPECT_EQ(At(1).Wait(1, std::chrono::seconds(10))->message, "shut down");
+  failing.join();
+}
+
+TEST(JoinNames, BeyondEight) {
+  EXPECT_EQ(JoinNames({}), "");
+  EXPECT_EQ(JoinNames({"a", "b"}), "a, b");
+  EXPECT_EQ(JoinNames(std::vector<std::string>(8, "a")), "a, a, a, a, a, a, a, a");
+  EXPECT_EQ(JoinNames(std::vector<std::string>(11, "a")), "a, a, a, a, a, a, a, a and 3 more");
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "meeting/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "channel_job.h"
+
+namespace hvdata {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+// A job of trainers, the last of which also reads; parcels are delivered in order from each to each, otherwise at random.
+class Jobs {
+ public:
+  explicit Jobs(int trainers, unsigned seed = 0, double stall = 10, double timeout = 10) : random_(seed) {
+    for (int m = 0; m < trainers; ++m) {
+      std::vector<Member> members;
+      for (int t = 0; t < trainers; ++t) members.push_back({"node" + std::to_string(t), 0, 0, t == trainers - 1 ? 0 : -1, t});
+      worlds_.push_back(std::make_unique<World>(World::Of(m, std::move(members))));
+      exchanges_.push_back(std::make_unique<Exchange>(
+          worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share& share) {
+            if (to == m) return exchanges_[static_cast<size_t>(m)]->OnParcel(m, std::move(h), share.bundle);
+            if (gone_.count(m)) return;
+            flying_[{m, to}].push_back({std::move(h), share.bundle});
+          }));
+    }
+    got_.resize(static_cast<size_t>(trainers));
+  }
+
+  Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
+
+  // The root's parts are 100 * root + the trainer they are for.
+  void Scatter(int trainer, const std::string& name, int root, bool together) {
+    Exchange::Parts parts;
+    for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
+      auto share = std::make_shared<Share>();
+      share->bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + t), -1});
+      parts.push_back(std::move(share));
+    }
+    (*this)[trainer].Scatter(name, root, together, std::move(parts), Note(trainer));
+  }
+
+  Exchange::Callback Note(int trainer) {
+    return [this, trainer](Outcome outcome, Header h, BundlePtr bundle) {
+      if (hasty && trainer < static_cast<int>(got_.size()) - 1) gone_.insert(trainer);
+      got_[static_cast<size_t>(trainer)].push_back(
+          outcome.ok() ? h.text + " " + std::to_string(h.step) + " #" + std::to_string(TokenOf(bundle).element)
+                       : std::to_string(outcome.code) + " " + outcome.message);
+    };
+  }
+
+  void DeliverAll() {
+    for (;;) {
+      std::vector<std::pair<int, int>> ways;
+      for (auto& [way, queue] : flying_) {
+        if (!queue.empty()) ways.push_back(way);
+      }
+      if (ways.empty()) return;
+      const auto way = ways[random_() % ways.size()];
+      auto [header, bundle] = std::move(flying_[way].front());
+      flying_[way].pop_front();
+      (*this)[way.second].OnParcel(way.first, std::move(header), std::move(bundle));
+    }
+  }
+
+  // As the engine does it: the last message goes to the reader, behind everything else.
+  void Leave(int trainer) { (*this)[static_cast<int>(exchanges_.size()) - 1].OnGone(trainer, (*this)[trainer].TakenPartIn()); }
+
+  void TickAll() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // the first question
+    for (auto& exchange : exchanges_) exchange->Tick();
+    DeliverAll();
+  }
+
+  bool hasty = false;  // whoever has its answer leaves the job, and sends nothing any more; but for the reader
+
+  Texts Got(int trainer) { return std::exchange(got_[static_cast<size_t>(trainer)], {}); }
+
+ private:
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<World>> worlds_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::map<std::pair<int, int>, std::deque<std::pair<Header, BundlePtr>>> flying_;
+  std::vector<Texts> got_;
+  std::set<int> gone_;
+};
+
+TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    for (const bool together : {false, true}) {
+      Jobs jobs(3, seed);
+      std::vector<int> order{0, 1, 2, 0, 1, 2};
+      std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+      for (int t : order) {
+        jobs.Scatter(t, "a", 1, together);
+        if (seed % 2) jobs.DeliverAll();
+      }
+      jobs.DeliverAll();
+      for (int t = 0; t < 3; ++t) {
+        const std::string part = " #" + std::to_string(100 + t);
+        EXPECT_EQ(jobs.Got(t), (Texts{"a 0" + part, "a 1" + part}));
+      }
+    }
+  }
+}
+
+TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    for (const bool together : {false, true}) {
+      Jobs jobs(4, seed);
+      jobs.hasty = true;
+      std::vector<int> order{0, 1, 2, 3};
+      std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+      const bool disagree = together && seed % 3 == 0;
+      for (int t : order) {
+        jobs.Scatter(t, "a", disagree && t == 2 ? 2 : 1, together);
+        if (seed % 2) jobs.DeliverAll();
+      }
+      jobs.DeliverAll();
+      for (int t = 0; t < 4; ++t) EXPECT_EQ(jobs.Got(t).size(), 1u) << "seed " << seed << " trainer " << t << " " << together;
+    }
+  }
+}
+
+TEST(ExchangeTest, WithoutANameTheRootWaitsForAllAndWithOneForNobody) {
+  Jobs jobs(3);
+  jobs.Scatter(0, "a", 0, true);
+  jobs.Scatter(0, "b", 0, false);
+  jobs.Scatter(1, "a", 0, true);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"b 0 #0"}));
+  jobs.Scatter(2, "a", 0, true);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
+  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 #1"}));
+  EXPECT_EQ(jobs.Got(2), (Texts{"a 0 #2"}));
+}
+
+TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    const int n = 2 + static_cast<int>(seed % 4);
+    std::mt19937 random(seed);
+    std::vector<int> roots;
+    do {
+      roots.clear();
+      for (int t = 0; t < n; ++t) roots.push_back(static_cast<int>(random() % static_cast<unsigned>(n)));
+    } while (std::set<int>(roots.begin(), roots.end()).size() < 2);
+    std::vector<int> order;
+    for (int t = 0; t < n; ++t) order.push_back(t);
+    std::shuffle(order.begin(), order.end(), random);
+    Jobs jobs(n, seed);
+    for (int t : order) {
+      jobs.Scatter(t, "a", roots[static_cast<size_t>(t)], true);
+      if (seed % 2) jobs.DeliverAll();
+    }
+    jobs.DeliverAll();
+    for (int t = 0; t < n; ++t) {
+      const Texts got = jobs.Got(t);
+      ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
+      EXPECT_NE(got[0].find("3 [rank " + std::to_string(t)), std::string::npos) << got[0];
+      EXPECT_NE(got[0].find("root=" + std::to_string(roots[static_cast<size_t>(t)]) + " on rank " + std::to_string(t)),
+                std::string::npos) << got[0];
+    }
+    for (int t = 0; t < n; ++t) jobs.Scatter(t, "a", 0, true);  // the next one is not disturbed
+    jobs.DeliverAll();
+    for (int t = 0; t < n; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"a 1 #" + std::to_string(t)}));
+  }
+}
+
+TEST(ExchangeTest, WithNamesWhoeverWaitsFailsAndARootThatHadEndedSaysALine) {
+  Jobs jobs(2);
+  jobs.Scatter(0, "a", 0, false);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
+  testing::internal::CaptureStderr();
+  jobs.Scatter(1, "a", 1, false);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(1), (Texts{"3 [rank 1 on node1, scatter 'a', call 0] the ranks disagree in scatter(): root=0 on rank "
+                                "0 on node0; root=1 on rank 1 on node1. Every rank must make the same scatter calls, with "
+                                "the same root"}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has ended here, but the ranks disagree: root=1 on rank 1 "
+            "on node1. Every rank must make the same scatter calls, with the same root\n");
+}
+
+TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
+  const std::string text = "] rank 1 on node1 has shut down and takes no part in this scatter. Every rank must make the same "
+                           "scatter calls";
+  for (const bool together : {false, true}) {
+    Jobs jobs(3);
+    for (int t = 0; t < 3; ++t) jobs.Scatter(t, "a", 1, together);  // nothing delivered yet
+    jobs.Leave(1);
+    jobs.TickAll();
+    for (int t = 0; t < 3; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #" + std::to_string(100 + t)}));
+    for (int t : {0, 2}) jobs.Scatter(t, "a", 0, together);
+    jobs.TickAll();
+    for (int t : {0, 2}) {
+      EXPECT_EQ(jobs.Got(t), (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) +
+                                    ", scatter 'a', call 1" + text}));
+    }
+  }
+}
+
+TEST(ExchangeTest, ARefusalReachesAllOthers) {
+  Jobs jobs(2);
+  jobs.Scatter(1, "a", 0, true);
+  Share text;
+  text.bundle = std::make_shared<Token>(Token{7, -1});
+  jobs[0].Refuse("a", 0, kInvalidArgument, text);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 #7"}));  // the op looks at the status beside it
+}
+
+TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
+  Jobs jobs(2);
+  const auto give = [&](const std::string& name, uint64_t number, uint64_t value) {
+    Share share;
+    share.bundle = std::make_shared<Token>(Token{value, -1});
+    jobs[1].Give(name, number, 0, share);
+    jobs.DeliverAll();
+  };
+  jobs[0].Expect("a", 1, 1, jobs.Note(0));
+  give("a", 0, 1);
+  give("b", 1, 2);
+  EXPECT_EQ(jobs.Got(0), Texts());
+  give("a", 1, 3);
+  give("a", 1, 4);  // a second gradient of the same scatter
+  EXPECT_EQ(jobs.Got(0), (Texts{"a 1 #3"}));
+  jobs[0].Expect("a", 1, 1, jobs.Note(0));
+  jobs[0].Expect("b", 1, 1, jobs.Note(0));
+  jobs[0].Expect("a", 0, 1, jobs.Note(0));
+  EXPECT_EQ(jobs.Got(0), (Texts{"a 1 #4", "b 1 #2", "a 0 #1"}));
+  jobs.Leave(1);
+  jobs[0].Expect("a", 2, 1, jobs.Note(0));
+  jobs.TickAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 2] rank 1 on node1 has shut down and takes no part "
+                                "in this scatter. Every rank must make the same scatter calls"}));
+}
+
+TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
+  Jobs jobs(2);
+  jobs.Scatter(0, "a", 1, true);
+  jobs[0].Expect("a", 0, 1, jobs.Note(0));
+  jobs[0].Fail({kUnavailable, "shut down"});
+  jobs[0].Fail({kInternal, "later"});
+  jobs.Scatter(0, "a", 1, true);
+  EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 0] shut down",
+                                "14 [rank 0 on node0, scatter 'a', call 0] shut down",
+                                "14 [rank 0 on node0, scatter 'a', call 1] shut down"}));
+}
+
+TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
+  Jobs jobs(3, 0, 0.05, 0.6);
+  jobs.Scatter(0, "a", 0, true);
+  jobs.Scatter(1, "a", 0, true);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  jobs.TickAll();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited 0 s for rank 2 on node2, which has not made "
+            "this call\n"
+            "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited 0 s for rank 0 on node0, which has not sent its "
+            "part\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  jobs.TickAll();
+  for (const auto& [t, who] : {std::pair(0, "rank 2 on node2, which has not made this call"),
+                               std::pair(1, "rank 0 on node0, which has not sent its part")}) {
+    const std::string at = "4 [rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] has waited for ";
+    EXPECT_EQ(jobs.Got(t), (Texts{at + who + ", for 0 s. Every rank must make the same scatter calls; the limit is "
+                                             "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
+  }
+}
+
+}  // namespace
+}  // namespace hvdata
