@@ -31,7 +31,8 @@ def chosen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "tells.py").write_text(PLUGIN)
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
-    command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p",
+               "no:cacheprovider", "--rootdir", str(ROOT)]
     started = {option: subprocess.Popen([*command, *filter(None, [option])], cwd=ROOT, text=True, stdout=subprocess.PIPE)
                for option in ("", "--quick", "--rest")}
     told = {option: process.communicate(timeout=100)[0] for option, process in started.items()}
