@@ -35,7 +35,7 @@ def start_dealer(channel: int, label: str, reading: Reading) -> None:
 
 def _deal(channel: int, reading: Reading) -> None:
     try:
-        while epoch := core.source_wait(channel):
+        while (epoch := core.source_wait(channel)[0]):
             try:
                 reading.deal(channel, epoch)
             except Exception as error:  # the op could not even begin: the trainers must hear of it

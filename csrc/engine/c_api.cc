@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
+#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -97,6 +98,12 @@ const char* hvdata_build_info(void) {
   return last_result.c_str();
 }
 
+const char* hvdata_structures(void) {
+  last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) + " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " +
+                std::to_string(sizeof(ChannelOptions)) + " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
+  return last_result.c_str();
+}
+
 int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
   const MpiState state = QueryMpi();
   *initialized = state.initialized;
@@ -146,9 +153,8 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   }
   last_result.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto one = static_cast<uint64_t>(lengths[i]);
-    for (int b = 0; b < 8; ++b) last_result.push_back(static_cast<char>(one >> (8 * b)));
-    last_result.append(texts.data() + starts[i], one);
+    wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_result);
+    last_result.append(texts.data() + starts[i], static_cast<size_t>(lengths[i]));
   }
   *all = last_result.data();
   *all_n = last_result.size();
@@ -156,7 +162,7 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
 }
 
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const hvdata_settings* settings) {
+                 const char* const* hosts, const void* settings) {
   const MPI_Comm c = FromPointer(comm);
   int size = 0;
   MPI_Comm_size(c, &size);
@@ -170,13 +176,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
-  EngineSettings s;
-  s.stall_seconds = settings->stall_seconds;
-  s.timeout_seconds = settings->timeout_seconds;
-  s.payload = static_cast<Payload>(settings->payload);
-  s.arena_bytes = settings->arena_bytes;
-  s.finalize_waits = settings->finalize_waits != 0;
-  return Report(Engine::Start(c, std::move(roles), s));
+  return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
 }
 
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
@@ -196,6 +196,7 @@ int hvdata_refuse_agreements(const char* why) {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
   engine->agreements().Refuse(why);
+  engine->post().Fetch();
   return kOk;
 }
 
@@ -229,6 +230,7 @@ int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* nu
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
   *number = engine->agreements().Begin(std::string(mine, n), what);
+  engine->post().Fetch();
   return kOk;
 }
 
@@ -244,30 +246,18 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
   return kOk;
 }
 
-int hvdata_channel_create(const hvdata_channel_config* config) {
+int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
+                          const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims) {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
-  ChannelConfig c;
-  c.number = config->number;
-  c.name = config->name;
-  c.batch = static_cast<plan::Batch>(config->batch);
-  c.schedule = static_cast<plan::Schedule>(config->schedule);
-  c.remainder = static_cast<plan::Remainder>(config->remainder);
-  c.prefetch = config->prefetch;
-  c.add_weight = config->add_weight != 0;
-  c.weight_component = config->weight_component;
-  const int64_t* dims = config->dims;
-  for (int i = 0; i < config->components; ++i) {
-    c.component_names.emplace_back(config->component_names[i]);
-    c.empty_rules.push_back(config->empty_rules[i]);
-    c.dtypes.push_back(config->dtypes[i]);
+  ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
+                       {empty_rules, empty_rules + components}, {dtypes, dtypes + components}, {}};
+  for (int i = 0; i < components; ++i) {
     // Of an unknown rank a shape with a single unknown size is the simplest.
-    c.shapes.emplace_back(config->ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + config->ranks[i]));
-    dims += std::max(config->ranks[i], 0);
+    config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));
+    dims += std::max(ranks[i], 0);
   }
-  c.elements = config->elements;
-  c.on_error_continue = config->on_error_continue != 0;
-  engine->CreateChannel(std::move(c), config->is_source != 0);
+  engine->CreateChannel(std::move(config));
   return kOk;
 }
 
@@ -283,10 +273,10 @@ int hvdata_channel_unuse(uint32_t channel) {
   return kOk;
 }
 
-int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch) {
+int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   const auto engine = Engine::Current();
   const auto source = engine ? engine->FindSource(channel) : nullptr;
-  const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms)) : -1;
+  const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
   if (next == 0) return HVDATA_PENDING;
   *epoch = next > 0 ? static_cast<uint64_t>(next) : 0;
   if (next < 0 && engine) engine->EndSource(channel);
@@ -296,12 +286,7 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch) {
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   const auto engine = Engine::Current();
   const auto source = engine ? engine->FindSource(channel) : nullptr;
-  if (!source) return kOk;
-  source->Begin(epoch, nullptr);
-  source->Start({});
-  source->Finish({code, message});
-  while (source->Linger() != Source::Wish::kStop) source->TakeSaveRequests();
-  source->End();
+  if (source) source->FailEpoch(epoch, {code, message});
   return kOk;
 }
 

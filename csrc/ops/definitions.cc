@@ -55,7 +55,6 @@ REGISTER_OP("HorovodDataScatter")
     .Attr("N: int >= 0")
     .Attr("root: int >= 0")
     .Attr("scatter_name: string")
-    .Attr("together: bool")
     .Attr("refused: string = ''")
     .Output("part: T")
     .Output("number: int64")
@@ -73,7 +72,6 @@ splits: on the root, the number of rows of each rank; a scalar: as even as can b
 order: a resource that ops without a name share, so that a tf.function runs them in the order of the program; never read.
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
-together: the root waits until all ranks have made the call.
 refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text, on the root
   for all ranks.
 part: this rank's rows.

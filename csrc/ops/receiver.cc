@@ -174,13 +174,14 @@ class ReceiverOp : public DatasetOpKernel {
         };
         put("kind", state.kind);
         put("epoch", state.epoch);
+        put("number", state.number);
         put("trainers", state.trainers);
         put("tail_taken", state.tail_taken);
         put("readers", state.lanes.size());
         for (size_t r = 0; r < state.lanes.size(); ++r) {
           const std::string of = std::to_string(r);
           put("position" + of, state.lanes[r].position);
-          put("turn" + of, state.lanes[r].turn);
+          put("turn" + of, state.lanes[r].turn.n);
           if (status.ok()) status = writer->WriteScalar(prefix(), "words" + of, tensorflow::tstring(state.lanes[r].words));
         }
         return status;
@@ -198,6 +199,7 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         state.epoch = get("epoch");
+        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
         state.trainers = get("trainers");
         state.tail_taken = get("tail_taken");
         const uint64_t readers = get("readers");
@@ -205,7 +207,7 @@ class ReceiverOp : public DatasetOpKernel {
           const std::string of = std::to_string(r);
           SinkState::Lane lane;
           lane.position = get("position" + of);
-          lane.turn = get("turn" + of);
+          lane.turn = Turn(get("turn" + of));
           tensorflow::tstring words;
           if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
           lane.words = std::string(words);
