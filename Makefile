@@ -5,13 +5,17 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-cpp test-latest-tf test-mpich typecheck lint bench dist venv op clean
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-latest-tf test-mpich \
+  typecheck lint bench dist venv op clean
 
 VENV ?= .venv
 export VENV
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# The rooms of csrc/ that need no TensorFlow; of them all but transport need no MPI.
+ROOMS := base,plan,wire,arena,mail,channel,meeting,transport
+comma := ,
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -22,25 +26,41 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 	$(say) "training on 4 ranks: examples/digits_demo.py"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
 
-test: op test-cpp typecheck  ## all tests: C++ (plain and sanitized), types, Python at 1 to 4 ranks
-	@$(SETUP) horovod hosts
-	$(say) "Python tests; those of tests/mpi run at 1, 2, 3 and 4 ranks"
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(PYTEST_ARGS)
+# Each ends with pytest's summary, so the Python tests come last.
+test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
+	@$(call python_tests,--quick)
 
-# cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.
-test-cpp: venv  ## the C++ tests, plain and under ASan, UBSan and TSan
-	@$(SETUP) gtest mpi
-	export PATH=$(abspath $(BIN)):$$PATH
-	export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
-	mkdir -p build
-	build() {
-	  $(say) "C++ tests: build/$$1"
-	  cmake -S . -B build/$$1 -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON "$${@:2}" >build/$$1.log 2>&1 || { cat build/$$1.log; exit 1; }
-	  cmake --build build/$$1
-	  ctest --test-dir build/$$1 -j$$(nproc) --output-on-failure --no-tests=error --progress
-	}
-	build cpp -DHVDATA_MPI_TESTS=ON
-	build cpp-sanitized -DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address,undefined
+test-rest: op test-cpp-rest  ## what `make test` leaves out
+	@$(call python_tests,--rest)
+
+test-all: op test-cpp typecheck  ## all tests at once
+	@$(call python_tests,)
+
+define python_tests
+$(SETUP) horovod hosts
+$(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
+PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) $(PYTEST_ARGS)
+endef
+
+# build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.
+define cpp_tests
+$(SETUP) gtest mpi
+export PATH=$(abspath $(BIN)):$$PATH
+export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
+mkdir -p build
+$(say) "C++ tests: build/$(1)"
+cmake -S . -B build/$(1) -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON $(2) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+cmake --build build/$(1)
+ctest --test-dir build/$(1) -j$$(nproc) --output-on-failure --no-tests=error --progress
+endef
+
+test-cpp: test-cpp-quick test-cpp-rest  ## the C++ tests, plain and under ASan, UBSan and TSan
+
+test-cpp-quick: venv
+	@$(call cpp_tests,cpp,-DHVDATA_MPI_TESTS=ON)
+
+test-cpp-rest: venv
+	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined)
 
 test-latest-tf: export VENV := .venv-latest
 test-latest-tf: export TENSORFLOW := tensorflow-cpu
@@ -61,12 +81,17 @@ typecheck: op
 	@$(say) "types of the package"
 	$(BIN)/mypy
 
-lint: typecheck  ## types, and clang-tidy on all below the engine
+# One file at a time on each processor. The locks are checked by the compiler, which needs no TensorFlow for that.
+lint: typecheck  ## types, clang-tidy, and who holds which lock
 	@$(SETUP) tidy gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
 	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >/dev/null
+	$(say) "locks"
+	mpi=$$(mpicc -show | grep -oE -- '-I[^ ]+' | tr '\n' ' ')
+	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ -std=c++17 -fsyntax-only -Icsrc $$mpi \
+	  -Wthread-safety -Wthread-safety-beta -Werror=thread-safety -DHVDATA_VERSION='""' -DHVDATA_TF_VERSION='""'
 	$(say) "clang-tidy"
-	clang-tidy --quiet -p build/cpp csrc/{base,plan,wire,arena,mail,channel,meeting,transport}/*.cc
+	ls csrc/{$(ROOMS)}/*.cc | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p build/cpp
 
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts

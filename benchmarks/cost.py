@@ -37,7 +37,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Results]:
     return {
         "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": [], "horovod": True}),
         "iteration": launch.run("iteration", 2, arguments, burst),
-        "idle": launch.run("idle", 2, arguments, {"pause": 1 if arguments.quick else 5}),
+        "idle": launch.run("idle", 2, arguments, {"pause": 0.2 if arguments.quick else 5}),
         "step": [{**result, "place": place} for place, env in PLACES.items() for result in
                  launch.run("step", 2, arguments, step, env={"HOROVOD_DATA_READERS": "1", **env})],
     }
@@ -119,7 +119,7 @@ def main() -> int:
     parser = launch.options(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 16 << 20], help="per rank's batch")
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, ranks=2, bytes=[4 << 10])
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **measure(arguments)}
     text = [f"Medians of {arguments.rounds} rounds, in turns.", ""]
     text += cpu_part(told["cpu"], arguments.ranks) if told["cpu"] else []

@@ -2,7 +2,7 @@
 """Delivered batches per second: horovod_data beside the other ways to feed N ranks from one pipeline.
 
     python benchmarks/delivery.py                    # 4 ranks; 4 KiB, 1 MiB, 16 MiB; about 25 minutes
-    python benchmarks/delivery.py --quick            # the same in some minutes, for a look
+    python benchmarks/delivery.py --quick            # half a minute: whether all of it runs
     python benchmarks/delivery.py --docs             # and publish it in docs/
 
 One MPI job for each number of ranks and each cycle time of Horovod's; in each, all contestants take turns. Needs
@@ -32,7 +32,7 @@ def main() -> int:
     # those contestants that need no Horovod.
     parser.add_argument("--cycle-times", type=float, nargs="+", default=[0.1, 1, 0],
                         help="for HOROVOD_CYCLE_TIME; 0: without Horovod")
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, ranks=[2], bytes=[4 << 10], cycle_times=[1, 0])
 
     about = launch.described(arguments.only)
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, "seconds": arguments.seconds}

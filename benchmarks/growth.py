@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="per rank's batch, at --at ranks")
     parser.add_argument("--at", type=int, default=4, help="ranks where the bytes grow")
     parser.add_argument("--size", type=int, default=64 << 10, help="bytes where the ranks grow")
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, ranks=[1, 2], bytes=SIZES[:2], at=2)
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds}
     by_ranks: Results = []
     for ranks in arguments.ranks:

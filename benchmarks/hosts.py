@@ -49,11 +49,9 @@ def main() -> int:
     parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
     parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 64 << 10, 4 << 10], help="per rank's batch")
     parser.add_argument("--leaving", type=int, default=96 << 20, help=f"bytes that must leave the reader's host, in {MOST_SHARES} shares at most")
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, hosts=[2], bytes=[64 << 10], leaving=1 << 20)
     if reason := why_not():
         sys.exit(f"benchmarks/hosts.py simulates hosts: {reason}")
-    if arguments.quick:
-        arguments.leaving //= 4
     told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate,
                     "per_host": arguments.per_host}
     results: list[Result] = []

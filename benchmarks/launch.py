@@ -7,6 +7,7 @@ A job is a module of ranks/ that every rank runs. It is given its settings as JS
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shlex
@@ -43,24 +44,30 @@ def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argp
     parser.add_argument("--seconds", type=float, default=seconds, help="about, per round and contestant")
     parser.add_argument("--limit", type=float, default=limit,
                         help="seconds for each job; what it has not measured then is missing")
-    parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
+    parser.add_argument("--quick", action="store_true", help="small and short: whether every part runs, no measurement")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
     parser.add_argument("--docs", action="store_true", help="publish the results in docs/")
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """`quick`: what --quick makes of options that are not given."""
+    if "--quick" in sys.argv[1:]:
+        parser.set_defaults(**{"rounds": 1, "seconds": 0.02, **quick})
     arguments = parser.parse_args()
+    if arguments.quick and arguments.docs:
+        parser.error("--quick measures nothing that --docs could publish: leave one out")
     _measure_this_checkout()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds = min(arguments.rounds, 3), arguments.seconds / 3
     return arguments
 
 
 def _measure_this_checkout() -> None:
-    """The ranks import the installed library: in an environment that `make` keeps, builds it again if sources changed."""
-    if (Path(sys.prefix) / ".stamps" / "op").exists():
+    """The ranks import the installed library, unless PYTHONPATH names another: in an environment that `make` keeps, builds
+    it again if sources changed."""
+    package = importlib.util.find_spec("horovod_data")
+    installed = package is None or "site-packages" in (package.origin or "")
+    if installed and (Path(sys.prefix) / ".stamps" / "op").exists():
         subprocess.run([HERE.parent / "scripts" / "setup.sh", "op"], check=True, env={**os.environ, "VENV": sys.prefix})
 
 

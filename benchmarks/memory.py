@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--row-bytes", type=int, default=256 << 10)
     parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES))
     parser.add_argument("--prefetch", type=int, nargs="+", default=[1, 2, 8])
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, seconds=0.3, ranks=2, row_bytes=16 << 10, prefetch=[2])
     step = arguments.rows * arguments.row_bytes
     share = step // arguments.ranks
     told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}

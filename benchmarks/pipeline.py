@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--row-bytes", type=int, default=16 << 10)
     parser.add_argument("--batches", type=int, default=128, help="in the files; they are read again and again")
     parser.add_argument("--parallel", type=int, default=0, help="calls of the parser; -1: AUTOTUNE")
-    arguments = launch.parsed(parser)
+    arguments = launch.parsed(parser, ranks=2, rows=8, row_bytes=1 << 10, batches=16)
     given = {"rows": arguments.rows, "row_bytes": arguments.row_bytes, "batches": arguments.batches,
              "parallel": arguments.parallel}
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **given}

@@ -67,9 +67,7 @@ def main() -> int:
     parser.add_argument("--hosts-pace", type=float, default=0.005, help="seconds a pipeline takes for a batch, over hosts")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
     parser.add_argument("--steps", type=int, default=96)
-    arguments = launch.parsed(parser)
-    if arguments.quick:
-        arguments.steps //= 4
+    arguments = launch.parsed(parser, readers=[1, 2], hosts=[2], bytes=64 << 10, steps=8)
     expected = len(arguments.readers)
     gbit = float(arguments.rate.removesuffix("gbit"))
 

@@ -62,7 +62,7 @@ gtest() { # for the C++ unit tests
 }
 
 tidy() { # for `make lint`
-  has clang-tidy || install "clang-tidy" clang-tidy
+  { has clang-tidy && has clang++; } || install "clang and clang-tidy" clang clang-tidy
 }
 
 mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to compile (mpicc) and to launch (mpirun)

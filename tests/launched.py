@@ -121,7 +121,7 @@ def run_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: 
         return job
 
 
-def plan_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
+def ask_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
     """horovod-data-run in a process of its own that starts no job: --dry-run, --version, errors."""
     return subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, env=environment(env or {}), timeout=50,
                           stdin=subprocess.DEVNULL)

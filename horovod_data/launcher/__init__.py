@@ -4,9 +4,9 @@
     options      the command line, horovodrun's own options included
     allocation   hosts and slots from Slurm, PBS, LSF, Kubernetes' MPI operator
     hosts        the ways in which hosts and slots are written
-    plan         who runs where: pure
-    open_mpi     the plan as a command line of Open MPI's mpirun: pure
-    hydra        the plan as a command line of MPICH's Hydra: pure
+    arrangement  who runs where: pure
+    open_mpi     an arrangement as a command line of Open MPI's mpirun: pure
+    hydra        an arrangement as a command line of MPICH's Hydra: pure
     main         all of that, and the start
     rank         what runs on every rank, around the user's program, so that a rank's failure ends the job
 

@@ -22,7 +22,7 @@ _OWN = re.compile(r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.
 
 @dataclasses.dataclass(frozen=True)
 class Extras:
-    """What mpirun is told beside the plan."""
+    """What mpirun is told beside the arrangement."""
 
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict)  # for every rank
     exported: Sequence[str] = ()  # variables of the launcher's own environment, for ranks on other hosts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
+"""An arrangement as a command line of Hydra, the launcher of MPICH and its relatives. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Mapping, Sequence
 
 from ..errors import explain
 from . import LaunchError
+from .arrangement import Arrangement
 from .command import HIDDEN_DEVICES, Command, Extras
-from .plan import Plan
 
 
-def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str]) -> Command:
+def command(mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras,
+            environ: Mapping[str, str]) -> Command:
     """The command line. Hydra hands the whole environment on by itself, and binds no process to a core.
 
     Options for ssh go behind those that the environment has already.
@@ -37,16 +38,16 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
                   "-errfile-pattern", f"{extras.output_filename}/rank.%r.stderr"]
     # Ranks go over the hosts in the order in which they stand here, so this order is the placement.
     hosts: list[list[str]] = []
-    for group in plan.groups:
+    for group in arrangement.groups:
         if hosts and hosts[-1][0] == group.host:
             hosts[-1][1] = str(int(hosts[-1][1]) + group.processes)
         else:
             hosts.append([group.host, str(group.processes)])
     words += ["-hosts", ",".join(map(":".join, hosts))]
-    for name, value in {**plan.environ, **extras.environ}.items():
+    for name, value in {**arrangement.environ, **extras.environ}.items():
         words += ["-genv", name, value]
     roles: list[list[int]] = []
-    for group in plan.groups:
+    for group in arrangement.groups:
         if roles and roles[-1][0] == group.reader:
             roles[-1][1] += group.processes
         else:
@@ -61,9 +62,9 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
     return Command(words, {name: " ".join([environ.get(name, ""), *extras.ssh_words]).strip()})
 
 
-def warning(plan: Plan) -> str:
+def warning(arrangement: Arrangement) -> str:
     """What Hydra can't do for this job; empty if it does all."""
-    if len(plan.hosts) == 1:
+    if len(arrangement.hosts) == 1:
         return ""
     return explain("MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
                    "HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod-data-run: the command line, the hosts, the plan, and mpirun in this process's place.
+"""horovod-data-run: the command line, the hosts, the arrangement, and mpirun in this process's place.
 
 mpirun takes the place of the launcher's own process, so signals reach it (Ctrl-C, SIGTERM: it ends all ranks on all hosts)
 and its exit status is the launcher's. On the ranks launcher/rank.py sees to it that this is the first failing rank's.
@@ -24,9 +24,9 @@ from ..errors import explain
 from ..limits import quota
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
+from .arrangement import Arrangement, arrange, is_oversubscribed
 from .command import Command, exportable, on_rank, take_apart
 from .hosts import Host, parse_hostfile, parse_hosts
-from .plan import Plan, is_oversubscribed, make_plan
 
 _MOST_OF_A_COMMAND = 6 << 20  # Linux's, whatever SC_ARG_MAX says
 _MOST_OF_A_WORD = 128 << 10
@@ -42,17 +42,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
         given = [*(host.name for host in allocation.hosts), *request.reader_hosts]
-        plan = make_plan(request, allocation.hosts, own_names(given))
+        arrangement = arrange(request, allocation.hosts, own_names(given))
         mpirun = options.mpirun_of(args)
         version = mpi_version(mpirun)
-        command = make_command(args, plan, mpirun, version)
-        if "Open MPI" not in version and hydra.warning(plan):
-            print(f"horovod-data-run: warning: {hydra.warning(plan)}", file=sys.stderr)
+        command = make_command(args, arrangement, mpirun, version)
+        if "Open MPI" not in version and hydra.warning(arrangement):
+            print(f"horovod-data-run: warning: {hydra.warning(arrangement)}", file=sys.stderr)
         if args.dry_run:
             print(command)
             return 0
         if args.verbose:
-            print(f"horovod-data-run: {plan.describe()}; hosts from {allocation.source}; {version}\n{command}", flush=True)
+            print(f"horovod-data-run: {arrangement.describe()}; hosts from {allocation.source}; {version}\n{command}",
+                  flush=True)
         start(command, args.output_filename)
     except LaunchError as error:
         print(f"horovod-data-run: error: {error}", file=sys.stderr)
@@ -117,23 +118,23 @@ def mpi_version(mpirun: Sequence[str]) -> str:
                               "Name the mpirun of one of these with --mpirun"))
 
 
-def make_command(args: argparse.Namespace, plan: Plan, mpirun: Sequence[str], version: str) -> Command:
-    """The command line for the plan under that MPI.
+def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:
+    """The command line for the arrangement under that MPI.
 
     Raises:
       LaunchError: an option that this MPI does not have, or a Python without horovod_data.
     """
     program = on_rank(args.command)
     here = own_names()  # under another name MPI may start even these by ssh, and without our environment
-    remote = any(host.name not in here for host in plan.hosts)
+    remote = any(host.name not in here for host in arrangement.hosts)
     extras = options.extras_of(args, os.environ, exportable(os.environ) if remote else ())
-    if any(host.name in here for host in plan.hosts):  # elsewhere there may be another Python under this name
+    if any(host.name in here for host in arrangement.hosts):  # elsewhere there may be another Python under this name
         check_python(args.command, {**os.environ, **extras.environ})
     if "Open MPI" in version:
-        oversubscribed = is_oversubscribed(plan, usable_cores())
-        command = open_mpi.command(mpirun, plan, program, extras, os.environ, oversubscribed, version)
+        oversubscribed = is_oversubscribed(arrangement, usable_cores())
+        command = open_mpi.command(mpirun, arrangement, program, extras, os.environ, oversubscribed, version)
     else:
-        command = hydra.command(mpirun, plan, program, extras, os.environ)
+        command = hydra.command(mpirun, arrangement, program, extras, os.environ)
     return dataclasses.replace(command, without=[name for name in options.ROLES if name in os.environ])
 
 

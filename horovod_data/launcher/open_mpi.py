@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as a command line of Open MPI's mpirun. Pure."""
+"""An arrangement as a command line of Open MPI's mpirun. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Mapping, Sequence
 
 from ..errors import explain
 from . import LaunchError
+from .arrangement import Arrangement, Group
 from .command import HIDDEN_DEVICES, Command, Extras
-from .plan import Group, Plan
 
 # As horovodrun has it: the byte transfer over TCP and shared memory that works everywhere.
 _POINT_TO_POINT = {"pml": "ob1", "btl": "^openib"}
@@ -23,7 +23,7 @@ _YIELD = {"mpi_yield_when_idle": "1"}
 _MANY_HOSTS = 64
 
 
-def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
+def command(mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
             oversubscribed: bool, version: str = "") -> Command:
     """The command line.
 
@@ -40,10 +40,10 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
     words += extras.mpi_args
     given = [*extras.binding_args, *extras.mpi_args]
     ours = {**_POINT_TO_POINT, **(_KEEPALIVE if _has_oob(version) else {}), **(_YIELD if oversubscribed else {})}
-    readers = any(group.reader for group in plan.groups)
+    readers = any(group.reader for group in arrangement.groups)
     if readers and _is_mapped(extras) and "nooversubscribe" not in " ".join(given).lower():
         ours.update(_OVERSUBSCRIBE)
-    hosts = plan.hosts
+    hosts = arrangement.hosts
     if len(hosts) >= _MANY_HOSTS:
         ours.update(plm_rsh_no_tree_spawn="true", plm_rsh_num_concurrent=str(len(hosts)))
     for name, value in ours.items():
@@ -57,14 +57,14 @@ def command(mpirun: Sequence[str], plan: Plan, program: Sequence[str], extras: E
         words += [option] * wanted
     if extras.output_filename:
         words += ["--output-filename", extras.output_filename]
-    for index, groups in enumerate(_contexts(plan)):
+    for index, groups in enumerate(_contexts(arrangement)):
         words += [":"] * (index > 0)
         words += ["-np", str(sum(group.processes for group in groups))]
         words += ["-host", ",".join(f"{group.host}:{group.processes}" for group in groups)]
         # Each context needs its own: what one exports does not reach the next.
         for name in extras.exported:
             words += ["-x", name]
-        for name, value in {**plan.environ, **extras.environ}.items():
+        for name, value in {**arrangement.environ, **extras.environ}.items():
             words += ["-x", f"{name}={value}"]
         if groups[0].reader:
             words += ["-x", f"{HIDDEN_DEVICES}="]
@@ -103,16 +103,16 @@ def _has_oob(version: str) -> bool:
     return major is None or int(major[0]) < 5
 
 
-def _contexts(plan: Plan) -> list[list[Group]]:
+def _contexts(arrangement: Arrangement) -> list[list[Group]]:
     """The groups that can share a context of mpirun's: neighbours in the same role.
 
     Not where a host is in several groups: Open MPI adds up its slots over all contexts, and the first would take them.
     """
-    names = [group.host for group in plan.groups]
+    names = [group.host for group in arrangement.groups]
     if len(set(names)) < len(names):
-        return [[group] for group in plan.groups]
+        return [[group] for group in arrangement.groups]
     contexts: list[list[Group]] = []
-    for group in plan.groups:
+    for group in arrangement.groups:
         if contexts and contexts[-1][0].reader == group.reader:
             contexts[-1].append(group)
         else:

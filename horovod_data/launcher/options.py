@@ -16,9 +16,9 @@ from .._version import __version__
 from ..errors import explain
 from ..settings import read_roles
 from . import LaunchError
+from .arrangement import Request
 from .command import Extras
 from .hosts import parse_names
-from .plan import Request
 
 _USAGE = """horovod-data-run -np N [--readers R | --readers-per-node 1 [--embedded]]
                         [-H HOST:SLOTS,... | --hostfile FILE] [--reader-hosts HOST,...] [OPTION...] [--] COMMAND..."""

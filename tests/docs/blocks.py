@@ -7,7 +7,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+DOCS_TESTS = Path(__file__).resolve().parent
+ROOT = DOCS_TESTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # python and bash are run or checked; diff is compared; text is output, which must follow a python block.
 LANGUAGES = {"python", "bash", "diff", "text"}

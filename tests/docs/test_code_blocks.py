@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every code block of README.md and docs/: Python runs on 2 ranks, commands run or exist, the diff is the real one."""
+"""The code blocks of README.md and docs/: commands run or exist, the diff is the real one. tests/mpi/test_docs_blocks.py
+runs those of Python."""
 
 import difflib
 import importlib.util
@@ -15,7 +16,6 @@ from jobs import run_job
 from launched import run_launcher
 from ranks.launch import environment, launcher, open_mpi
 
-PRELUDE = (Path(__file__).with_name("prelude.py")).read_text()
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 RUN = {"python", "mpirun", "horovodrun", "horovod-data-run"}
 
@@ -25,17 +25,6 @@ def test_every_block_says_what_it_is():
         assert block.language in LANGUAGES, f"{block.id}: ```{block.language}"
         if block.language == "text":
             assert BLOCKS[i - 1].output == block.text, f"{block.id}: output of nothing"
-
-
-@pytest.mark.horovod
-@pytest.mark.limit(150)
-@pytest.mark.parametrize("block", named("python"), ids=lambda block: block.id)
-def test_python(block: Block):
-    job = run_job(f"{PRELUDE}\n{block.text}", np=2, timeout=120)
-    assert job.returncode == 0, job.describe()
-    if block.output is not None:
-        lines = [line for text in job.stdout for line in text.splitlines()]
-        assert sorted(lines) == sorted(block.output.splitlines()), job.describe()
 
 
 def commands(block: Block):

@@ -13,20 +13,18 @@ from typing import Any
 
 import pytest
 
+from ranks import selection
 from ranks.group import Group, Verdict
-from ranks.worlds import World, environment_of, limit_of, parametrize, worlds_of
+from ranks.worlds import World, environment_of, is_ranked, limit_of, parametrize, world_of, worlds_of
 
 GROUP = pytest.StashKey[Group]()
-
-
-def is_ranked(path: Path) -> bool:
-    return path.parent.name == "mpi"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ways", "how batches travel, by number of ranks (tests/mpi)", type="linelist", default=[])
     parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
     parser.addoption("--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto')
+    selection.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,8 +34,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Brings the tests together that share a job."""
+    selection.select(config, items)
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
     ranked = min((files[item.path] for item in items if is_ranked(item.path)), default=0)
 
@@ -47,12 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return ranked, world_of(item), job_of(item) is not None, files[item.path]
 
     items.sort(key=order)
-
-
-def world_of(item: pytest.Item) -> World:
-    callspec = getattr(item, "callspec", None)
-    world = callspec.params.get("world") if callspec and is_ranked(item.path) else None
-    return world if isinstance(world, World) else World(0)
 
 
 def job_of(item: pytest.Item) -> str | Path | None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,16 @@ class World:
 
 # A process may have a host name of its own where it is root.
 CAN_NAME_HOSTS = os.geteuid() == 0 and subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0
+
+
+def is_ranked(path: Path) -> bool:
+    return path.parent.name == "mpi"
+
+
+def world_of(item: pytest.Item) -> World:
+    callspec = getattr(item, "callspec", None)
+    world = callspec.params.get("world") if callspec and is_ranked(item.path) else None
+    return world if isinstance(world, World) else World(0)
 
 
 def ways_of(config: pytest.Config, size: int) -> tuple[str, ...]:

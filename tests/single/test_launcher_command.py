@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import plan_launcher
+from launched import ask_launcher
 
 import horovod_data
 from horovod_data import _version
@@ -17,7 +17,7 @@ from horovod_data.launcher import LaunchError, hydra, main, open_mpi
 from horovod_data.launcher import options as options_of
 from horovod_data.launcher.command import Command, Extras, exportable, on_rank
 from horovod_data.launcher.hosts import Host
-from horovod_data.launcher.plan import Request, make_plan
+from horovod_data.launcher.arrangement import Request, arrange
 from horovod_data.settings import read_roles
 
 TWO = (Host("a", 2), Host("b", 2))
@@ -45,12 +45,12 @@ def test_code_of_several_lines_is_run_by_ours():
 
 def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversubscribed=False, hosts=TWO,
            version="Open MPI 4.1.4") -> str:
-    plan = make_plan(request, hosts)
-    return str(open_mpi.command(["mpirun"], plan, ["train"], extras, environ, oversubscribed, version))
+    arrangement = arrange(request, hosts)
+    return str(open_mpi.command(["mpirun"], arrangement, ["train"], extras, environ, oversubscribed, version))
 
 
 def mpiexec(extras=Extras(), request=Request(None, readers=1), environ={}, hosts=TWO) -> str:
-    return str(hydra.command(["mpirun"], make_plan(request, hosts), ["train"], extras, environ))
+    return str(hydra.command(["mpirun"], arrange(request, hosts), ["train"], extras, environ))
 
 
 def test_open_mpi():
@@ -165,8 +165,8 @@ def test_many_hosts():
 
 
 def test_hydra_does_not_watch_over_hosts():
-    assert "Hydra does not watch over its hosts" in hydra.warning(make_plan(Request(None), TWO))
-    assert hydra.warning(make_plan(Request(1), TWO)) == ""
+    assert "Hydra does not watch over its hosts" in hydra.warning(arrange(Request(None), TWO))
+    assert hydra.warning(arrange(Request(1), TWO)) == ""
 
 
 def test_a_command_for_the_shell():
@@ -197,7 +197,7 @@ def test_dry_run(mpi):
     for said, shows in ((OPEN_MPI, "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
                                    "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python"),
                         (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m")):
-        done = plan_launcher(*mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9")
+        done = ask_launcher(*mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9")
         assert done.returncode == 0 and shows in done.stdout and "train.py --readers 9" in done.stdout, done
         assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
@@ -205,15 +205,15 @@ def test_dry_run(mpi):
 def test_a_dry_run_says_which_variables_the_start_removes(mpi):
     """Pasted into the same shell, the command must not find who was to read by the shell's variables."""
     words = ["--readers-per-node", "1", "-np", "1", "--dry-run", "true"]
-    done = plan_launcher(*mpi(OPEN_MPI), *words, env={R: "2"})
+    done = ask_launcher(*mpi(OPEN_MPI), *words, env={R: "2"})
     assert done.stdout.startswith(f"env -u {R} /") and f"-x {N}=1" in done.stdout, done
-    done = plan_launcher(*mpi(HYDRA), "-p", "22", *words, env={R: "2", E: "0"})
+    done = ask_launcher(*mpi(HYDRA), "-p", "22", *words, env={R: "2", E: "0"})
     assert done.stdout.startswith(f"env -u {R} -u {E} HYDRA_LAUNCHER_EXTRA_ARGS='-p 22' /"), done
-    assert "env -u" not in plan_launcher(*mpi(OPEN_MPI), *words).stdout
+    assert "env -u" not in ask_launcher(*mpi(OPEN_MPI), *words).stdout
 
 
 def test_the_version_of_open_mpi_is_looked_at(mpi):
-    done = plan_launcher(*mpi("mpirun (Open MPI) 5.0.3\n\nReport bugs to ..."), "-np", "1", "--dry-run", "true")
+    done = ask_launcher(*mpi("mpirun (Open MPI) 5.0.3\n\nReport bugs to ..."), "-np", "1", "--dry-run", "true")
     assert done.returncode == 0 and "--map-by slot:OVERSUBSCRIBE" in done.stdout and "keepalive" not in done.stdout, done
 
 
@@ -228,14 +228,14 @@ def other_python(tmp_path):
 
 def test_a_python_without_horovod_data_is_refused(mpi, other_python):
     words = [*mpi(OPEN_MPI), "-np", "1", "--dry-run"]
-    done = plan_launcher(*words, other_python, "-u", "train.py")
+    done = ask_launcher(*words, other_python, "-u", "train.py")
     assert done.returncode == 2 and not done.stdout, done
     assert (f"`{other_python} -u` can't import horovod_data (ModuleNotFoundError: No module named 'horovod_data'). Install "
             f"horovod_data there, or start the program with a Python that has it, such as {sys.executable}") in done.stderr
     there = f"THERE={Path(horovod_data.__file__).parents[1]}"
     for accepted in (["-x", there, other_python, "train.py"], ["-H", "elsewhere:1", other_python, "train.py"],
                      ["sh", "-c", other_python], [other_python, "-V"], ["/no/such/python", "train.py"]):
-        assert plan_launcher(*words, *accepted).returncode == 0, accepted
+        assert ask_launcher(*words, *accepted).returncode == 0, accepted
 
 
 def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
@@ -247,21 +247,21 @@ def test_a_containers_quota_counts_as_cores(monkeypatch, capsys, mpi):
 
 
 def test_oversubscribed_here(mpi):
-    few = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "--dry-run", "true")
-    many = plan_launcher(*mpi(OPEN_MPI), "-np", "999", "--dry-run", "true")
+    few = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--dry-run", "true")
+    many = ask_launcher(*mpi(OPEN_MPI), "-np", "999", "--dry-run", "true")
     assert "yield" not in few.stdout and "--mca mpi_yield_when_idle 1" in many.stdout
 
 
 def test_hosts_of_the_batch_system(mpi, tmp_path):
     (tmp_path / "nodes").write_text("a\na\nb\n")
-    done = plan_launcher(*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
+    done = ask_launcher(*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
     assert re.findall(r"-np (\d) -host (\S+)", done.stdout) == [("2", "a:2"), ("1", "a:1"), ("1", "b:1"), ("1", "b:1")], done
-    done = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "-H", "c:3", "--dry-run", "true", env={"PBS_NODEFILE": "/no/such"})
+    done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "-H", "c:3", "--dry-run", "true", env={"PBS_NODEFILE": "/no/such"})
     assert "-host c:1" in done.stdout, done
 
 
 def test_version():
-    done = plan_launcher("--version")
+    done = ask_launcher("--version")
     assert (done.returncode, done.stdout) == (0, f"horovod_data {_version.__version__}\n")
 
 
@@ -286,7 +286,7 @@ def test_the_installed_command():
 
 
 def test_help_names_every_option():
-    said = plan_launcher("--help").stdout
+    said = ask_launcher("--help").stdout
     for option in "--readers", "--readers-per-node", "--embedded", "--reader-hosts", "--hostfile", "--dry-run", "--verbose":
         assert option in said
 
@@ -327,14 +327,14 @@ def test_it_needs_neither_tensorflow_nor_mpi():
     (["-np", "1", "--mpirun", "/no/such/mpirun", "true"], "There is no /no/such/mpirun in PATH: horovod-data-run works with Open MPI"),
 ])  # fmt: skip
 def test_errors(words, text):
-    done = plan_launcher(*words)
+    done = ask_launcher(*words)
     assert done.returncode == 2 and done.stderr.startswith("horovod-data-run: error: ") and text in done.stderr, done
     assert "Traceback" not in done.stderr
 
 
 def test_a_command_that_is_too_long(mpi):
     words = [*mpi(OPEN_MPI), "-H", ",".join(f"n{index}" for index in range(300)), "--readers-per-node", "1", "true"]
-    done = plan_launcher(*words, env={f"A_VARIABLE_OF_SOME_ENVIRONMENT_MODULE_{index}": "1" for index in range(500)})
+    done = ask_launcher(*words, env={f"A_VARIABLE_OF_SOME_ENVIRONMENT_MODULE_{index}": "1" for index in range(500)})
     assert done.returncode == 2 and "Traceback" not in done.stderr, done
     found = re.search(r"horovod-data-run: error: /.*/mpirun can't be started: the command has (\d+) words, and with the environment "
                       r"(\d+) bytes; the system takes (\d+), and 131072 in one word", done.stderr)
@@ -352,7 +352,7 @@ def test_an_mpirun_that_does_not_start(tmp_path):
 def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
     (tmp_path / "file").write_text("")
     for path, said in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
-        done = plan_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
+        done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
         assert (done.returncode, done.stderr) == (2, (
             f"horovod-data-run: error: --output-filename {path}: there can't be such a folder ({said}). Name a folder to write "
             "the output of each rank to.\n")), done
@@ -376,7 +376,7 @@ def test_names_of_this_machine(monkeypatch, capsys, mpi):
 
 
 def test_another_mpi(mpi):
-    done = plan_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
+    done = ask_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
     assert done.returncode == 2 and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
 
 
@@ -399,14 +399,14 @@ def test_variables_mean_what_they_mean_to_init(options, environ):
             options_of.request_of(args, environ)
         assert str(error.value) == str(refused)
         return
-    plan = make_plan(options_of.request_of(args, environ), TWO)
-    assert read_roles(plan.environ) == told
+    arrangement = arrange(options_of.request_of(args, environ), TWO)
+    assert read_roles(arrangement.environ) == told
     dedicated = 0 if told.embedded else told.readers_per_node or told.readers
-    assert sum(group.processes for group in plan.groups) == 1 + dedicated
+    assert sum(group.processes for group in arrangement.groups) == 1 + dedicated
 
 
 def test_readers_in_the_environment():
-    done = plan_launcher("-np", "1", "true", env={"HOROVOD_DATA_READERS": "two"})
+    done = ask_launcher("-np", "1", "true", env={"HOROVOD_DATA_READERS": "two"})
     assert done.returncode == 2 and "HOROVOD_DATA_READERS='two' is not a number of readers" in done.stderr
 
 
@@ -415,7 +415,7 @@ def test_readers_in_the_environment():
     (["--gloo"], "--gloo"), (["--min-np", "1"], "--min-np"), (["--host-discovery-script", "x"], "--host-discovery-script"),
 ])  # fmt: skip
 def test_options_that_only_horovodrun_has(words, option):
-    done = plan_launcher("-np", "1", *words, "true")
+    done = ask_launcher("-np", "1", *words, "true")
     assert done.returncode == 2 and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
 
 
@@ -432,7 +432,7 @@ def test_values_that_horovod_refuses(words, text, said, tmp_path):
     path = tmp_path / "config.yaml"
     if text is not None:
         path.write_text(text)
-    done = plan_launcher("-np", "1", *(word.replace("FILE", str(path)) for word in words), "true")
+    done = ask_launcher("-np", "1", *(word.replace("FILE", str(path)) for word in words), "true")
     assert done.returncode == 2 and "Traceback" not in done.stderr, done
     assert done.stderr.startswith("horovod-data-run: error: Horovod refuses its options (") and done.stderr.count("\n") == 1, done
     assert said.replace("FILE", str(path)) in done.stderr, done

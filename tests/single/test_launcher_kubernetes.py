@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from launched import plan_launcher
+from launched import ask_launcher
 from test_launcher_command import OPEN_MPI, mpi  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ def test_the_job_starts_as_its_comments_say(mpi, tmp_path):  # noqa: F811
     name, workers = spec["metadata"]["name"], job["mpiReplicaSpecs"]["Worker"]["replicas"]
     hosts = [f"{name}-worker-{index}.{name}.default.svc" for index in range(workers)]
     (tmp_path / "hostfile").write_text("".join(f"{host} slots={job['slotsPerWorker']}\n" for host in hosts))
-    done = plan_launcher(*mpi(OPEN_MPI), "--dry-run", *container["args"],
+    done = ask_launcher(*mpi(OPEN_MPI), "--dry-run", *container["args"],
                          env={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")})
     assert done.returncode == 0, done
     assert f"-np 4 -host {hosts[0]}:4 " in done.stdout and f"-np 4 -host {hosts[1]}:4 " in done.stdout

@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Arrangement:
     """The job: groups in the order of their ranks, and what init() is to be told by the environment."""
 
     groups: tuple[Group, ...]
@@ -65,7 +65,7 @@ class Plan:
         return f"{told}; {'the first trainer of each host' if embedded else 'rank 0'} reads"
 
 
-def make_plan(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) -> Plan:
+def arrange(request: Request, hosts: Sequence[Host], own: Collection[str] = ()) -> Arrangement:
     """Places every process.
 
     Trainers fill the hosts in their order, by slots. Readers of the job are spread evenly over `reader_hosts`, else over
@@ -92,13 +92,14 @@ def make_plan(request: Request, hosts: Sequence[Host], own: Collection[str] = ()
         _check_names([group.host for group in trainers])
         environ = {"HOROVOD_DATA_READERS_PER_NODE": str(request.readers_per_node)}
         if request.embedded:
-            return Plan(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
-        return Plan(tuple(group for one in trainers for group in (one, Group(one.host, 1, reader=True))), environ)
+            return Arrangement(tuple(trainers), {**environ, "HOROVOD_DATA_EMBEDDED": "1"})
+        return Arrangement(tuple(group for one in trainers for group in (one, Group(one.host, 1, reader=True))), environ)
     readers = request.readers or 0
     places = request.reader_hosts or tuple(group.host for group in trainers)
     each, more = divmod(readers, len(places))
     reading = [Group(name, each + (index < more), reader=True) for index, name in enumerate(places)]
-    return Plan(tuple(trainers + [group for group in reading if group.processes]), {"HOROVOD_DATA_READERS": str(readers)})
+    groups = trainers + [group for group in reading if group.processes]
+    return Arrangement(tuple(groups), {"HOROVOD_DATA_READERS": str(readers)})
 
 
 def _with_one_name(request: Request, hosts: Sequence[Host], own: Collection[str]) -> tuple[Request, tuple[Host, ...]]:
@@ -153,6 +154,6 @@ def _check(request: Request) -> None:
             "without a reader", f"Name fewer hosts, or ask for --readers {named}"))
 
 
-def is_oversubscribed(plan: Plan, cores: float) -> bool:
+def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
     """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
-    return any(host.slots > cores for host in plan.hosts)
+    return any(host.slots > cores for host in arrangement.hosts)

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from horovod_data.launcher import LaunchError, hydra, open_mpi
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
-from horovod_data.launcher.plan import Group, Plan, Request, is_oversubscribed, make_plan
+from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
 from horovod_data.layout import make_layout
 
 TWO = (Host("a", 2), Host("b", 2))
 
 
-def ranks_of(plan: Plan) -> list[tuple[str, bool]]:
+def ranks_of(arrangement: Arrangement) -> list[tuple[str, bool]]:
     """(host, dedicated reader) of every rank."""
-    return [(group.host, group.reader) for group in plan.groups for _ in range(group.processes)]
+    return [(group.host, group.reader) for group in arrangement.groups for _ in range(group.processes)]
 
 
-def layout_of(plan: Plan):
-    """What init() makes of the plan."""
-    hosts = [host for host, _ in ranks_of(plan)]
-    environ = plan.environ
+def layout_of(arrangement: Arrangement):
+    """What init() makes of the arrangement."""
+    hosts = [host for host, _ in ranks_of(arrangement)]
+    environ = arrangement.environ
     per_node = environ.get("HOROVOD_DATA_READERS_PER_NODE")
     return make_layout(hosts, int(environ.get("HOROVOD_DATA_READERS", 0)), None if per_node is None else int(per_node),
                        environ.get("HOROVOD_DATA_EMBEDDED") == "1")
@@ -50,8 +50,8 @@ def requests(draw):
 @given(requests())
 def test_every_process_is_placed_once(asked):
     hosts, request = asked
-    plan = make_plan(request, hosts)
-    ranks = ranks_of(plan)
+    arrangement = arrange(request, hosts)
+    ranks = ranks_of(arrangement)
     trainers = [host for host, reader in ranks if not reader]
     slots = {host.name: host.slots for host in hosts}
     assert len(trainers) == (sum(slots.values()) if request.np is None else request.np)
@@ -68,16 +68,16 @@ def test_every_process_is_placed_once(asked):
         allowed = request.reader_hosts or tuple(dict.fromkeys(trainers))
         counts = [readers.count(name) for name in allowed]
         assert set(readers) <= set(allowed) and max(counts) - min(counts) <= 1
-    assert all(group.processes > 0 for group in plan.groups)
-    assert sum(host.slots for host in plan.hosts) == len(ranks)
+    assert all(group.processes > 0 for group in arrangement.groups)
+    assert sum(host.slots for host in arrangement.hosts) == len(ranks)
 
 
 @given(requests())
 def test_init_finds_the_same_roles(asked):
     hosts, request = asked
-    plan = make_plan(request, hosts)
-    ranks = ranks_of(plan)
-    layout = layout_of(plan)
+    arrangement = arrange(request, hosts)
+    ranks = ranks_of(arrangement)
+    layout = layout_of(arrangement)
     for rank, (_, reader) in enumerate(ranks):
         assert (layout.trainer_index[rank] < 0) == reader
         if reader:
@@ -87,9 +87,9 @@ def test_init_finds_the_same_roles(asked):
 @given(requests())
 def test_the_command_lines_place_as_planned(asked):
     hosts, request = asked
-    plan = make_plan(request, hosts)
+    arrangement = arrange(request, hosts)
     extras = Extras()
-    words = open_mpi.command(["mpirun"], plan, ["PROGRAM"], extras, {}, False).words
+    words = open_mpi.command(["mpirun"], arrangement, ["PROGRAM"], extras, {}, False).words
     placed = []
     for context in re.split(r"(?:^| ): ", " ".join(words)):
         (here,) = re.findall(r"-host (\S+)", context)
@@ -98,40 +98,41 @@ def test_the_command_lines_place_as_planned(asked):
         listed = [(name, reader) for name, count in re.findall(r"([^,:]+):(\d+)", here) for _ in range(int(count))]
         assert len(listed) == int(number)
         placed += listed
-    assert placed == ranks_of(plan)
+    assert placed == ranks_of(arrangement)
     # A host in two contexts has its slots added up over them, which is right only if each context has one host.
     names = re.findall(r"-host (\S+)", " ".join(words))
     flat = [name for one in names for name in re.findall(r"([^,:]+):\d+", one)]
     assert len(set(flat)) == len(flat) or all("," not in one for one in names)
 
-    words = hydra.command(["mpirun"], plan, ["PROGRAM"], extras, {}).words
+    words = hydra.command(["mpirun"], arrangement, ["PROGRAM"], extras, {}).words
     listed = words[words.index("-hosts") + 1]
     on = [name for name, count in re.findall(r"([^,:]+):(\d+)", listed) for _ in range(int(count))]
-    assert on == [host for host, _ in ranks_of(plan)]
+    assert on == [host for host, _ in ranks_of(arrangement)]
     roles = []
     for context in " ".join(word or "EMPTY" for word in words).split(" : "):
         (number,) = re.findall(r"-np (\d+)", context)
         roles += ["-env CUDA_VISIBLE_DEVICES EMPTY" in context] * int(number)
-    assert roles == [reader for _, reader in ranks_of(plan)]
+    assert roles == [reader for _, reader in ranks_of(arrangement)]
 
 
 def test_two_hosts():
-    plan = make_plan(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
-    assert plan == Plan((Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)), {"HOROVOD_DATA_READERS": "1"})
-    assert plan.describe() == "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"
-    plan = make_plan(Request(None, readers_per_node=1), TWO)
-    assert ranks_of(plan) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
-    assert plan.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
-    assert plan.describe() == "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"
-    plan = make_plan(Request(None, readers_per_node=1, embedded=True), TWO)
-    assert plan.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
-    assert plan.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
-    assert make_plan(Request(1), TWO).describe() == "1 trainer on a:1; rank 0 reads"
+    arrangement = arrange(Request(3, readers=1, reader_hosts=("cpu",)), TWO)
+    groups = Group("a", 2), Group("b", 1), Group("cpu", 1, reader=True)
+    assert arrangement == Arrangement(groups, {"HOROVOD_DATA_READERS": "1"})
+    assert arrangement.describe() == "3 trainers on a:2, b:1; 1 dedicated reader: rank 3 on cpu"
+    arrangement = arrange(Request(None, readers_per_node=1), TWO)
+    assert ranks_of(arrangement) == [("a", False)] * 2 + [("a", True)] + [("b", False)] * 2 + [("b", True)]
+    assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1"}
+    assert arrangement.describe() == "4 trainers on a:2, b:2; 2 dedicated readers: rank 2 on a, rank 5 on b"
+    arrangement = arrange(Request(None, readers_per_node=1, embedded=True), TWO)
+    assert arrangement.environ == {"HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"}
+    assert arrangement.describe() == "4 trainers on a:2, b:2; the first trainer of each host reads"
+    assert arrange(Request(1), TWO).describe() == "1 trainer on a:1; rank 0 reads"
 
 
 def test_0_readers_per_node_are_none():
     for readers in None, 0, 2:
-        assert make_plan(Request(3, readers, readers_per_node=0), TWO) == make_plan(Request(3, readers), TWO)
+        assert arrange(Request(3, readers, readers_per_node=0), TWO) == arrange(Request(3, readers), TWO)
 
 
 OWN = {"localhost", "127.0.0.1", "me", "me.example.org"}
@@ -140,32 +141,33 @@ OWN = {"localhost", "127.0.0.1", "me", "me.example.org"}
 def test_this_machine_is_one_host_whatever_it_is_called():
     """init() finds one host, so there must be one reader."""
     hosts = tuple(Host(name, 1) for name in ("localhost", "b", "127.0.0.1", "me.example.org", "me"))
-    plan = make_plan(Request(None, readers_per_node=1), hosts, OWN)
-    assert plan.groups == (Group("localhost", 4), Group("localhost", 1, reader=True), Group("b", 1), Group("b", 1, reader=True))
-    plan = make_plan(Request(None, readers=2, reader_hosts=("127.0.0.1", "c")), hosts[1:2] + hosts[-1:], OWN)
-    assert [(group.host, group.reader) for group in plan.groups] == [("b", False), ("me", False), ("me", True), ("c", True)]
-    assert make_plan(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group("me", 1, reader=True)
-    assert make_plan(Request(None, readers_per_node=1), TWO, OWN) == make_plan(Request(None, readers_per_node=1), TWO)
+    arrangement = arrange(Request(None, readers_per_node=1), hosts, OWN)
+    assert arrangement.groups == (
+        Group("localhost", 4), Group("localhost", 1, reader=True), Group("b", 1), Group("b", 1, reader=True))
+    arrangement = arrange(Request(None, readers=2, reader_hosts=("127.0.0.1", "c")), hosts[1:2] + hosts[-1:], OWN)
+    assert [(group.host, group.reader) for group in arrangement.groups] == [("b", False), ("me", False), ("me", True), ("c", True)]
+    assert arrange(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group("me", 1, reader=True)
+    assert arrange(Request(None, readers_per_node=1), TWO, OWN) == arrange(Request(None, readers_per_node=1), TWO)
 
 
 def test_a_short_name_and_a_long_one_of_one_host():
     hosts = (Host("a.example.org", 1), Host("b", 1), Host("a", 1))
     with pytest.raises(LaunchError, match=re.escape("a and a.example.org: are these the same host? A host has one reader of its "
                                                     "own. Name each host once, or every host with its domain.")):
-        make_plan(Request(None, readers_per_node=1), hosts)
-    assert len(make_plan(Request(None), hosts).groups) == 3  # no matter
+        arrange(Request(None, readers_per_node=1), hosts)
+    assert len(arrange(Request(None), hosts).groups) == 3  # no matter
     for apart in (("a.x.org", "a.y.org"), ("10.0.0.1", "10.0.0.2"), ("a", "ab.org"), ("a", "a1")):
-        assert len(make_plan(Request(None, readers_per_node=1), tuple(Host(name, 1) for name in apart)).groups) == 4
+        assert len(arrange(Request(None, readers_per_node=1), tuple(Host(name, 1) for name in apart)).groups) == 4
 
 
 def test_a_host_that_trains_nobody_has_no_reader():
-    assert ranks_of(make_plan(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
+    assert ranks_of(arrange(Request(2, readers_per_node=1), TWO)) == [("a", False)] * 2 + [("a", True)]
 
 
 def test_oversubscribed_counts_readers():
-    plan = make_plan(Request(4, readers=1), (Host("a", 4),))
-    assert is_oversubscribed(plan, cores=4) and not is_oversubscribed(plan, cores=5)
-    assert not is_oversubscribed(make_plan(Request(4), TWO), cores=2)
+    arrangement = arrange(Request(4, readers=1), (Host("a", 4),))
+    assert is_oversubscribed(arrangement, cores=4) and not is_oversubscribed(arrangement, cores=5)
+    assert not is_oversubscribed(arrange(Request(4), TWO), cores=2)
 
 
 @pytest.mark.parametrize("request_, text", [
@@ -191,9 +193,9 @@ def test_oversubscribed_counts_readers():
 ])  # fmt: skip
 def test_requests_that_make_no_sense(request_, text):
     with pytest.raises(LaunchError, match=re.escape(text)):
-        make_plan(request_, TWO)
+        arrange(request_, TWO)
 
 
 def test_one_slot_in_words():
     with pytest.raises(LaunchError, match=re.escape("but there is 1 slot on a:1.")):
-        make_plan(Request(2), (Host("a", 1),))
+        arrange(Request(2), (Host("a", 1),))

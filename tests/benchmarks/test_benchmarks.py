@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every benchmark runs, if only for a moment, and its page has all the parts of the one in docs/."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster.bed import why_not
+from ranks.launch import environment, launcher, open_mpi
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = sorted(path.stem.removeprefix("benchmark_") for path in (ROOT / "docs").glob("benchmark_*.md"))
+ON_HOSTS = {"hosts", "scaling"}
+FIGURE = re.compile(r"[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")
+
+
+def parts(page: str) -> set[str]:
+    """Headings, and what the tables name: rivals, columns, pipelines, modes. Not sizes, and how many ranks or hosts."""
+    found = set(re.findall(r"^## .*$", page, re.MULTILINE))
+    for line in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
+        found |= {cell.strip() for cell in line.split("|")}
+    return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}
+
+
+def test_every_benchmark_has_a_page():
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "launch.options(" in path.read_text()}
+    assert set(BENCHMARKS) == scripts
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_all_parts_of_a_benchmark_run(name, tmp_path):
+    if name in ON_HOSTS and (reason := why_not() if open_mpi() else "the simulated hosts are for Open MPI"):
+        pytest.skip(reason)
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--out", str(tmp_path)]
+    if name not in ON_HOSTS:
+        command += ["--mpirun", " ".join(launcher())]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {"HOROVOD_CYCLE_TIME": None}),
+                          capture_output=True, text=True, timeout=290)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / f"{name}.md").read_text()
+    assert "failed" not in page, page
+    missing = parts((ROOT / "docs" / f"benchmark_{name}.md").read_text()) - parts(page)
+    assert not missing, f"{missing} not in\n{page}\n{done.stderr}"

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Python block of README.md and docs/ runs on 2 ranks, and prints what the page says.
+
+The blocks share a job, for its start takes longer than they do. Each has a namespace of its own, filled by
+tests/docs/prelude.py, and what it made is gone before the next one begins.
+"""
+
+import gc
+import re
+
+import pytest
+import tensorflow as tf
+from docs.blocks import DOCS_TESTS, named
+from together import outcomes
+
+PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
+# What a process can do once: such a block has a job of its own.
+ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
+
+pytestmark = [pytest.mark.horovod, pytest.mark.own_job, pytest.mark.ranks(2), pytest.mark.ways("auto")]
+PARAMS = [pytest.param(block, id=block.id, marks=[pytest.mark.alone()] if ONCE.search(block.text) else [])
+          for block in named("python")]
+
+
+@pytest.mark.parametrize("block", PARAMS)
+def test_python(comm, capsys, block):
+    capsys.readouterr()
+
+    def run() -> str:
+        names = {"__name__": "__main__"}
+        try:
+            for text, where in (PRELUDE, "prelude.py"), (block.text, block.id):
+                exec(compile(text, where, "exec"), names)
+            return capsys.readouterr().out
+        finally:
+            names.clear()
+            tf.keras.backend.clear_session()
+
+    texts = outcomes(comm, run)
+    gc.collect()  # channels have names, which the next block may use again
+    for rank, text in enumerate(texts):
+        assert isinstance(text, str), f"rank {rank}: {text.where}"
+    comm.Barrier()
+    if block.output is not None:
+        lines = [line for text in texts for line in text.splitlines()]
+        assert sorted(lines) == sorted(block.output.splitlines()), texts

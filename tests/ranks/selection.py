@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: all others. By rule:
+
+- a test marked `slow` is not quick;
+- a test of tests/mpi runs in one of its worlds of several processes, and one in three also in that of one process. Its
+  name says in which, so that each world gets a like part, and other tests have no say in it;
+- of a test of whole jobs, which take seconds each, the first FEW cases run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from ranks.worlds import World, is_ranked, world_of
+
+FEW = 2
+WHOLE_JOBS = ("cluster", "examples", "faults", "slurm")  # folders
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="a part of the tests that covers every feature, in minutes")
+    parser.addoption("--rest", action="store_true", help="the tests that --quick leaves out")
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick, rest = config.getoption("quick"), config.getoption("rest")
+    if quick and rest:
+        raise pytest.UsageError("--quick and --rest together are all tests: give neither")
+    if quick or rest:
+        chosen = set(quick_ones(items))
+        config.hook.pytest_deselected(items=[item for item in items if (item in chosen) != quick])
+        items[:] = [item for item in items if (item in chosen) == quick]
+
+
+def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    for function, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        tests = [case for case in cases if not case.get_closest_marker("slow")]
+        if tests and is_ranked(tests[0].path):
+            # The same case in its worlds: test_x[np=1-case], test_x[np=2,message-case].
+            by_case: dict[str, list[pytest.Item]] = {}
+            for test in tests:
+                by_case.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
+            for name, same in by_case.items():
+                worlds = worlds_chosen(name, [world_of(test) for test in same])
+                yield from (test for test in same if world_of(test) in worlds)
+        else:
+            yield from tests[:FEW] if tests and tests[0].path.parent.name in WHOLE_JOBS else tests
+
+
+def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
+    """Those in which the test of this name is quick."""
+    several = [world for world in worlds if world.processes > 1]
+    one = [world for world in worlds if world.processes == 1]
+    number = zlib.crc32(name.encode())
+    return {several[number % len(several)], *one[: number // 64 % 3 == 0]} if several else set(one)
