@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "arena/region.h"
@@ -182,6 +183,7 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
     } else {
       bundle->tensors.emplace_back(ReceiveAllocator(c.bytes), dtype, shape);
       landing.places.push_back(static_cast<char*>(bundle->tensors.back().data()));
+      if (c.bytes > 0 && landing.places.back() == nullptr) throw std::bad_alloc();
     }
   }
   landing.owner = std::move(bundle);
