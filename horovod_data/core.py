@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
 SLICE_MS = 100
 _PENDING = -1
+_RESOURCE_EXHAUSTED = 8
 
 # absl::StatusCode to what Python calls it; anything else is a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
@@ -161,6 +162,13 @@ def _check(name: str, *args: Any) -> None:
         _raise(code)
 
 
+def _json(name: str) -> dict[str, Any]:
+    text = _call(name)
+    if text is None:
+        _raise(_RESOURCE_EXHAUSTED)
+    return dict(json.loads(text))
+
+
 def _wait(call: Callable[[], int]) -> None:
     """Repeats a sliced wait until it is over. In the main thread signals are handled between the slices."""
     while (code := call()) == _PENDING:
@@ -194,7 +202,7 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 def build_info() -> dict[str, Any]:
     """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
-    return dict(json.loads(_call("build_info")))
+    return _json("build_info")
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
@@ -303,7 +311,7 @@ def stats() -> dict[str, int]:
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
     """
-    return dict(json.loads(_call("stats")))
+    return _json("stats")
 
 
 def session() -> int:

@@ -20,9 +20,12 @@ handlers that came later than ours have run. (mpi4py.run aborts on uncaught exce
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -154,7 +157,13 @@ def _note(status: int) -> None:
         time.sleep(_PATIENCE_SECONDS)
         _abort(status)
 
-    threading.Thread(target=end, name="horovod_data exit", daemon=True).start()
+    # Not threading's: its start() waits for the thread, for ever if that one finds no memory to begin with. Where none can be
+    # had at all the system ends this process.
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(end, ())
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
 
 
 def _at_exit() -> None:

@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from . import core, exits, launch_checks, loader, meeting
+from . import core, exits, launch_checks, limits, loader, meeting
 from .errors import explain, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
@@ -81,7 +81,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
+        threads; too few files may be opened; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job
@@ -89,6 +89,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if _job is None and core.mpi_query().usable:
         exits.install(_end)  # from here on others may wait for this process, even if it fails in the next line
+    if _job is None:
+        launch_checks.check_files(*limits.spare_files(), core.mpi_query().usable)
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
     if _job is not None:

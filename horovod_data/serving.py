@@ -9,7 +9,7 @@ import threading
 import tensorflow as tf
 
 from . import core, roles
-from .errors import explain
+from .errors import explain, start_thread
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
@@ -29,8 +29,8 @@ def start_dealer(channel: int, label: str, reading: Reading) -> None:
     thread = threading.Thread(target=_deal, args=(channel, reading), name=f"horovod_data dealer {label}", daemon=True)
     if not _dealers:
         roles.at_shutdown(_join_dealers)
+    start_thread(thread)
     _dealers.add(thread)
-    thread.start()
 
 
 def _deal(channel: int, reading: Reading) -> None:

@@ -2,11 +2,14 @@
 // The dealer: runs the user's pipeline for one epoch and deals what it yields. One op call, one thread, one epoch.
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
+#include "base/threads.h"
 #include "engine/engine.h"
+#include "engine/mpi_process.h"
 #include "ops/arena_allocator.h"
 #include "ops/bundle.h"
 #include "ops/checkpoint.h"
@@ -226,10 +229,15 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    std::thread([ctx, engine, source = std::move(source), epoch, done = std::move(done)] {
-      DealEpoch(ctx, source.get(), &engine->post(), epoch);
+    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, done] {
+      const Outcome thrown = Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch), Outcome(); });
+      if (!thrown.ok()) {  // halfway, with trainers waiting: nothing else ends that
+        Log("[" + engine->world().Name(engine->world().self) + "] " + thrown.message);
+        Abort(1);
+      }
       done();
-    }).detach();
+    });
+    OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/exceptions.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -153,8 +154,9 @@ class ReceiverOp : public DatasetOpKernel {
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
         if (!registered.ok()) return registered;
         Arrival arrival;
-        const Outcome outcome = Engine::State() == EngineState::kForked ? Engine::NotRunning()
-                                                                         : sink()->Next(&iterator_, &arrival, end);
+        const Outcome outcome = Engine::State() == EngineState::kForked
+                                    ? Engine::NotRunning()
+                                    : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });
         deregister();
         if (!outcome.ok()) return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
         if (*end) return absl::OkStatus();
@@ -166,7 +168,7 @@ class ReceiverOp : public DatasetOpKernel {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         SinkState state;
-        const Outcome outcome = sink()->Save(&iterator_, &state);
+        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
         if (!outcome.ok()) return ToStatus(outcome);
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -213,7 +215,7 @@ class ReceiverOp : public DatasetOpKernel {
           lane.words = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? ToStatus(sink()->Restore(&iterator_, state)) : status;
+        return status.ok() ? ToStatus(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
       }
 
      private:
