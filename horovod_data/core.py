@@ -143,7 +143,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "channel_create": (c_int, [POINTER(_ChannelConfig)]),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
-    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64)]),
+    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
     "session": (c_uint64, []),
 }
@@ -372,11 +372,14 @@ def channel_unuse(channel: int) -> None:
     _check("channel_unuse", channel)
 
 
-def source_wait(channel: int) -> int:
-    """Reader: waits for the channel's next epoch to deal and returns its number (from 1); 0: the channel has ended."""
-    epoch = c_uint64()
-    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch))))
-    return epoch.value
+def source_wait(channel: int) -> Optional[tuple[int, int]]:
+    """Reader: waits for the channel's next epoch to deal; None: the channel has ended.
+
+    Returns (epoch, number): both from 1, but the number goes on from that of an epoch that was restored.
+    """
+    epoch, number = c_uint64(), c_uint64()
+    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
+    return (epoch.value, number.value) if epoch.value else None
 
 
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:

@@ -103,7 +103,7 @@ class _NotedExit(SystemExit):
     def code(self) -> Any:
         code = _CODE.__get__(self)
         if sys._getframe().f_back is None and _in_main() and not _interactive():
-            _note(_status_of(code))
+            _note(status_of(code))
         return code
 
     @code.setter
@@ -136,7 +136,7 @@ class _Quitter:
         raise SystemExit(code)
 
 
-def _status_of(code: Any) -> int:
+def status_of(code: Any) -> int:
     """The status that Python makes of sys.exit(code)."""
     if code is None:
         return 0
@@ -155,6 +155,13 @@ def _note(status: int) -> None:
         _abort(status)
 
     threading.Thread(target=end, name="horovod_data exit", daemon=True).start()
+
+
+def fail(status: int) -> NoReturn:
+    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say."""
+    time.sleep(0 if _alone() else _GRACE_SECONDS)
+    _abort(status)
+    raise AssertionError("the process goes on")
 
 
 def _at_exit() -> None:

@@ -74,6 +74,15 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice) {
   return StartableLocked() ? static_cast<int64_t>(epoch_ + 1) : 0;
 }
 
+uint64_t Source::NumberOf(uint64_t epoch) {
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const Trainer& t : trainers_) {
+    const auto found = t.handed.find(epoch);
+    if (found != t.handed.end() && found->second.epoch > 0) ahead_ = static_cast<int64_t>(found->second.epoch - epoch);
+  }
+  return epoch + static_cast<uint64_t>(ahead_);
+}
+
 std::map<int, Source::Handed> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   std::lock_guard<std::mutex> lock(mu_);
   epoch_ = epoch;

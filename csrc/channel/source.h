@@ -70,6 +70,8 @@ class Source {
 
   // The next epoch to deal, waiting at most `slice`; 0: none yet; -1: the channel has ended.
   int64_t WaitEpoch(std::chrono::milliseconds slice);
+  // The number of the epoch that WaitEpoch gave, which goes on from that of an epoch that was restored.
+  uint64_t NumberOf(uint64_t epoch);
   // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once.
   // Returns the states that trainers handed in for this epoch, by trainer; mostly none.
   struct Handed {
@@ -227,6 +229,7 @@ class Source {
   Signal changed_;
   std::vector<Trainer> trainers_;
   uint64_t epoch_ = 0;     // the epoch that is dealt, or was last
+  int64_t ahead_ = 0;      // by how much an epoch's number is above it
   bool dealing_ = false;   // between Begin and End
   bool started_ = false;   // its lanes have been opened
   bool shut_ = false;

@@ -283,12 +283,13 @@ int hvdata_channel_unuse(uint32_t channel) {
   return kOk;
 }
 
-int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch) {
+int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   const auto engine = Engine::Current();
   const auto source = engine ? engine->FindSource(channel) : nullptr;
   const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms)) : -1;
   if (next == 0) return HVDATA_PENDING;
   *epoch = next > 0 ? static_cast<uint64_t>(next) : 0;
+  *number = *epoch > 0 ? source->NumberOf(*epoch) : 0;
   if (next < 0 && engine) engine->EndSource(channel);
   return kOk;
 }

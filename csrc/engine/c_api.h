@@ -105,8 +105,9 @@ HVDATA_EXPORT int hvdata_channel_create(const hvdata_channel_config* config);
 // A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
 HVDATA_EXPORT int hvdata_channel_use(uint32_t channel);
 HVDATA_EXPORT int hvdata_channel_unuse(uint32_t channel);
-// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting.
-HVDATA_EXPORT int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch);
+// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting. *number is
+// the same, but goes on from that of an epoch that was restored.
+HVDATA_EXPORT int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number);
 // Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
 HVDATA_EXPORT int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message);
 

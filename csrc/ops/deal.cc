@@ -195,7 +195,8 @@ class Dealer {
   const Cutter cutter_;
 };
 
-void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
+void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch, bool anew) {
+  if (anew) source->inputs_made = 0;
   Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
   const auto handed = source->Begin(epoch, input.Canceller());
   Checkpoint checkpoint(source, &input);
@@ -214,7 +215,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch)
 
 class DealOp : public AsyncOpKernel {
  public:
-  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {}
+  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_)); }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
@@ -223,11 +224,14 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    std::thread([ctx, engine, source = std::move(source), epoch, done = std::move(done)] {
-      DealEpoch(ctx, source.get(), &engine->post(), epoch);
+    std::thread([ctx, engine, source = std::move(source), epoch, anew = anew_, done = std::move(done)] {
+      DealEpoch(ctx, source.get(), &engine->post(), epoch, anew);
       done();
     }).detach();
   }
+
+ private:
+  bool anew_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataDeal").Device(tensorflow::DEVICE_CPU), DealOp);
