@@ -368,12 +368,14 @@ def channel_unuse(channel: int) -> None:
     _check("channel_unuse", channel)
 
 
-def source_wait(channel: int) -> tuple[int, int]:
-    """Reader: waits for the channel's next epoch to deal: its number (from 1; 0: the channel has ended), and its number over
-    all runs, where training went on from a checkpoint."""
+def source_wait(channel: int) -> Optional[tuple[int, int]]:
+    """Reader: waits for the channel's next epoch to deal; None: the channel has ended.
+
+    Returns (epoch, number): both from 1, but the number goes on from that of an epoch that was restored.
+    """
     epoch, number = c_uint64(), c_uint64()
     _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
-    return epoch.value, number.value
+    return (epoch.value, number.value) if epoch.value else None
 
 
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:

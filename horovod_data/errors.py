@@ -33,9 +33,9 @@ def place(rank: int, host: str) -> str:
     return f"rank {rank} on {host}"
 
 
-def without_place(text: str, where: str) -> str:
-    """A text of explain() for another one to quote that says where itself."""
-    return text.removeprefix(f"[{where}] ")
+def without_place(text: str, where: Optional[str] = None) -> str:
+    """A text of explain() for another one to quote that says where itself. None: a text of this process."""
+    return text.removeprefix(f"[{_here if where is None else where}] ")
 
 
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:

@@ -106,7 +106,7 @@ class _NotedExit(SystemExit):
     def code(self) -> Any:
         code = _CODE.__get__(self)
         if sys._getframe().f_back is None and _in_main() and not _interactive():
-            _note(_status_of(code))
+            _note(status_of(code))
         return code
 
     @code.setter
@@ -139,7 +139,7 @@ class _Quitter:
         raise SystemExit(code)
 
 
-def _status_of(code: Any) -> int:
+def status_of(code: Any) -> int:
     """The status that Python makes of sys.exit(code)."""
     if code is None:
         return 0
@@ -164,6 +164,13 @@ def _note(status: int) -> None:
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
+
+
+def fail(status: int) -> NoReturn:
+    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say."""
+    time.sleep(0 if _alone() else _GRACE_SECONDS)
+    _abort(status)
+    raise AssertionError("the process goes on")
 
 
 def _at_exit() -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from . import core, exits, launch_checks, limits, loader, meeting
 from .errors import explain, place, set_here
@@ -125,6 +125,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(_end)  # again: our atexit handler must run before Horovod's
+    elif layout.trainer_index[rank] < 0:
+        _refuse_horovod(place(rank, host))
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
@@ -304,6 +306,23 @@ def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], 
         raise RuntimeError(explain(
             f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
             f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))
+
+
+def _refuse_horovod(where: str) -> None:
+    """Has hvd.init() raise on this process, a dedicated reader, by whichever of Horovod's modules it is called: it would wait
+    for ever for processes that have joined without it."""
+    try:
+        from horovod.common.basics import HorovodBasics
+    except Exception:  # not installed, or unusable
+        return
+
+    def init(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(explain(
+            "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
+            "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
+            "behind horovod_data.serve(), where a dedicated reader never comes", where))
+
+    HorovodBasics.init = init
 
 
 def _end_before(horovod: Any) -> bool:

@@ -7,6 +7,7 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
+#include "base/place.h"
 #include "base/threads.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -200,7 +201,8 @@ class Dealer {
   const Cutter cutter_;
 };
 
-void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number) {
+void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
+  if (anew) source->inputs_made = 0;
   Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
   const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
   Checkpoint checkpoint(source, epoch.get(), &input);
@@ -220,7 +222,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
 
 class DealOp : public AsyncOpKernel {
  public:
-  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {}
+  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_)); }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
@@ -229,16 +231,19 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, done] {
-      const Outcome thrown = Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch), Outcome(); });
+    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {
+      const Outcome thrown = Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
       if (!thrown.ok()) {  // halfway, with trainers waiting: nothing else ends that
-        Log("[" + engine->world().Name(engine->world().self) + "] " + thrown.message);
+        Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
         Abort(1);
       }
       done();
     });
     OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
+
+ private:
+  bool anew_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataDeal").Device(tensorflow::DEVICE_CPU), DealOp);

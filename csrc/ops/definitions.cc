@@ -33,6 +33,7 @@ REGISTER_OP("HorovodDataDeal")
     .Input("input_dataset: variant")
     .Input("channel: int64")
     .Input("epoch: int64")
+    .Attr("anew: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -45,6 +46,7 @@ the op itself fails only when it can't reach them.
 input_dataset: the user's dataset, its composite tensors taken apart.
 channel: the channel's number.
 epoch: the epoch's number, from 1.
+anew: the dataset was made for this epoch: no other has moved its shuffles on.
 )doc");
 
 REGISTER_OP("HorovodDataScatter")
