@@ -54,6 +54,7 @@ def __getattr__(name: str) -> _typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # First: an ImportError of ours says more than what the modules would run into.
     _import_module(".loader", __name__).load()
+    _import_module(".core", __name__).check()
     for home, names in _HOMES.items():
         module = _import_module(f".{home}", __name__)
         globals().update({each: getattr(module, each) for each in names})

@@ -6,19 +6,25 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
+import functools
 import json
 import struct
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable, NoReturn, Optional, Sequence
+from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
+                    c_void_p)
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence
 
 from . import loader
 from .errors import explain
 from .layout import Layout
 from .settings import PAYLOADS, Settings
 
+if TYPE_CHECKING:
+    from .elements import Component
+
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
 SLICE_MS = 100
 _PENDING = -1
+_RESOURCE_EXHAUSTED = 8
 
 # absl::StatusCode to what Python calls it; anything else is a RuntimeError.
 _EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
@@ -66,69 +72,52 @@ class Contribution:
     payload: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class ChannelConfig:
-    """hvdata_channel_config: see c_api.h."""
-
-    number: int
-    name: str
-    batch: int
-    schedule: int
-    remainder: int
-    prefetch: int
-    component_names: Sequence[str]
-    empty_rules: Sequence[int]
-    add_weight: bool
-    weight_component: int
-    is_source: bool
-    dtypes: Sequence[int]  # tf.DType.as_datatype_enum
-    shapes: Sequence[Optional[Sequence[Optional[int]]]]
-    elements: int  # as tf.data counts: -1 without end, -2 unknown
-    on_error_continue: bool
+# The types that C++ names in hvdata_structures().
+_FIELD_TYPES: dict[str, Any] = {
+    "bool": c_bool, "double": c_double, "int32_t": c_int32, "uint32_t": c_uint32, "int64_t": c_int64, "uint64_t": c_uint64,
+    "Payload": c_int32, "plan::Batch": c_uint8, "plan::Schedule": c_uint8, "plan::Remainder": c_uint8}
 
 
-class _ChannelConfig(ctypes.Structure):
-    _fields_ = [
-        ("number", c_uint32),
-        ("name", c_char_p),
-        ("batch", c_int),
-        ("schedule", c_int),
-        ("remainder", c_int),
-        ("prefetch", c_int),
-        ("components", c_int),
-        ("component_names", POINTER(c_char_p)),
-        ("empty_rules", POINTER(c_int)),
-        ("dtypes", POINTER(c_int)),
-        ("ranks", POINTER(c_int)),
-        ("dims", POINTER(c_int64)),
-        ("add_weight", c_int),
-        ("weight_component", c_int),
-        ("is_source", c_int),
-        ("elements", c_int64),
-        ("on_error_continue", c_int),
-    ]
+@functools.lru_cache(maxsize=None)
+def _structures() -> dict[str, type[ctypes.Structure]]:
+    """The structures that C++ takes, by name, made of what it says of them."""
+    made: dict[str, type[ctypes.Structure]] = {}
+    for line in _call("structures").decode().splitlines():
+        name, size, text = line.split(" ", 2)
+        fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
+        made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        if ctypes.sizeof(made[name]) != int(size):
+            raise ImportError(explain(f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
+                                      f"{ctypes.sizeof(made[name])}", "Install horovod_data anew"))
+    return made
 
 
-class _Settings(ctypes.Structure):
-    _fields_ = [
-        ("stall_seconds", c_double),
-        ("timeout_seconds", c_double),
-        ("payload", c_int),
-        ("arena_bytes", c_uint64),
-        ("finalize_waits", c_int),
-    ]
+def check() -> None:
+    """Raises ImportError if the library's structures can't be filled from here."""
+    _structures()
+
+
+def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
+    """One of them with these values, all of them."""
+    structure = _structures()[name]
+    wanted = [field[0] for field in structure._fields_]
+    if sorted(values) != sorted(wanted):
+        raise ImportError(explain(f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
+                                  f"{', '.join(values)}", "Install horovod_data anew"))
+    return structure(**values)
 
 
 # Results that are bytes come as a pointer and a length; c_char_p would stop at the first NUL.
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "last_error": (c_char_p, []),
     "build_info": (c_char_p, []),
+    "structures": (c_char_p, []),
     "mpi_query": (c_int, [POINTER(c_int), POINTER(c_int), POINTER(c_int)]),
     "mpi_init": (c_int, []),
     "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
     "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
-    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), POINTER(_Settings)]),
+    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_void_p]),
     "state": (c_int, []),
     "bye": (c_int, []),
     "wait_all_bye": (c_int, [c_int]),
@@ -140,10 +129,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "stats": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
-    "channel_create": (c_int, [POINTER(_ChannelConfig)]),
+    "channel_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(c_int),
+                               POINTER(c_int64)]),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
-    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64)]),
+    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
     "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
     "session": (c_uint64, []),
 }
@@ -170,6 +160,13 @@ def _check(name: str, *args: Any) -> None:
     code = _call(name, *args)
     if code != 0:
         _raise(code)
+
+
+def _json(name: str) -> dict[str, Any]:
+    text = _call(name)
+    if text is None:
+        _raise(_RESOURCE_EXHAUSTED)
+    return dict(json.loads(text))
 
 
 def _wait(call: Callable[[], int]) -> None:
@@ -205,7 +202,7 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 def build_info() -> dict[str, Any]:
     """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
-    return dict(json.loads(_call("build_info")))
+    return _json("build_info")
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
@@ -253,8 +250,9 @@ def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: S
     `finalize_waits`: another thread that calls MPI_Finalize waits there until stop() has been called.
     """
     n = len(hosts)
-    given = _Settings(settings.stall_seconds, settings.timeout_seconds, PAYLOADS.index(settings.payload),
-                      settings.arena_bytes, int(finalize_waits))
+    given = _structure("EngineSettings", dict(
+        stall_seconds=settings.stall_seconds, timeout_seconds=settings.timeout_seconds,
+        payload=PAYLOADS.index(settings.payload), arena_bytes=settings.arena_bytes, finalize_waits=finalize_waits))
     _check("start", comm, (c_int * n)(*layout.reader_index), (c_int * n)(*layout.trainer_index), (c_int * n)(*layout.group),
            (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
 
@@ -313,7 +311,7 @@ def stats() -> dict[str, int]:
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
     """
-    return dict(json.loads(_call("stats")))
+    return _json("stats")
 
 
 def session() -> int:
@@ -349,17 +347,15 @@ def agree_wait(number: int) -> list[Contribution]:
 # ---- Channels.
 
 
-def channel_create(config: ChannelConfig) -> None:
-    """Creates the channel that an agreement was about, in this process."""
-    n = len(config.component_names)
-    names = (c_char_p * n)(*[name.encode() for name in config.component_names])
-    rules = (c_int * n)(*config.empty_rules)
-    ranks = (c_int * n)(*[-1 if shape is None else len(shape) for shape in config.shapes])
-    known = [-1 if size is None else size for shape in config.shapes for size in shape or ()]
-    _check("channel_create", byref(_ChannelConfig(
-        config.number, config.name.encode(), config.batch, config.schedule, config.remainder, config.prefetch, n,
-        names, rules, (c_int * n)(*config.dtypes), ranks, (c_int64 * len(known))(*known), int(config.add_weight),
-        config.weight_component, int(config.is_source), config.elements, int(config.on_error_continue))))
+def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
+    """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
+    n = len(components)
+    shapes = [None if part.shape.rank is None else part.shape.as_list() for part in components]
+    known = [-1 if size is None else size for shape in shapes for size in shape or ()]
+    _check("channel_create", byref(_structure("ChannelOptions", options)), name.encode(), n,
+           (c_char_p * n)(*[part.name.encode() for part in components]), (c_int * n)(*[part.rule for part in components]),
+           (c_int * n)(*[part.dtype.as_datatype_enum for part in components]),
+           (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]), (c_int64 * len(known))(*known))
 
 
 def channel_use(channel: int) -> None:
@@ -372,11 +368,14 @@ def channel_unuse(channel: int) -> None:
     _check("channel_unuse", channel)
 
 
-def source_wait(channel: int) -> int:
-    """Reader: waits for the channel's next epoch to deal and returns its number (from 1); 0: the channel has ended."""
-    epoch = c_uint64()
-    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch))))
-    return epoch.value
+def source_wait(channel: int) -> Optional[tuple[int, int]]:
+    """Reader: waits for the channel's next epoch to deal; None: the channel has ended.
+
+    Returns (epoch, number): both from 1, but the number goes on from that of an epoch that was restored.
+    """
+    epoch, number = c_uint64(), c_uint64()
+    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
+    return (epoch.value, number.value) if epoch.value else None
 
 
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:

@@ -239,15 +239,12 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)
-    core.channel_create(core.ChannelConfig(
-        number=number, name=channel.label, batch=_PRECUT if precut else _BATCH.index(options.batch),
+    core.channel_create(
+        channel.label, parts, number=number, batch=_PRECUT if precut else _BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
-        prefetch=options.prefetch, component_names=[part.name for part in parts],
-        empty_rules=[int(part.rule) for part in parts], add_weight=options.remainder == "pad",
-        weight_component=elements.weight_component(channel.spec), is_source=reading is not None,
-        dtypes=[part.dtype.as_datatype_enum for part in parts],
-        shapes=[None if part.shape.rank is None else part.shape.as_list() for part in parts],
-        elements=_UNKNOWN if reading is None else reading.count, on_error_continue=options.on_reader_error == "continue"))
+        prefetch=options.prefetch, on_error_continue=options.on_reader_error == "continue",
+        add_weight=options.remainder == "pad", weight_component=elements.weight_component(channel.spec),
+        is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
     if reading is not None:
         start_dealer(number, channel.label, reading)
     return channel

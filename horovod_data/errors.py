@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from typing import Any, Optional
 
 
@@ -32,9 +33,23 @@ def place(rank: int, host: str) -> str:
     return f"rank {rank} on {host}"
 
 
-def without_place(text: str, where: str) -> str:
-    """A text of explain() for another one to quote that says where itself."""
-    return text.removeprefix(f"[{where}] ")
+def without_place(text: str, where: Optional[str] = None) -> str:
+    """A text of explain() for another one to quote that says where itself. None: a text of this process."""
+    return text.removeprefix(f"[{_here if where is None else where}] ")
+
+
+def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
+    """Starts it.
+
+    Raises:
+      RuntimeError: the system has no more threads for this process.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise RuntimeError(explain(
+            f"This process can start no more threads ({thread.name}: {error})", "Raise the limit of its user (`ulimit -u`), of "
+            "its container (pids), or of its memory (`ulimit -v`)", where)) from None
 
 
 def checked_name(name: Any) -> None:

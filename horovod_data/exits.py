@@ -20,9 +20,12 @@ handlers that came later than ours have run. (mpi4py.run aborts on uncaught exce
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -103,7 +106,7 @@ class _NotedExit(SystemExit):
     def code(self) -> Any:
         code = _CODE.__get__(self)
         if sys._getframe().f_back is None and _in_main() and not _interactive():
-            _note(_status_of(code))
+            _note(status_of(code))
         return code
 
     @code.setter
@@ -136,7 +139,7 @@ class _Quitter:
         raise SystemExit(code)
 
 
-def _status_of(code: Any) -> int:
+def status_of(code: Any) -> int:
     """The status that Python makes of sys.exit(code)."""
     if code is None:
         return 0
@@ -154,7 +157,20 @@ def _note(status: int) -> None:
         time.sleep(_PATIENCE_SECONDS)
         _abort(status)
 
-    threading.Thread(target=end, name="horovod_data exit", daemon=True).start()
+    # Not threading's: its start() waits for the thread, for ever if that one finds no memory to begin with. Where none can be
+    # had at all the system ends this process.
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(end, ())
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
+
+
+def fail(status: int) -> NoReturn:
+    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say."""
+    time.sleep(0 if _alone() else _GRACE_SECONDS)
+    _abort(status)
+    raise AssertionError("the process goes on")
 
 
 def _at_exit() -> None:

@@ -12,6 +12,9 @@ from typing import Mapping, Optional, Sequence
 
 from .errors import explain
 
+# Open files: MPI, with its connections, and TensorFlow have most of them; ours are a few, and one for each process of the host.
+_MPI_FILES, _OUR_FILES = 24, 12
+
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
 
 
@@ -41,6 +44,20 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
     if rank is not None:
         return Launcher("a PMIx launcher", rank + 1, f"PMIX_RANK={rank}")
     return None
+
+
+def check_files(spare: int, limit: int, mpi_runs: bool) -> None:
+    """Refuses to begin where MPI would hang, or TensorFlow end the process, for lack of file descriptors.
+
+    Raises:
+      RuntimeError: this process may open too few files.
+    """
+    least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
+    if spare < least:
+        raise RuntimeError(explain(
+            f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
+            f"memory, which need at least {least}, besides those of your program",
+            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container"))
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process may use of its machine where a container, or a batch system, sets limits: cores' time, and memory.
+"""What a process may use of its machine where a container, or a batch system, sets limits: cores' time, memory, and files.
 
 Control groups are nested, and each may set a limit for all below it: the least one counts.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 from typing import Optional
 
@@ -38,6 +40,16 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
                 continue
             total, available = min(total, most), min(available, max(0, most - used))
     return total, available
+
+
+def spare_files() -> tuple[int, int]:
+    """(how many more files this process may open, how many in all); sockets and shared memory count."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        used = len(os.listdir("/proc/self/fd")) - 1  # that of the folder
+    except OSError:  # none is left
+        used = limit
+    return (limit - used, limit) if limit != resource.RLIM_INFINITY else (1 << 30, 1 << 30)
 
 
 def _groups(controller: str, root: Path, own: Path) -> list[Path]:

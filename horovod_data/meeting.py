@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Optional, Sequence
 
 from ._version import __version__
-from .errors import explain, place
+from .errors import explain, place, start_thread
 from .layout import Layout
 from .settings import Settings
 
@@ -122,7 +122,7 @@ def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: S
             failures.append(error)
 
     thread = threading.Thread(target=run, name="horovod_data init", daemon=True)
-    thread.start()
+    start_thread(thread, where)
     began, reported = time.monotonic(), False
     missing = f"not all of the {size} processes have called horovod_data.init()"
     while thread.is_alive():

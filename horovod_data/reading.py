@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 from typing import Any, Callable, Iterator, Optional
@@ -19,53 +20,123 @@ from .receiving import received, stages
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
 
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    """What a channel asks of the datasets that are read for it."""
+
+    batch: str
+    remainder: str
+    audience: int  # of the job's trainers, those between which this reader's global batches are divided
+
+
 @dataclasses.dataclass
 class Reading:
-    """A dataset that this process reads for a channel."""
+    """A dataset that this process reads for a channel, or a function that makes one for every epoch."""
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
     fingerprint: Optional[str]  # equal ones stand for pipelines that yield the same; None: not known
-    deal: Callable[[int, int], None]  # (channel, epoch): runs one epoch, blocks until all trainers have ended it
+    deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
+    close: Callable[[], None]  # frees what it runs in
 
     @classmethod
     def make(cls, dataset_or_fn: Any, batch: str, remainder: str, reader: int, readers: int, trainers: int,
              audience: int) -> "Reading":
-        """Calls the function if it is one, and checks what can be checked before the first element.
-
-        `audience`: of the job's `trainers`, those between which this reader's global batches are divided.
-        """
-        graph: Optional[tf.Graph] = None
-        if callable(dataset_or_fn) and not isinstance(dataset_or_fn, tf.data.Dataset):
-            dataset = _call(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
+        """Calls the function if it is one, and checks what can be checked before the first element."""
+        rules = _Rules(batch, remainder, audience)
+        if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
+            variant = _variant(dataset_or_fn)
+            graph = None if isinstance(variant, tf.__internal__.EagerTensor) else variant.graph
+            first = _prepared(dataset_or_fn, rules, graph)
+            if graph is not None:
+                deal, close, length = _graph_deal(graph, _variant(first.flat), first.count)
+                return cls(first.spec, length, None, deal, close)
+            anew = None
         else:
-            dataset = dataset_or_fn
-            if not isinstance(_variant(dataset), tf.__internal__.EagerTensor):
-                graph = _variant(dataset).graph
-        if received(dataset):
-            raise ValueError(explain(
-                "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-                "reader would wait for itself",
-                "Distribute the dataset that it came from, and do the rest on every rank behind it"))
-        spec = dataset.element_spec
-        elements.check_types(spec)
-        if batch == "global":
-            elements.check_global(spec, remainder, audience)
-        with _mode(graph), tf.device("/CPU:0"):
-            if elements.has_composites(spec):
-                cut = elements.precut(audience, remainder) if batch == "global" else elements.take_apart
-                flat = dataset.map(cut)
-            else:
-                flat = dataset
-            count = tf.data.experimental.cardinality(dataset)
-            variant = _variant(flat)
-            if graph is None:
-                deal = _eager_deal(flat, variant)
-                length = int(count.numpy())
-            else:
-                deal, length = _graph_deal(graph, variant, count)
-        fingerprint = _fingerprint(dataset) if readers > 1 and graph is None else None
-        return cls(spec, length, fingerprint, deal)
+            input_context = tf.distribute.InputContext(readers, reader, trainers)
+            wants = _Wants.of(dataset_or_fn)
+            first = _prepared(_call(dataset_or_fn, wants, input_context, 1), rules, None)
+            anew = None
+            if wants.epoch:
+                anew = functools.partial(_made_anew, dataset_or_fn, wants, input_context, rules, first.spec)
+        count = int(first.count.numpy())
+        if anew is not None and count != _INFINITE:
+            count = _UNKNOWN  # another epoch may have more or fewer
+        fingerprint = _fingerprint(first.dataset) if readers > 1 else None
+        return cls(first.spec, count, fingerprint, _eager_deal(first, anew), lambda: None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wants:
+    """What a dataset function is called with."""
+
+    context: bool  # an InputContext
+    context_name: str  # of its parameter, where it must be passed by name because `epoch` may come before it
+    epoch: bool  # the epoch's number, by this name: then it is called for every epoch
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "_Wants":
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):  # a builtin that does not say
+            return cls(False, "", False)
+        given = function.keywords if isinstance(function, functools.partial) else {}
+        by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        needed = [p.name for p in parameters
+                  if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name]
+        if len(needed) > 1 or any(p.name in needed and p.kind is p.KEYWORD_ONLY for p in parameters):
+            raise TypeError(explain(f"the dataset function needs the arguments {', '.join(needed)}",
+                                    "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"))
+        named = [p.name for p in parameters if by_name and p.name in needed and p.kind is p.POSITIONAL_OR_KEYWORD]
+        return cls(bool(needed), named[0] if named else "", bool(by_name) and "epoch" not in given)
+
+
+@dataclasses.dataclass
+class _Prepared:
+    """A dataset that was checked, and taken apart where it must be."""
+
+    dataset: tf.data.Dataset
+    flat: tf.data.Dataset
+    spec: Any
+    count: tf.Tensor
+
+
+def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
+    if received(dataset):
+        raise ValueError(explain(
+            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
+            "reader would wait for itself",
+            "Distribute the dataset that it came from, and do the rest on every rank behind it"))
+    spec = dataset.element_spec
+    elements.check_types(spec)
+    if rules.batch == "global":
+        elements.check_global(spec, rules.remainder, rules.audience)
+    flat = dataset
+    with _mode(graph), tf.device("/CPU:0"):
+        if elements.has_composites(spec):
+            cut = elements.precut(rules.audience, rules.remainder) if rules.batch == "global" else elements.take_apart
+            flat = dataset.map(cut)
+        return _Prepared(dataset, flat, spec, tf.data.experimental.cardinality(dataset))
+
+
+def _made_anew(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
+               rules: _Rules, spec: Any, number: int) -> _Prepared:
+    """The dataset of epoch `number`, whose elements must be of the kind that all ranks have been told of."""
+    made = _prepared(_call(function, wants, input_context, number), rules, None)
+    if not _fits(made.spec, spec):
+        raise ValueError(explain(
+            f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
+            "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too"))
+    return made
+
+
+def _fits(spec: Any, known: Any) -> bool:
+    """Whether all elements of `spec` are elements of `known`, too."""
+    try:
+        common = elements.common_spec([known, spec])
+    except ValueError:
+        return False
+    return bool(tf.nest.flatten(common) == tf.nest.flatten(known))
 
 
 def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
@@ -81,24 +152,17 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
                             "returns one", "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices"))
 
 
-def _call(function: Callable[..., Any], input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+def _call(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
+          number: int) -> tf.data.Dataset:
+    arguments = [input_context] if wants.context else []
+    keywords: dict[str, Any] = {"epoch": number} if wants.epoch else {}
+    if wants.context_name:
+        keywords[wants.context_name] = arguments.pop()
     with _mode(None), tf.device("/CPU:0"):
-        dataset = function(input_context) if _takes_argument(function) else function()
+        dataset = function(*arguments, **keywords)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))
         return dataset
-
-
-def _takes_argument(function: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin that does not say
-        return False
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(needed) > 1 or any(p.name in needed and p.kind is p.KEYWORD_ONLY for p in parameters):
-        raise TypeError(explain(f"the dataset function needs the arguments {', '.join(needed)}",
-                                "It may take none, or one: a tf.distribute.InputContext"))
-    return bool(needed)
 
 
 def _variant(dataset: tf.data.Dataset) -> tf.Tensor:
@@ -118,18 +182,27 @@ def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
             yield
 
 
-def _eager_deal(dataset: tf.data.Dataset, variant: tf.Tensor) -> Callable[[int, int], None]:
-    def deal(channel: int, epoch: int) -> None:
-        _ = dataset  # keeps alive what the pipeline needs of Python: generators, py_function bodies
-        with context.eager_mode(), tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_deal(variant, channel, epoch)
+def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
+    """`anew` makes the dataset of an epoch; `first` is that of epoch 1. Without it `first` is that of all epochs."""
+    held = [first]
 
+    def deal(channel: int, epoch: int, number: int) -> None:
+        made = held[0] if anew is None else held.pop() if held else None
+        if anew is not None and (made is None or number != 1):
+            made = anew(number)
+        # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
+        with context.eager_mode(), tf.device("/CPU:0"):
+            loader.load().ops.horovod_data_deal(_variant(made.flat), channel, epoch, anew=anew is not None)
+
+    del first
     return deal
 
 
-def _graph_deal(graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor) -> tuple[Callable[[int, int], None], int]:
+def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
+                count: tf.Tensor) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
     """A dataset that was made in a TF1 graph runs in a session of its own, on a copy of what it needs of that graph: as long
-    as the user's graph lives, this rank uses the channel, so the channel can't keep it alive. Returns the length, too."""
+    as the user's graph lives, this rank uses the channel, so the channel can't keep it alive. Also returns what closes the
+    session, and the length."""
     needed: set[str] = set()
     waiting = [variant.op, count.op]
     while waiting:
@@ -149,12 +222,17 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor) -> tuple[
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in)
     # Bodies of generators and py_functions live as long as the graph that they were made for.
     copy._py_funcs_used_in_graph = getattr(graph, "_py_funcs_used_in_graph", [])
-    session = tf.compat.v1.Session(graph=copy)
+    session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
 
-    def deal(channel: int, epoch: int) -> None:
+    def deal(channel: int, epoch: int, number: int) -> None:
         session.run(op, {channel_in: channel, epoch_in: epoch})
 
-    return deal, int(session.run(length))
+    return deal, session.close, int(session.run(length))
+
+
+def _no_gpu() -> tf.compat.v1.ConfigProto:
+    """For sessions of our own: a pipeline is the host's work, and which GPUs this process uses is the program's affair."""
+    return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
 _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold

@@ -8,9 +8,9 @@ import os
 import socket
 import sys
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
-from . import core, exits, launch_checks, loader, meeting
+from . import core, exits, launch_checks, limits, loader, meeting
 from .errors import explain, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
@@ -81,7 +81,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
+        threads; too few files may be opened; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job
@@ -89,6 +89,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if _job is None and core.mpi_query().usable:
         exits.install(_end)  # from here on others may wait for this process, even if it fails in the next line
+    if _job is None:
+        launch_checks.check_files(*limits.spare_files(), core.mpi_query().usable)
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
     if _job is not None:
@@ -123,6 +125,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(_end)  # again: our atexit handler must run before Horovod's
+    elif layout.trainer_index[rank] < 0:
+        _refuse_horovod(place(rank, host))
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
@@ -302,6 +306,23 @@ def _join_horovod(horovod: Any, layout: Layout, rank: int, trainers: list[int], 
         raise RuntimeError(explain(
             f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
             f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))
+
+
+def _refuse_horovod(where: str) -> None:
+    """Has hvd.init() raise on this process, a dedicated reader, by whichever of Horovod's modules it is called: it would wait
+    for ever for processes that have joined without it."""
+    try:
+        from horovod.common.basics import HorovodBasics
+    except Exception:  # not installed, or unusable
+        return
+
+    def init(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(explain(
+            "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
+            "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
+            "behind horovod_data.serve(), where a dedicated reader never comes", where))
+
+    HorovodBasics.init = init
 
 
 def _end_before(horovod: Any) -> bool:

@@ -23,9 +23,10 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     """Gives every rank its rows of the root's tensor, and no others.
 
     Collective among trainers: every rank calls it with the same root and name. Works eagerly, in tf.function and in TF1
-    graphs. Without a name calls go together in the order of the program, also inside tf.function, however often a rank
-    traces it; the root waits until all ranks have made the call. With names several may be in flight, in another order on
-    each rank; there the root only sends, and learns of ranks that disagree about root from a line on stderr. The gradient
+    graphs. The root waits until all ranks have made the call. Without a name calls go together in the order of the program,
+    also inside tf.function, however often a rank traces it. With names several may be in flight inside a graph or tf.function,
+    in another order on each rank; eager calls block, so two ranks whose calls cross wait for each other: a line names both, and
+    the time limit ends it. The gradient
     is a gather to the root: then every rank takes part in the backward pass, so that ranks other than the root must pass
     a tensor and differentiate by it too (they get zeros).
 
@@ -68,7 +69,7 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     label, order = _matching(name)
     with tf.device("/CPU:0"):
         part, _ = loader.load().ops.horovod_data_scatter(
-            value, rows, order, root=root, scatter_name=label, together=name is None)
+            value, rows, order, root=root, scatter_name=label)
     if not tf.executing_eagerly() and job.trainer == root and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
@@ -117,7 +118,7 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
     try:
         with tf.device("/CPU:0"):
             loader.load().ops.horovod_data_scatter(tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label,
-                                                   together=name is None, refused=str(error))
+                                                   refused=str(error))
     except tf.errors.OpError:
         pass
 

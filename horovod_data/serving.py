@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 
 import tensorflow as tf
 
-from . import core, roles
-from .errors import explain
+from . import core, exits, roles
+from .errors import explain, start_thread, without_place
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
+_CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
 # A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.
 _JOIN_SECONDS = 5.0
 
+# All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
 _dealers: set[threading.Thread] = set()
 
 
@@ -26,28 +29,54 @@ def start_dealer(channel: int, label: str, reading: Reading) -> None:
     It exists from the channel's start, because Python starts no thread any more when the main thread has ended, and other
     ranks may open epochs then. Between epochs it waits in C++.
     """
+    for ended in [dealer for dealer in _dealers if not dealer.is_alive()]:
+        ended.join()
+        _dealers.discard(ended)
     thread = threading.Thread(target=_deal, args=(channel, reading), name=f"horovod_data dealer {label}", daemon=True)
     if not _dealers:
         roles.at_shutdown(_join_dealers)
+    start_thread(thread)
     _dealers.add(thread)
-    thread.start()
 
 
 def _deal(channel: int, reading: Reading) -> None:
     try:
-        while epoch := core.source_wait(channel):
+        while turn := core.source_wait(channel):
             try:
-                reading.deal(channel, epoch)
+                reading.deal(channel, *turn)
+            except SystemExit as error:  # of a dataset function that is called for every epoch
+                _leave(channel, turn[0], error)
             except Exception as error:  # the op could not even begin: the trainers must hear of it
-                code = error.error_code if isinstance(error, tf.errors.OpError) else _UNKNOWN
-                core.source_fail(channel, epoch, code, str(error))
+                core.source_fail(channel, turn[0], _code_of(error), _text_of(error))
     finally:
-        _dealers.discard(threading.current_thread())
+        reading.close()  # here, where shutdown() waits for it
+
+
+def _code_of(error: Exception) -> int:
+    """The absl::StatusCode, as TensorFlow's py_function has it."""
+    if isinstance(error, tf.errors.OpError):
+        return int(error.error_code)
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
+
+
+def _text_of(error: Exception) -> str:
+    text = without_place(str(error))  # the core says more of the place
+    return text if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
+
+
+def _leave(channel: int, epoch: int, error: SystemExit) -> None:
+    """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
+    if status := exits.status_of(error.code):
+        if error.code is not status:
+            print(error.code, file=sys.stderr, flush=True)
+        exits.fail(status)
+    core.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 
 
 def _join_dealers() -> None:
+    deadline = time.monotonic() + _JOIN_SECONDS
     for thread in list(_dealers):
-        thread.join(_JOIN_SECONDS)
+        thread.join(max(0.0, deadline - time.monotonic()))
     _dealers.clear()
 
 

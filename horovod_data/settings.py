@@ -14,6 +14,7 @@ from .limits import memory_bytes
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
 PAYLOADS = ("auto", "message", "arena")
 _MOST_ARENA = 4 << 30
+_MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,4 +164,4 @@ def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: fl
     if not math.isfinite(seconds) or seconds < least:
         raise ValueError(explain(f"{name}={text!r} is not a time in seconds of {least:g} or more",
                                  f"Set {name} to a number such as {default:g}, or unset it"))
-    return seconds
+    return min(seconds, _MOST_SECONDS)

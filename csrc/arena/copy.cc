@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -53,7 +53,7 @@ void CopyOut(char* to, const char* from, size_t bytes) {
   size_t begin = 0;
   try {
     for (; helpers.size() + 1 < parts; begin += part) helpers.emplace_back(CopyPastCaches, to + begin, from + begin, part);
-  } catch (const std::system_error&) {  // no more threads here: then what is left is ours
+  } catch (const std::exception&) {  // no more threads here, or memory: then what is left is ours
   }
   CopyPastCaches(to + begin, from + begin, bytes - begin);
   for (std::thread& helper : helpers) helper.join();

@@ -50,40 +50,46 @@ bool SameUser(int fd) {
 
 }  // namespace
 
-Handover::Handover(Handover&& other) noexcept : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_) {}
+Handover::Handover(Handover&& other) noexcept { *this = std::move(other); }
 
 Handover& Handover::operator=(Handover&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(deadline_, other.deadline_);
+  std::swap(name_, other.name_);
   return *this;
 }
 
-Handover::~Handover() {
-  if (fd_ >= 0) close(fd_);
+Handover::~Handover() { Close(); }
+
+void Handover::Close() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
 }
 
 Handover Handover::To(const std::string& name, Deadline deadline) {
-  const int fd = name.empty() ? -1 : NewSocket();
-  if (fd < 0) return Handover();
+  Handover to(name.empty() ? -1 : NewSocket(), deadline);
+  to.name_ = name;
+  if (to.ok()) to.Reach(Deadline::min());
+  return to;
+}
+
+// Whether the listener has been reached. If that can't be, this is not ok() any more.
+bool Handover::Reach(Deadline deadline) {
+  if (name_.empty()) return true;
   sockaddr_un address;
-  const socklen_t size = AbstractAddress(name, &address);
-  // EAGAIN: the listener's backlog is full for the moment.
-  while (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    if ((errno != EAGAIN && errno != EINTR) || std::chrono::steady_clock::now() > deadline) {
-      close(fd);
-      return Handover();
-    }
+  const socklen_t size = AbstractAddress(name_, &address);
+  while (connect(fd_, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) Close();  // EAGAIN: the listener's backlog is full for the moment
+    if (!ok() || std::chrono::steady_clock::now() > deadline) return false;
     usleep(1000);
   }
-  // It would turn us away; we don't have it wait for us first.
-  if (!SameUser(fd)) {
-    close(fd);
-    return Handover();
-  }
-  return Handover(fd, deadline);
+  name_.clear();
+  if (!SameUser(fd_)) Close();  // it would turn us away; we don't have it wait for us first
+  return ok();
 }
 
 bool Handover::Ready(short events) {
+  if (!Reach(deadline_)) return false;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
     pollfd p{fd_, events, 0};

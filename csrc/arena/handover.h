@@ -10,7 +10,7 @@
 
 namespace hvdata {
 
-// One end of a connection. All waits end at the deadline that it was made with.
+// One end of a connection. All waits end at its deadline.
 class Handover {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -20,10 +20,12 @@ class Handover {
   Handover& operator=(Handover&& other) noexcept;
   ~Handover();
 
-  // To the process that listens under `name`. Not ok() if nobody of our user does.
+  // To the process that listens under `name`. Not ok() if nobody of our user does. Doesn't wait: where as many wait to be
+  // accepted as the system lets (128 on old ones), Send() does.
   static Handover To(const std::string& name, Deadline deadline);
 
   bool ok() const { return fd_ >= 0; }
+  void Extend(Deadline deadline) { deadline_ = deadline; }
   // A few bytes and descriptors, which stay the caller's.
   bool Send(const void* bytes, size_t size, const std::vector<int>& fds);
   // Exactly `size` bytes and `count` descriptors, from then on the caller's.
@@ -32,10 +34,13 @@ class Handover {
  private:
   friend class Listener;
   Handover(int fd, Deadline deadline) : fd_(fd), deadline_(deadline) {}
+  bool Reach(Deadline deadline);
   bool Ready(short events);
+  void Close();
 
   int fd_ = -1;
   Deadline deadline_;
+  std::string name_;  // of the listener, until it has been reached
 };
 
 class Listener {

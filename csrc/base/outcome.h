@@ -15,6 +15,7 @@ enum Code : int {
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
   kNotFound = 5,
+  kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kInternal = 13,
   kUnavailable = 14,

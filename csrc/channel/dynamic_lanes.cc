@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/mutex.h"
 #include "channel/lanes.h"
 
 namespace hvdata {
@@ -30,33 +31,33 @@ class DynamicLanes : public Lanes {
     Settle();
   }
 
-  void Skip(int, uint64_t) override {}  // a lane has no steps of its own before it is dealt some
+  void Skip(int, Position) override {}  // a lane has no steps of its own before it is dealt some
 
-  void Open(int trainer, uint64_t limit) override {
+  void Open(int trainer, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.open = true;
-    lane.limit = limit;
+    lane.limit = limit.n;
     Settle();
   }
 
-  void Taken(int trainer, uint64_t taken, uint64_t limit) override {
+  void Taken(int trainer, LaneStep taken, LaneStep limit) override {
     Lane& lane = At(trainer);
     Forget(trainer, taken);
     // After a recall the trainer's limit is its demand; one that it sent before it saw the recall does not count.
-    if (!lane.recalling) lane.limit = limit;
+    if (!lane.recalling) lane.limit = limit.n;
     Settle();
   }
 
-  void Recalled(int trainer, uint64_t taken, uint64_t limit) override {
+  void Recalled(int trainer, LaneStep taken, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.recalling = false;
     lane.recalled = true;
     TakeBack(trainer, taken);
-    lane.limit = limit;
+    lane.limit = limit.n;
     Settle();
   }
 
-  void Close(int trainer, uint64_t taken) override {
+  void Close(int trainer, LaneStep taken) override {
     Lane& lane = At(trainer);
     lane.closed = true;
     lane.recalling = false;
@@ -97,17 +98,18 @@ class DynamicLanes : public Lanes {
     bool HasRoom() const { return open && !closed && !recalling && sent() < limit; }
   };
 
-  void Forget(int trainer, uint64_t taken) {
+  void Forget(int trainer, LaneStep taken) {
     Lane& lane = At(trainer);
-    for (; lane.taken < taken && !lane.held.empty(); ++lane.taken) {
+    for (; lane.taken < taken.n && !lane.held.empty(); ++lane.taken) {
       output_.taken(trainer, lane.held.front().first);
+      FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
     }
   }
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
-  void TakeBack(int trainer, uint64_t taken) {
+  void TakeBack(int trainer, LaneStep taken) {
     Forget(trainer, taken);
     Lane& lane = At(trainer);
     while (!lane.held.empty()) {
@@ -132,7 +134,7 @@ class DynamicLanes : public Lanes {
       const uint64_t lane_step = lane.sent();
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      output_.data(static_cast<int>(best), lane_step, 0, lane.held.back().position(), *lane.held.back().shares.front());
+      output_.data(static_cast<int>(best), LaneStep(lane_step), Turn(), lane.held.back().position(), *lane.held.back().shares.front());
     }
   }
 
@@ -162,7 +164,7 @@ class DynamicLanes : public Lanes {
       Lane& lane = lanes_[i];
       if (!lane.open || lane.closed || lane.ended) continue;
       lane.ended = true;
-      output_.end(static_cast<int>(i), lane.sent(), 0, outcome_);
+      output_.end(static_cast<int>(i), LaneStep(lane.sent()), outcome_);
     }
   }
 

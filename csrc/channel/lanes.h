@@ -2,7 +2,8 @@
 // One epoch of one reader: what has been dealt and not yet taken, and how far each trainer's lane may go.
 //
 // A lane counts its own steps from 0. A trainer says how many it has taken and up to which step it may be sent (its
-// limit). Not thread-safe: the Source calls everything under its mutex. The two schedules are two subclasses.
+// limit); what it says is not believed beyond what was sent. Not thread-safe: ReaderEpoch calls everything under its mutex.
+// The two schedules are two subclasses.
 #ifndef HOROVOD_DATA_CHANNEL_LANES_H_
 #define HOROVOD_DATA_CHANNEL_LANES_H_
 
@@ -14,6 +15,7 @@
 
 #include "base/outcome.h"
 #include "mail/share.h"
+#include "wire/coordinates.h"
 
 namespace hvdata {
 
@@ -22,14 +24,13 @@ struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
   std::vector<BundlePtr> elements;  // what the shares were cut from, for a checkpoint
   uint64_t first = 0;               // number of the first of these elements in the epoch
-  uint64_t position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+  Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
 };
 
-// What the lanes send, given by the Source.
+// What the lanes send. `turn` counts the steps that the lanes were dealt.
 struct LaneOutput {
-  // `turn`: the step, counted over all lanes of this reader.
-  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, uint64_t position, const Share&)> data;
-  std::function<void(int trainer, uint64_t lane_step, uint64_t turn, const Outcome&)> end;
+  std::function<void(int trainer, LaneStep, Turn, Position, const Share&)> data;
+  std::function<void(int trainer, LaneStep, const Outcome&)> end;
   std::function<void(int trainer)> recall;
   std::function<void(int trainer, uint64_t element)> taken;  // dynamic: this trainer, and no other, has this element
 };
@@ -55,13 +56,13 @@ class Lanes {
   virtual bool Held(int) const { return false; }
 
   // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only.
-  virtual void Skip(int trainer, uint64_t position) = 0;
-  virtual void Open(int trainer, uint64_t limit) = 0;
-  virtual void Taken(int trainer, uint64_t taken, uint64_t limit) = 0;
+  virtual void Skip(int trainer, Position position) = 0;
+  virtual void Open(int trainer, LaneStep limit) = 0;
+  virtual void Taken(int trainer, LaneStep taken, LaneStep limit) = 0;
   // The trainer dropped what it had not taken, and takes more only up to `limit`.
-  virtual void Recalled(int trainer, uint64_t taken, uint64_t limit) = 0;
+  virtual void Recalled(int trainer, LaneStep taken, LaneStep limit) = 0;
   // Also for a trainer that never opened and never will.
-  virtual void Close(int trainer, uint64_t taken) = 0;
+  virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;
 
   // Steps that some trainer has not taken yet, oldest first.
@@ -69,7 +70,7 @@ class Lanes {
   // The lanes that all have to take more before there is RoomFor; none where any lane may make it.
   virtual std::vector<int> FullFor(uint64_t) const { return {}; }
   // The limit, in its own steps, that such a lane will have to give.
-  virtual uint64_t LimitFor(int, uint64_t) const { return 0; }
+  virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 

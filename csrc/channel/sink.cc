@@ -6,14 +6,12 @@
 
 #include "base/interrupts.h"
 #include "base/log.h"
+#include "base/patience.h"
+#include "base/place.h"
 
 namespace hvdata {
 
-using wire::Header;
-using wire::Kind;
-
-Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
-           Doorbell door)
+Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
@@ -21,354 +19,187 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       send_(std::move(send)),
       changed_(std::move(door)) {}
 
-std::string Sink::Where(uint64_t epoch, uint64_t step) const {
-  return "[" + world_->Name(world_->self) + ", channel " + config_.name + ", epoch " + std::to_string(epoch) + ", step " +
-         std::to_string(step) + "] ";
+std::string Sink::Where(uint64_t epoch, EpochStep step) const {
+  return Place(world_->Name(world_->self), config_.name, epoch, step);
 }
 
-Header Sink::MakeHeader(Kind kind) const {
-  Header h;
-  h.kind = kind;
-  h.channel = config_.number;
-  h.epoch = epoch_;
-  return h;
-}
-
-// A reader in our own process answers inside of send_, and then comes back to us: so never send under the mutex. What
-// another thread decides upon meanwhile goes out after what we send, by our hand: neither must an OPEN fall behind the
-// next one, nor a TAKEN from before a recall behind its RECALLED.
-void Sink::SendAll(std::unique_lock<std::mutex>* lock, Outgoing* out) {
-  for (auto& message : *out) outbox_.push_back(std::move(message));
-  out->clear();
-  if (std::exchange(sending_, true)) return;
-  while (!outbox_.empty()) {
-    auto [reader, header] = std::move(outbox_.front());
-    outbox_.pop_front();
-    lock->unlock();
-    send_(reader, std::move(header));
-    lock->lock();
-  }
-  sending_ = false;
+void Sink::Tell(int reader, uint64_t epoch, wire::Message message) const {
+  send_(world_->sources[static_cast<size_t>(reader)], MakeHeader(config_.number, epoch, std::move(message)), nullptr);
 }
 
 // ---- Epochs.
 
-void Sink::OpenLocked(SinkIterator* iterator, Outgoing* out) {
-  if (open_) CloseLocked(out);
+void Sink::OpenEpoch(SinkIterator* iterator) {
+  if (epoch_) CloseEpoch();
+  const SinkState& restored = iterator->restored;
   if (handed_ != iterator) {
-    WithdrawLocked(out);
+    Withdraw();
     // Another iterator was restored after this one. Nobody waits for the answer: a refusal ends the epoch with its error.
-    for (size_t r = 0; iterator->restored.kind != SinkState::kUnused && r < iterator->restored.lanes.size(); ++r) {
-      out->emplace_back(static_cast<int>(r), RestoreHeader(iterator->restored, r, kNoAnswer));
+    for (size_t r = 0; restored.kind != SinkState::kUnused && r < restored.lanes.size(); ++r) {
+      wire::Restore restore = RestoreMessage(restored, r);
+      restore.request = wire::Restore::kNoAnswer;
+      Tell(static_cast<int>(r), opened_ + 1, std::move(restore));
     }
   }
   handed_ = nullptr;
-  iterator->epoch = ++epoch_;
-  open_ = true;
-  lanes_ = std::vector<Lane>(static_cast<size_t>(world_->source_count()));
-  rotation_ = plan::Rotation(world_->source_count());
-  tail_ = nullptr;
-  tail_taken_ = static_cast<int64_t>(iterator->restored.tail_taken);
-  last_ = promised_ = -1;
-  taken_ = 0;
+  const uint64_t epoch = iterator->epoch = ++opened_;
+  if (restored.number > 0) before_ = restored.number - epoch;
   because_.clear();
-  for (size_t r = 0; r < iterator->restored.lanes.size(); ++r) {
-    lanes_[r].position = iterator->restored.lanes[r].position;
-    rotation_.Forward(static_cast<int>(r), static_cast<int64_t>(iterator->restored.lanes[r].turn));
-  }
-  for (int r = 0; r < world_->source_count(); ++r) {
-    Header h = MakeHeader(Kind::kOpen);
-    At(r).told_limit = LimitLocked(r);
-    h.a = static_cast<int64_t>(At(r).told_limit);
-    out->emplace_back(r, std::move(h));
-  }
+  epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, [this, epoch](int reader, wire::Message message) {
+    Tell(reader, epoch, std::move(message));
+  });
 }
 
-void Sink::CloseLocked(Outgoing* out) {
-  open_ = false;
-  for (int r = 0; r < world_->source_count(); ++r) {
-    At(r).queue.clear();
-    Header h = MakeHeader(Kind::kClose);
-    h.step = At(r).taken;
-    h.a = tail_ ? tail_->Dropped(r) : 0;
-    out->emplace_back(r, std::move(h));
-  }
+void Sink::CloseEpoch() {
+  epoch_->Close();
+  FreeAfterUnlock(std::move(epoch_));
   changed_.NotifyAll();
-}
-
-// The step up to which a reader may send. static: what it deals of the next `prefetch` steps. dynamic: its part of the
-// window, and at least one, because nobody knows which reader will have something.
-uint64_t Sink::LimitLocked(int reader) const {
-  const Lane& lane = At(reader);
-  if (!rotation_.Runs(reader)) return lane.taken;
-  if (lane.on_demand) return lane.taken + (waiting_ && lane.queue.empty() ? 1 : 0);
-  if (!dynamic()) return lane.taken + static_cast<uint64_t>(rotation_.Ahead(reader, config_.prefetch));
-  const int readers = world_->source_count();
-  const int part = config_.prefetch / readers + (reader < config_.prefetch % readers ? 1 : 0);
-  return lane.taken + static_cast<uint64_t>(std::max(part, 1));
-}
-
-// Tells the reader of the step just taken, and every other reader whose limit has moved.
-void Sink::CreditLocked(int taken_from, Outgoing* out) {
-  for (int r = 0; r < world_->source_count(); ++r) {
-    Lane& lane = At(r);
-    const uint64_t limit = LimitLocked(r);
-    if (r != taken_from && limit == lane.told_limit) continue;
-    lane.told_limit = limit;
-    Header h = MakeHeader(Kind::kTaken);
-    h.step = lane.taken;
-    h.a = static_cast<int64_t>(limit);
-    out->emplace_back(r, std::move(h));
-  }
-}
-
-// ---- Whose turn it is.
-
-// The reader whose word is next: its share, its end or its error. dynamic: one that has something, in turn, or else one
-// that has ended; if none, the first that runs.
-int Sink::NextLaneLocked() const {
-  if (tail_) return tail_->At(tail_taken_, world_->AudienceLane(world_->self)).reader;
-  if (!dynamic() || world_->source_count() == 1) return rotation_.Reader();
-  if (promised_ >= 0) return promised_;
-  const int readers = world_->source_count();
-  for (int reader = 0; reader < readers; ++reader) {  // an error does not wait until the others have nothing
-    const Lane& lane = At(reader);
-    if (lane.ended && lane.queue.empty() && !lane.outcome.ok() && rotation_.Runs(reader)) return reader;
-  }
-  for (int i = 1; i <= readers; ++i) {
-    const int reader = (last_ + i) % readers;
-    if (!At(reader).queue.empty()) return reader;
-  }
-  for (int reader = 0; reader < readers; ++reader) {
-    if (rotation_.Runs(reader) && At(reader).ended) return reader;
-  }
-  return rotation_.Reader();
-}
-
-bool Sink::SpeaksLocked(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
-
-// A reader's first word tells where its lane begins, when the epoch goes on from a checkpoint of another rank.
-void Sink::ForwardLocked(int reader, const Header& header, Outgoing* out) {
-  if (dynamic() || tail_ || At(reader).taken > 0 || !At(reader).queue.empty()) return;
-  if (header.b <= rotation_.Round(reader)) return;
-  rotation_.Forward(reader, header.b);
-  CreditLocked(-1, out);
-}
-
-// The reader at hand has no more. True when that was the epoch's end.
-bool Sink::RetireLocked(int reader, Outgoing* out) {
-  rotation_.Retire(reader);
-  if (!rotation_.Done()) {
-    CreditLocked(-1, out);
-    return false;
-  }
-  std::vector<int64_t> left;
-  for (const Lane& lane : lanes_) left.push_back(lane.left);
-  tail_ = std::make_unique<plan::Tail>(std::move(left), world_->audience_count(), config_.remainder);
-  tail_claimed_ = tail_taken_;
-  ClaimLocked(out);
-  return tail_taken_ >= tail_->steps();
-}
-
-// Asks for our shares of the last steps, as many as the window has.
-void Sink::ClaimLocked(Outgoing* out) {
-  for (; tail_claimed_ < tail_->steps() && tail_claimed_ < tail_taken_ + config_.prefetch; ++tail_claimed_) {
-    const plan::Tail::Share share = tail_->At(tail_claimed_, world_->AudienceLane(world_->self));
-    Header h = MakeHeader(Kind::kClaim);
-    h.step = static_cast<uint64_t>(tail_claimed_);
-    h.a = share.element;
-    h.b = share.filler ? 1 : 0;
-    out->emplace_back(share.reader, std::move(h));
-  }
-}
-
-// Why the next of the last steps can't be made for all trainers, and so for none.
-Outcome Sink::NoFillerLocked() const {
-  if (!tail_->Short(tail_taken_)) return {};
-  const int reader = tail_->At(tail_taken_, 0).reader;
-  if (At(reader).no_filler.empty()) return {};
-  return {kInvalidArgument, "[" + world_->SourceName(reader) + ", channel " + config_.name + ", epoch " +
-                                std::to_string(epoch_) + ", step " + std::to_string(taken_) + "] " + At(reader).no_filler};
 }
 
 // ---- The iterator.
 
 Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
-  std::unique_lock<std::mutex> lock(mu_);
-  *end = false;
-  if (iterator->over) {
-    *end = true;
-    return {};
-  }
-  Outgoing out;
+  *end = iterator->over;
+  if (*end) return {};
+  MutexLock lock(&mu_);
   if (iterator->epoch == 0) {
     if (!failed_.ok()) return failed_;
-    OpenLocked(iterator, &out);
+    OpenEpoch(iterator);
     if (iterator->restored.kind == SinkState::kExhausted) {  // it has had this epoch, and so the next one is the next
-      CloseLocked(&out);
+      iterator->ended_at = epoch_->Turns();
+      CloseEpoch();
       iterator->over = *end = true;
+      return {};
     }
-    SendAll(&lock, &out);
-    if (*end) return {};
   }
   for (;;) {
-    if (iterator->epoch != epoch_ || !open_) {
+    if (!Runs(*iterator)) {
       iterator->over = true;
+      if (!failed_.ok()) return {failed_.code, Where(iterator->epoch, iterator->taken) + failed_.message};
       return {kFailedPrecondition,
               Where(iterator->epoch, iterator->taken) +
                   "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
-                  std::to_string(epoch_) + "). One channel feeds one iterator at a time: for a second one that runs "
+                  std::to_string(opened_) + "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
-    bool over = tail_ && tail_taken_ >= tail_->steps();
-    Outcome outcome = tail_ && !over ? NoFillerLocked() : Outcome();
-    const int reader = over ? 0 : NextLaneLocked();
-    Lane& lane = At(reader);
-    if (!over && outcome.ok() && !lane.queue.empty()) {
-      TakeLocked(reader, iterator, arrival, &out);
-      SendAll(&lock, &out);
+    Outcome outcome;
+    const TrainerEpoch::Word word = epoch_->Take(arrival, &outcome);
+    if (word == TrainerEpoch::Word::kShare) {
+      ++iterator->taken;
       return {};
     }
-    if (!tail_ && lane.ended) {
-      outcome = lane.outcome;
-      if (outcome.ok() || lane.lost) {
-        over = RetireLocked(reader, &out);
-        const bool nobody = std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.lost; });
-        if (!over || !nobody) outcome = {};
-        if (!over) {
-          SendAll(&lock, &out);
-          continue;
-        }
-      }
-    }
-    if (over || !outcome.ok()) {
+    if (word == TrainerEpoch::Word::kEnd) {
       iterator->over = true;
+      iterator->ended_at = epoch_->Turns();
       *end = outcome.ok();
-      CloseLocked(&out);
-      SendAll(&lock, &out);
+      CloseEpoch();
       return outcome;
     }
-    waiting_ = iterator;
-    if (dynamic()) {
-      CreditLocked(-1, &out);  // to those that send on demand
-      SendAll(&lock, &out);
-    }
-    const bool any = dynamic() && world_->source_count() > 1;
-    Outcome waited = WaitLocked(
-        &lock, iterator, [&] { return iterator->epoch != epoch_ || !open_ || SpeaksLocked(NextLaneLocked()); },
-        "for step " + std::to_string(taken_) + " from " + (any ? "any reader" : world_->SourceName(reader)), true);
-    if (waiting_ == iterator) waiting_ = nullptr;
+    epoch_->Wait(true);
+    const Outcome waited = Wait(
+        &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
+        [&] { return mu_.AssertHeld(), "for " + Awaited(); }, true);
+    if (Runs(*iterator)) epoch_->Wait(false);
     if (!waited.ok()) return waited;
   }
 }
 
-void Sink::TakeLocked(int reader, SinkIterator* iterator, Arrival* arrival, Outgoing* out) {
-  Lane& lane = At(reader);
-  *arrival = std::move(lane.queue.front());
-  lane.queue.pop_front();
-  ++taken_;
-  ++iterator->taken;
-  last_ = reader;
-  promised_ = -1;
-  if (tail_) {
-    ++tail_taken_;
-    return ClaimLocked(out);
-  }
-  ++lane.taken;
-  lane.position = arrival->position;
-  rotation_.Advance(reader);
-  CreditLocked(reader, out);
+std::string Sink::Awaited() const {
+  const bool any = config_.schedule == plan::Schedule::kDynamic && world_->source_count() > 1;
+  return "step " + std::to_string(epoch_->taken()) + " from " + (any ? "any reader" : world_->SourceName(epoch_->Next()));
+}
+
+std::string Sink::WaitsFor(const SinkIterator& iterator) const {
+  MutexLock lock(&mu_);
+  return Runs(iterator) ? Awaited() : "nothing";
 }
 
 void Sink::Cancel(SinkIterator* iterator) {
   iterator->cancelled = true;
-  std::lock_guard<std::mutex> lock(mu_);
   changed_.NotifyAll();
 }
 
 void Sink::Drop(SinkIterator* iterator) {
-  std::unique_lock<std::mutex> lock(mu_);
-  Outgoing out;
-  if (handed_ == iterator) WithdrawLocked(&out);
-  if (iterator->epoch != 0 && iterator->epoch == epoch_ && open_) CloseLocked(&out);
-  SendAll(&lock, &out);
+  {
+    MutexLock lock(&mu_);
+    if (handed_ == iterator) Withdraw();
+    if (Runs(*iterator)) CloseEpoch();
+  }
+  changed_.Fetch();  // our own reader may be inside the user's pipeline, for nobody any more
+}
+
+// ---- How a trainer waits, and what it says when that takes long.
+
+// Waits until ready(); `what` for messages. Looks up ten times a second, so that no wake-up can be missed for long.
+Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,
+                   const std::function<std::string()>& what, bool ask_why) {
+  because_.clear();
+  const uint64_t interrupts = WatchInterrupts();
+  Patience patience(stall_seconds_, timeout_seconds_);
+  const auto explain = [&] {
+    mu_.AssertHeld();
+    if (!because_.empty()) return because_;
+    if (!ask_why) return std::string("no answer has come");
+    return world_->SourceName(epoch_->Next()) + " has not answered either: its process is stopped, or its link is silent";
+  };
+  const auto where = [&] {
+    mu_.AssertHeld();
+    return iterator->epoch ? Where(iterator->epoch, iterator->taken) : Where(opened_, 0);
+  };
+  while (!ready()) {
+    if (iterator->cancelled) return {kCancelled, where() + "the iterator was cancelled while it waited " + what()};
+    if (interrupts != Interrupts()) return {kCancelled, where() + "interrupted (SIGINT) while it waited " + what()};
+    if (!failed_.ok()) return {failed_.code, where() + failed_.message};
+    if (ask_why && patience.AskDue()) {
+      because_.clear();
+      Tell(epoch_->Next(), iterator->epoch, wire::Why{epoch_->taken()});
+    } else if (patience.Over()) {
+      return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain() +
+                                     ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    } else if (patience.ReportDue()) {
+      Log(where() + "has waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain());
+    }
+    changed_.WaitFor(lock, std::min<std::chrono::nanoseconds>(patience.Slice(), std::chrono::milliseconds(100)), [&] {
+      mu_.AssertHeld();
+      return ready() || iterator->cancelled || interrupts != Interrupts() || !failed_.ok();
+    });
+  }
+  return {};
 }
 
 // ---- The network.
 
-void Sink::OnData(int reader, const Header& header, BundlePtr bundle) {
-  Outgoing out;
-  std::unique_lock<std::mutex> lock(mu_);
-  if (!open_ || header.epoch != epoch_) return;  // of an epoch that was closed meanwhile
-  Arrival arrival;
-  arrival.components = header.components;
-  arrival.bundle = std::move(bundle);
-  arrival.position = static_cast<uint64_t>(header.a);
-  ForwardLocked(reader, header, &out);
-  At(reader).queue.push_back(std::move(arrival));
-  if (At(reader).on_demand) HandBackLocked(reader, &out);
-  changed_.NotifyAll();
-  if (!out.empty()) SendAll(&lock, &out);
-}
-
-void Sink::OnEnd(int reader, const Header& header) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!open_ || header.epoch != epoch_) return;
-  Lane& lane = At(reader);
-  lane.ended = true;
-  if (header.a != kOk) {
-    lane.outcome = Outcome(static_cast<int>(header.a), header.text);
-    lane.lost = (header.b & kLost) != 0;
-  } else {
-    lane.no_filler = header.text;
-    lane.left = header.b & 0xffffffff;
-    tail_taken_ = std::max(tail_taken_, header.b >> 32);
+void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
+  MutexLock lock(&mu_);
+  const bool current = epoch_ && header.epoch == opened_;  // not of an epoch that was closed meanwhile
+  if (const auto* data = std::get_if<wire::Data>(&header.message)) {
+    if (current) epoch_->On(reader, *data, std::move(bundle));
+    else FreeAfterUnlock(std::move(bundle));
+  } else if (const auto* end = std::get_if<wire::End>(&header.message)) {
+    if (current) epoch_->On(reader, *end);
+  } else if (std::holds_alternative<wire::Recall>(header.message)) {
+    if (current) epoch_->OnRecall(reader);
+  } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
+    if (header.epoch == opened_) because_ = std::move(because->text);
+  } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
+    if (current) before_ = numbered->number - opened_;
+  } else if (auto* state = std::get_if<wire::State>(&header.message)) {
+    const auto asked = answers_.find(state->request);  // who asked may wait no more
+    if (asked != answers_.end()) asked->second = Outcome(state->code, std::move(state->text));
   }
   changed_.NotifyAll();
 }
 
-void Sink::OnRecall(int reader, const Header& header) {
-  Outgoing out;
-  std::unique_lock<std::mutex> lock(mu_);
-  if (!open_ || header.epoch != epoch_) return;
-  At(reader).on_demand = false;  // so that the answer is sent in any case
-  HandBackLocked(reader, &out);
-  SendAll(&lock, &out);
-}
-
-// Hands back what has not been taken. The share that a Next() waits for at this moment counts as taken: it could
-// otherwise travel between idle ranks for ever. On demand a share is asked of every reader, because nobody knows which has
-// one; what comes beside the one that is taken goes back too, or a slow rank would keep it from the others.
-void Sink::HandBackLocked(int reader, Outgoing* out) {
-  Lane& lane = At(reader);
-  const size_t keep = waiting_ && !lane.queue.empty() && NextLaneLocked() == reader ? 1 : 0;
-  if (keep > 0) promised_ = reader;
-  if (std::exchange(lane.on_demand, true) && lane.queue.size() == keep) return;
-  lane.queue.resize(keep);
-  const bool wanted = waiting_ && (keep > 0 || !SpeaksLocked(NextLaneLocked()));
-  Header h = MakeHeader(Kind::kRecalled);
-  h.step = lane.taken + keep;
-  lane.told_limit = lane.taken + (wanted ? 1 : 0);
-  h.a = static_cast<int64_t>(lane.told_limit);
-  out->emplace_back(reader, std::move(h));
-}
-
-void Sink::OnBecause(const Header& header) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (header.epoch != epoch_) return;
-  because_ = header.text;
-}
-
-void Sink::OnState(const Header& header) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (header.a == kNoAnswer) return;
-  answers_[header.a] = Outcome(static_cast<int>(header.b), header.text);
+void Sink::Fail(Outcome outcome) {
+  MutexLock lock(&mu_);
+  if (failed_.ok()) failed_ = std::move(outcome);
   changed_.NotifyAll();
 }
 
-void Sink::Fail(Outcome outcome) {
-  std::lock_guard<std::mutex> lock(mu_);
+void Sink::Leave(Outcome outcome) {
+  MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = std::move(outcome);
+  if (epoch_) CloseEpoch();
   changed_.NotifyAll();
 }
 

@@ -1,99 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer's iterator is saved and restored: each reader has its own words, the trainer adds where it stands.
-#include <algorithm>
 #include <utility>
 
 #include "channel/sink.h"
 
 namespace hvdata {
 
-using wire::Header;
-using wire::Kind;
-
-Header Sink::RestoreHeader(const SinkState& state, size_t reader, int64_t number) const {
-  Header h = MakeHeader(Kind::kRestore);
-  h.epoch = epoch_ + 1;
-  h.a = number;
-  h.b = static_cast<int64_t>(state.epoch);
-  Source::Handed handed;
+wire::Restore Sink::RestoreMessage(const SinkState& state, size_t reader) const {
+  wire::Restore restore;
+  restore.saved_epoch = state.epoch;
+  restore.number = state.number;
+  restore.tail_taken = state.tail_taken;
   if (reader < state.lanes.size()) {
     const SinkState::Lane& lane = state.lanes[reader];
-    handed = {lane.words, lane.position, state.epoch, lane.turn, state.tail_taken};
+    restore.position = lane.position;
+    restore.turn = lane.turn;
+    restore.words = lane.words;
   }
-  h.step = state.kind == SinkState::kExhausted ? kAllBehind : handed.position;
-  h.text = handed.Text();
-  return h;
+  if (state.kind == SinkState::kExhausted) restore.position = kAllBehind;
+  return restore;
 }
 
-void Sink::WithdrawLocked(Outgoing* out) {
+void Sink::Withdraw() {
   if (handed_ == nullptr) return;
   handed_ = nullptr;
-  for (int r = 0; r < world_->source_count(); ++r) out->emplace_back(r, RestoreHeader(SinkState(), 0, 0));
+  for (int r = 0; r < world_->source_count(); ++r) Tell(r, opened_ + 1, wire::Withdraw());
 }
 
 // Puts one question to each reader and waits for all answers. The first that is an error is ours.
-Outcome Sink::Ask(SinkIterator* iterator, std::vector<Header> headers, const char* what, std::vector<std::string>* answers) {
-  std::unique_lock<std::mutex> lock(mu_);
+template <typename Ask>
+Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
+                         std::vector<std::string>* answers) {
+  iterator->cancelled = false;  // an earlier GetNext was, perhaps
   const int64_t first = asked_ + 1;
-  asked_ += static_cast<int64_t>(headers.size());
-  Outgoing out;
-  for (size_t r = 0; r < headers.size(); ++r) {
-    headers[r].a = first + static_cast<int64_t>(r);
-    out.emplace_back(static_cast<int>(r), std::move(headers[r]));
+  asked_ += world_->source_count();
+  for (int r = 0; r < world_->source_count(); ++r) {
+    answers_[first + r];
+    Tell(r, epoch, ask(r, first + r));
   }
-  SendAll(&lock, &out);
   Outcome outcome;
-  for (int64_t number = first; number < first + static_cast<int64_t>(headers.size()); ++number) {
-    const Outcome waited = WaitLocked(
-        &lock, iterator, [&] { return answers_.count(number) > 0; },
-        std::string("for the reader to ") + what + " the state of its input", false);
-    if (!waited.ok()) return waited;
-    Outcome got = std::move(answers_[number]);
-    answers_.erase(number);
-    if (!got.ok() && outcome.ok()) outcome = std::move(got);
-    else answers->push_back(std::move(got.message));
+  for (int64_t request = first; request < first + world_->source_count(); ++request) {
+    if (outcome.ok()) {
+      outcome = Wait(lock, iterator, [&] { return mu_.AssertHeld(), answers_[request].has_value(); },
+                     [&] { return std::string("for the reader to ") + what + " the state of its input"; }, false);
+    }
+    std::optional<Outcome> answer = std::move(answers_[request]);
+    answers_.erase(request);
+    if (!outcome.ok()) continue;
+    if (answer->ok()) answers->push_back(std::move(answer->message));
+    else outcome = std::move(*answer);
   }
   return outcome;
 }
 
 Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
-  std::vector<Header> headers;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    *state = SinkState();
-    if (iterator->epoch == 0) {
-      *state = iterator->restored;
-      state->epoch = epoch_ + 1;
-      return {};
-    }
-    state->epoch = iterator->epoch;
-    state->trainers = static_cast<uint64_t>(world_->audience_count());
-    if (iterator->over) {
-      state->kind = SinkState::kExhausted;
-      if (!failed_.ok()) return {};
-    } else if (iterator->epoch != epoch_ || !open_) {
-      return {kFailedPrecondition,
-              Where(iterator->epoch, iterator->taken) + "this iterator can't be saved: it was superseded by a newer one"};
-    } else {
-      state->kind = SinkState::kRunning;
-      state->tail_taken = static_cast<uint64_t>(tail_taken_);
-    }
-    state->lanes.resize(static_cast<size_t>(world_->source_count()));
-    for (int r = 0; r < world_->source_count(); ++r) {
-      Header h = MakeHeader(Kind::kSave);
-      h.epoch = iterator->epoch;
-      SinkState::Lane& lane = state->lanes[static_cast<size_t>(r)];
-      if (!iterator->over) {
-        h.step = At(r).taken;
-        lane.position = At(r).position;
-      }
-      // Also of an epoch that is over: readers that keep in step need to know where it ended.
-      if (iterator->epoch == epoch_) lane.turn = static_cast<uint64_t>(rotation_.Round(r));
-      headers.push_back(std::move(h));
-    }
+  MutexLock lock(&mu_);
+  *state = SinkState();
+  if (iterator->epoch == 0) {
+    *state = iterator->restored;
+    state->epoch = opened_ + 1;
+    if (state->number == 0) state->number = before_ + state->epoch;
+    return {};
   }
+  state->epoch = iterator->epoch;
+  state->number = before_ + state->epoch;
+  state->trainers = static_cast<uint64_t>(world_->audience_count());
+  state->lanes.resize(static_cast<size_t>(world_->source_count()));
+  std::vector<Turn> turns = iterator->ended_at;
+  if (iterator->over) {
+    state->kind = SinkState::kExhausted;
+    if (!failed_.ok()) return {};
+  } else if (!Runs(*iterator)) {
+    return {kFailedPrecondition,
+            Where(iterator->epoch, iterator->taken) + "this iterator can't be saved: it was superseded by a newer one"};
+  } else {
+    state->kind = SinkState::kRunning;
+    epoch_->SaveTo(state);
+    turns = epoch_->Turns();
+  }
+  for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
   std::vector<std::string> answers;
-  const Outcome asked = Ask(iterator, std::move(headers), "save", &answers);
+  const Outcome asked = AskReaders(
+      &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (state->kind == SinkState::kRunning && answers[r].empty()) {
@@ -105,34 +93,33 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
 }
 
 Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
-  std::vector<Header> headers;
-  {
-    std::unique_lock<std::mutex> lock(mu_);
-    const auto readers = static_cast<size_t>(world_->source_count());
-    if (!state.lanes.empty() && state.lanes.size() != readers) {
-      return {kInvalidArgument, Where(epoch_ + 1, 0) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
-                                    " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
-                                    ": each reader has its own place in its own data. Use as many readers"};
-    }
-    if (state.tail_taken > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
-      return {kInvalidArgument, Where(epoch_ + 1, 0) + "this iterator was saved within the last steps of its epoch, which "
-                                    "several readers make together for " + std::to_string(state.trainers) +
-                                    " ranks, and can't go on with " + std::to_string(world_->audience_count()) +
-                                    ". Restore another checkpoint, or on as many ranks"};
-    }
-    if (iterator->epoch != 0) {
-      Outgoing out;
-      if (iterator->epoch == epoch_ && open_) CloseLocked(&out);
-      SendAll(&lock, &out);
-      iterator->epoch = 0;
-    }
-    iterator->over = false;
-    iterator->restored = state;
-    handed_ = iterator;
-    for (size_t r = 0; r < readers; ++r) headers.push_back(RestoreHeader(state, r, 0));
+  MutexLock lock(&mu_);
+  const auto readers = static_cast<size_t>(world_->source_count());
+  if (!state.lanes.empty() && state.lanes.size() != readers) {
+    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
+                                  " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
+                                  ": each reader has its own place in its own data. Use as many readers"};
   }
+  if (state.tail_taken > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
+    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved within the last steps of its epoch, which "
+                                  "several readers make together for " + std::to_string(state.trainers) +
+                                  " ranks, and can't go on with " + std::to_string(world_->audience_count()) +
+                                  ". Restore another checkpoint, or on as many ranks"};
+  }
+  if (Runs(*iterator)) CloseEpoch();
+  iterator->epoch = 0;
+  iterator->over = false;
+  iterator->restored = state;
+  handed_ = iterator;
   std::vector<std::string> nothing;
-  return Ask(iterator, std::move(headers), "restore", &nothing);
+  return AskReaders(
+      &lock, iterator, opened_ + 1, "restore",
+      [&](int reader, int64_t request) {
+        wire::Restore restore = RestoreMessage(state, static_cast<size_t>(reader));
+        restore.request = request;
+        return restore;
+      },
+      &nothing);
 }
 
 }  // namespace hvdata

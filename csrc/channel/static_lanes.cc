@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/mutex.h"
 #include "channel/lanes.h"
 
 namespace hvdata {
@@ -62,28 +63,28 @@ class StaticLanes : public Lanes {
     return lane.sent >= allowed_ && lane.sent < dealt_;
   }
 
-  void Skip(int trainer, uint64_t position) override { At(trainer).skip_to = position; }
+  void Skip(int trainer, Position position) override { At(trainer).skip_to = position; }
 
-  void Open(int trainer, uint64_t limit) override {
+  void Open(int trainer, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.open = true;
-    lane.limit = lane.skipped + limit;
+    lane.limit = lane.After(limit);
     Flush(trainer);
   }
 
-  void Taken(int trainer, uint64_t taken, uint64_t limit) override {
+  void Taken(int trainer, LaneStep taken, LaneStep limit) override {
     Lane& lane = At(trainer);
-    lane.taken = std::max(lane.taken, lane.skipped + taken);
-    lane.limit = lane.skipped + limit;
+    lane.Take(taken);
+    lane.limit = lane.After(limit);
     Flush(trainer);
     Trim();
   }
 
-  void Recalled(int, uint64_t, uint64_t) override {}  // never asked for
+  void Recalled(int, LaneStep, LaneStep) override {}  // never asked for
 
-  void Close(int trainer, uint64_t taken) override {
+  void Close(int trainer, LaneStep taken) override {
     Lane& lane = At(trainer);
-    lane.taken = std::max(lane.taken, lane.skipped + taken);
+    lane.Take(taken);
     lane.closed = true;
     Trim();
   }
@@ -108,16 +109,21 @@ class StaticLanes : public Lanes {
     return slow;
   }
 
-  uint64_t LimitFor(int trainer, uint64_t steps) const override {
-    return dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped;
+  LaneStep LimitFor(int trainer, uint64_t steps) const override {
+    return LaneStep(dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped);
   }
 
  private:
+  static constexpr uint64_t kAll = ~0ull;
+
   struct Lane {
     bool open = false, closed = false, ended = false;
     uint64_t skip_to = 0;  // had in an earlier run
-    uint64_t skipped = 0;                    // the lane's own step 0 is this step of the epoch
-    uint64_t sent = 0, taken = 0, limit = 0;  // in steps of the epoch
+    uint64_t skipped = 0;  // the lane's own step 0 is this one of them
+    uint64_t sent = 0, taken = 0, limit = 0;  // in steps that the lanes were dealt
+
+    uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
+    void Take(LaneStep steps) { taken = std::max(taken, std::min(sent, After(steps))); }
   };
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
@@ -133,12 +139,12 @@ class StaticLanes : public Lanes {
     for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
       const Step& step =
           lane.sent < dealt_ ? window_[static_cast<size_t>(lane.sent - (dealt_ - window_.size()))] : filler_;
-      output_.data(trainer, lane.sent - lane.skipped, lane.sent, step.position(),
+      output_.data(trainer, LaneStep(lane.sent - lane.skipped), Turn(lane.sent), step.position(),
                    *step.shares[static_cast<size_t>(trainer)]);
     }
     if (finished_ && lane.sent >= end_ && !lane.ended) {
       lane.ended = true;
-      output_.end(trainer, lane.sent - lane.skipped, lane.sent, outcome_);
+      output_.end(trainer, LaneStep(lane.sent - lane.skipped), outcome_);
     }
   }
 
@@ -148,10 +154,8 @@ class StaticLanes : public Lanes {
     for (const Lane& lane : lanes_) {
       if (!lane.closed) needed = std::min(needed, lane.taken);
     }
-    while (dealt_ - window_.size() < needed) window_.pop_front();
+    for (; dealt_ - window_.size() < needed; window_.pop_front()) FreeAfterUnlock(std::move(window_.front()));
   }
-
-  static constexpr uint64_t kAll = ~0ull;
 
   std::vector<Lane> lanes_;
   std::deque<Step> window_;

@@ -5,54 +5,32 @@
 #define HOROVOD_DATA_CHANNEL_STEP_COORDINATOR_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/world.h"
+#include "mail/share.h"
 #include "wire/header.h"
 
 namespace hvdata {
 
 class StepCoordinator {
  public:
-  // What a READY says beside the number of steps.
-  enum Says : int64_t {
-    kHas = 0,       // so many so far
-    kEnded,         // no more; the others end with it (remainder="drop")
-    kFills,         // no more, but it can go on with empty or padding shares
-    kFailed,        // the next one is an error
-    kLeft,          // all of its trainers have left this epoch
-    kLeftForGood,   // ... and every later one
-    kAsks,          // so many, and who keeps it waiting?
-    kGoesOn,        // from a checkpoint, with this step; its text is the reader's place for an error
-    kExplains,      // what keeps it, as text
-    kLostEnds,      // as kEnded and kFills, but because of an error (on_reader_error="continue"), which is given: it is
-    kLostFills,     //   everybody's where no reader is left
-  };
-  // What a GO says beside the number of steps.
-  enum Tells : int64_t {
-    kAllHave = 0,  // so many
-    kEndsThere,    // with the status that is given
-    kBehind,       // to one that asked: text, who has not; b = 1: and why not
-    kExplain,      // what keeps you?
-  };
-  // Sends to a reader, by index. Never called under the mutex: our own reader answers at once.
-  using Send = std::function<void(int reader, wire::Header)>;
-
   StepCoordinator(const World* world, Send send);
 
+  // From the reader with this index in the job.
   void OnReady(int reader, const wire::Header& header);
 
  private:
+  using Says = wire::Ready::Says;
   struct Reader {
     uint64_t steps = 0;
-    Says says = kHas;
+    Says says = Says::kHas;
     Outcome outcome;      // kFailed: the error; kFills: why it can't, if it can't
     Outcome lost;         // the error that this reader was lost by
     bool begun = false;
@@ -66,21 +44,22 @@ class StepCoordinator {
     std::set<int> askers;  // who waits to hear what keeps the others
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
-  using Outgoing = std::vector<std::pair<int, wire::Header>>;
 
-  static bool AdvanceLocked(Epoch* epoch, Outcome* outcome);
-  static bool SparedLocked(const Epoch& epoch, uint64_t end);
-  void AskLocked(Epoch* epoch, int reader, const wire::Header& go, Outgoing* out) const;
-  void PassOnLocked(const Epoch& epoch, int reader, const wire::Header& ready, wire::Header go, Outgoing* out) const;
-  static std::vector<int> BehindLocked(const Epoch& epoch);
-  void CheckBeginningsLocked(Epoch* epoch, int reader, const wire::Header& header) const;
+  static bool Advance(Epoch* epoch, Outcome* outcome);
+  static bool Spared(const Epoch& epoch, uint64_t end);
+  static std::vector<int> Behind(const Epoch& epoch);
+  void Tell(int reader, const Key& key, wire::Go go) const;
+  void Ask(Epoch* epoch, const Key& key, int reader) const;
+  void PassOn(const Epoch& epoch, const Key& key, int reader, const std::string& why) const;
+  void CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
+  void Note(const Key& key, int reader, const wire::Ready& ready) REQUIRES(mu_);
 
   const World* const world_;
   const Send send_;
 
-  std::mutex mu_;
-  std::map<Key, Epoch> epochs_;
-  std::map<uint32_t, std::set<int>> gone_;  // by channel: readers that have left for good
+  Mutex mu_;
+  std::map<Key, Epoch> epochs_ GUARDED_BY(mu_);
+  std::map<uint32_t, std::set<int>> gone_ GUARDED_BY(mu_);  // by channel: readers that have left for good
 };
 
 }  // namespace hvdata

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
+#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -23,6 +25,16 @@ thread_local std::string last_result;
 int Report(const Outcome& outcome) {
   last_error = outcome.message;
   return outcome.code;
+}
+
+// C knows no exceptions: one that leaves a function of ours ends the process.
+int Caught(const std::exception& thrown) {
+  try {
+    return Report(Explained(thrown));
+  } catch (const std::exception&) {  // no memory for the text
+    last_error.clear();
+    return kResourceExhausted;
+  }
 }
 
 std::shared_ptr<Engine> Running() {
@@ -84,7 +96,7 @@ const char* hvdata_last_error(void) { return last_error.c_str(); }
 // One literal that stays in the file: Python looks for it there before it loads a library built for another TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-const char* hvdata_build_info(void) {
+const char* hvdata_build_info(void) try {
   // Not MPI_MAX_LIBRARY_VERSION_STRING: with two MPI libraries in the process the other one may be the one to answer.
   char mpi[16384];
   int length = 0;
@@ -95,7 +107,13 @@ const char* hvdata_build_info(void) {
   last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
                 ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
   return last_result.c_str();
-}
+} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+
+const char* hvdata_structures(void) try {
+  last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) + " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " +
+                std::to_string(sizeof(ChannelOptions)) + " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
+  return last_result.c_str();
+} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 
 int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
   const MpiState state = QueryMpi();
@@ -107,13 +125,13 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
 
 int hvdata_mpi_init(void) { return Report(InitMpi()); }
 
-int hvdata_comm_info(const void* comm, int* rank, int* size) {
+int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);
   const Outcome outcome = FromMpi(MPI_Comm_rank(c, rank), "MPI_Comm_rank");
   return Report(outcome.ok() ? FromMpi(MPI_Comm_size(c, size), "MPI_Comm_size") : outcome);
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_comm_world_ranks(const void* comm, int* world_ranks) {
+int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   MPI_Group group, world;
   MPI_Comm_group(FromPointer(comm), &group);
   MPI_Comm_group(MPI_COMM_WORLD, &world);
@@ -125,9 +143,9 @@ int hvdata_comm_world_ranks(const void* comm, int* world_ranks) {
   MPI_Group_free(&group);
   MPI_Group_free(&world);
   return Report(FromMpi(code, "MPI_Group_translate_ranks"));
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) {
+int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
   const MPI_Comm c = FromPointer(comm);
   int size = 0;
   MPI_Comm_size(c, &size);
@@ -146,17 +164,16 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   }
   last_result.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto one = static_cast<uint64_t>(lengths[i]);
-    for (int b = 0; b < 8; ++b) last_result.push_back(static_cast<char>(one >> (8 * b)));
-    last_result.append(texts.data() + starts[i], one);
+    wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_result);
+    last_result.append(texts.data() + starts[i], static_cast<size_t>(lengths[i]));
   }
   *all = last_result.data();
   *all_n = last_result.size();
   return Report(outcome);
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                 const char* const* hosts, const hvdata_settings* settings) {
+                 const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
   int size = 0;
   MPI_Comm_size(c, &size);
@@ -170,69 +187,65 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
-  EngineSettings s;
-  s.stall_seconds = settings->stall_seconds;
-  s.timeout_seconds = settings->timeout_seconds;
-  s.payload = static_cast<Payload>(settings->payload);
-  s.arena_bytes = settings->arena_bytes;
-  s.finalize_waits = settings->finalize_waits != 0;
-  return Report(Engine::Start(c, std::move(roles), s));
-}
+  return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
-int hvdata_bye(void) {
+int hvdata_bye(void) try {
   if (const auto engine = Engine::Current()) engine->Bye();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_wait_all_bye(int slice_ms) {
+int hvdata_wait_all_bye(int slice_ms) try {
   const auto engine = Engine::Current();
   if (!engine) return kOk;
   return engine->WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : HVDATA_PENDING;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_refuse_agreements(const char* why) {
+int hvdata_refuse_agreements(const char* why) try {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
   engine->agreements().Refuse(why);
+  engine->post().Fetch();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_stop(void) {
+int hvdata_stop(void) try {
   if (const auto engine = Engine::Current()) engine->Stop();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_wait_left(int patience_ms) {
+int hvdata_wait_left(int patience_ms) try {
   const auto engine = Engine::Current();
   return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_hush(int on) {
+int hvdata_hush(int on) try {
   const auto engine = Engine::Current();
   if (!engine) return kOk;
   if (on != 0) engine->Hush();
   else engine->Resume();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 void hvdata_abort(int status) { Abort(status); }
 
-const char* hvdata_stats(void) {
+const char* hvdata_stats(void) try {
   const auto engine = Engine::Current();
   last_result = engine ? engine->StatsJson() : "{}";
   return last_result.c_str();
-}
+} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 
-int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) {
+int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) try {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
   *number = engine->agreements().Begin(std::string(mine, n), what);
+  engine->post().Fetch();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) {
+int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
   const auto engine = Engine::Current();
   if (!engine) return Report(Engine::NotRunning());
   auto outcome = engine->agreements().Wait(number, std::chrono::milliseconds(slice_ms));
@@ -242,68 +255,51 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
   *result = last_result.data();
   *n = last_result.size();
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_channel_create(const hvdata_channel_config* config) {
+int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
+                          const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims) try {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
-  ChannelConfig c;
-  c.number = config->number;
-  c.name = config->name;
-  c.batch = static_cast<plan::Batch>(config->batch);
-  c.schedule = static_cast<plan::Schedule>(config->schedule);
-  c.remainder = static_cast<plan::Remainder>(config->remainder);
-  c.prefetch = config->prefetch;
-  c.add_weight = config->add_weight != 0;
-  c.weight_component = config->weight_component;
-  const int64_t* dims = config->dims;
-  for (int i = 0; i < config->components; ++i) {
-    c.component_names.emplace_back(config->component_names[i]);
-    c.empty_rules.push_back(config->empty_rules[i]);
-    c.dtypes.push_back(config->dtypes[i]);
+  ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
+                       {empty_rules, empty_rules + components}, {dtypes, dtypes + components}, {}};
+  for (int i = 0; i < components; ++i) {
     // Of an unknown rank a shape with a single unknown size is the simplest.
-    c.shapes.emplace_back(config->ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + config->ranks[i]));
-    dims += std::max(config->ranks[i], 0);
+    config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));
+    dims += std::max(ranks[i], 0);
   }
-  c.elements = config->elements;
-  c.on_error_continue = config->on_error_continue != 0;
-  engine->CreateChannel(std::move(c), config->is_source != 0);
+  engine->CreateChannel(std::move(config));
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_channel_use(uint32_t channel) {
+int hvdata_channel_use(uint32_t channel) try {
   const auto engine = Running();
   if (!engine) return Report(Engine::NotRunning());
   engine->UseChannel(channel);
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_channel_unuse(uint32_t channel) {
+int hvdata_channel_unuse(uint32_t channel) try {
   if (const auto engine = Engine::Current()) engine->UnuseChannel(channel);
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch) {
+int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) try {
   const auto engine = Engine::Current();
   const auto source = engine ? engine->FindSource(channel) : nullptr;
-  const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms)) : -1;
+  const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
   if (next == 0) return HVDATA_PENDING;
   *epoch = next > 0 ? static_cast<uint64_t>(next) : 0;
   if (next < 0 && engine) engine->EndSource(channel);
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
+int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) try {
   const auto engine = Engine::Current();
   const auto source = engine ? engine->FindSource(channel) : nullptr;
-  if (!source) return kOk;
-  source->Begin(epoch, nullptr);
-  source->Start({});
-  source->Finish({code, message});
-  while (source->Linger() != Source::Wish::kStop) source->TakeSaveRequests();
-  source->End();
+  if (source) source->FailEpoch(epoch, {code, message});
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 uint64_t hvdata_session(void) {
   const auto engine = Engine::Current();

@@ -24,6 +24,10 @@ HVDATA_EXPORT const char* hvdata_last_error(void);
 // library's own version text (MPI_Get_library_version, which may be called before MPI_Init).
 HVDATA_EXPORT const char* hvdata_build_info(void);
 
+// The structures that Python fills, a line each: "EngineSettings SIZE TYPE NAME;TYPE NAME;...". It makes its own of this, so
+// that a structure that doesn't fit is found when the library is loaded (engine/engine.h, channel/channel_config.h).
+HVDATA_EXPORT const char* hvdata_structures(void);
+
 // ---- MPI, before start. On the caller's thread. `comm` points to an MPI_Comm (mpi4py: MPI._addressof(comm)); NULL is
 // MPI_COMM_WORLD.
 
@@ -40,18 +44,10 @@ HVDATA_EXPORT int hvdata_comm_exchange(const void* comm, const char* mine, size_
 
 // ---- The engine.
 
-typedef struct hvdata_settings {
-  double stall_seconds;    // a wait that lasts so long is reported
-  double timeout_seconds;  // one that lasts so long is an error (0: never)
-  int payload;             // 0 auto, 1 message, 2 arena; the same on every rank
-  uint64_t arena_bytes;    // of shared memory for batches, on a reader
-  int finalize_waits;      // 1: MPI_Finalize on another thread than this one waits until this process has said hvdata_stop
-} hvdata_settings;
-
 // Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if
-// it does not train), group (readers deal to the trainers of their own group) and host name.
+// it does not train), group (readers deal to the trainers of their own group) and host name. settings: an EngineSettings.
 HVDATA_EXPORT int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
-                               const char* const* hosts, const hvdata_settings* settings);
+                               const char* const* hosts, const void* settings);
 // 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 HVDATA_EXPORT int hvdata_state(void);
 // Says BYE: this process's trainer side closes all its lanes. Idempotent.
@@ -70,7 +66,7 @@ HVDATA_EXPORT int hvdata_wait_left(int patience_ms);
 HVDATA_EXPORT int hvdata_hush(int on);
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 HVDATA_EXPORT void hvdata_abort(int status);
-// JSON: counters of the transport and of every channel.
+// JSON: the counters of this process.
 HVDATA_EXPORT const char* hvdata_stats(void);
 
 // ---- Agreements: every rank's k-th one is matched. Each rank contributes some bytes and gets all of them.
@@ -83,30 +79,17 @@ HVDATA_EXPORT int hvdata_agree_wait(int64_t number, int slice_ms, const char** r
 
 // ---- Channels.
 
-typedef struct {
-  uint32_t number;         // the agreement's number
-  const char* name;
-  int batch, schedule, remainder;  // the enums of plan/plan.h
-  int prefetch;
-  int components;          // tensors per share, without the weight
-  const char* const* component_names;  // for error texts: "['image']", ...
-  const int* empty_rules;  // per component, ops/cut.h: what an empty share holds
-  const int* dtypes;       // per component: TensorFlow's DataType
-  const int* ranks;        // per component: of its static shape; -1: unknown
-  const int64_t* dims;     // of all static shapes, one after the other; -1: unknown
-  int add_weight;          // 1: append a float32 weight per row
-  int weight_component;    // the component whose rows are counted for it
-  int is_source;           // this process reads for the channel
-  int64_t elements;        // that its dataset has then, as tf.data counts; otherwise -2
-  int on_error_continue;   // 1: the others go on without a reader that fails
-} hvdata_channel_config;
-
-HVDATA_EXPORT int hvdata_channel_create(const hvdata_channel_config* config);
+// options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
+// ("['image']"), what an empty share holds of it (ops/cut.h), TensorFlow's DataType, and the rank of its static shape (-1:
+// unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
+HVDATA_EXPORT int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
+                                        const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims);
 // A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
 HVDATA_EXPORT int hvdata_channel_use(uint32_t channel);
 HVDATA_EXPORT int hvdata_channel_unuse(uint32_t channel);
-// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting.
-HVDATA_EXPORT int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch);
+// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting. *number: its
+// number over all runs, where training went on from a checkpoint.
+HVDATA_EXPORT int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number);
 // Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
 HVDATA_EXPORT int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over peers.
-// Every message of every channel passes through Send() on its way out and Deliver() on its way in.
+// Every message goes out through the post and comes in through Dispatch(), one at a time.
 #ifndef HOROVOD_DATA_ENGINE_ENGINE_H_
 #define HOROVOD_DATA_ENGINE_ENGINE_H_
 
@@ -9,28 +9,28 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "meeting/agreements.h"
-#include "meeting/exchange.h"
-#include "channel/step_coordinator.h"
+#include "base/fields.h"
+#include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/peers.h"
-#include "mail/post.h"
-#include "mail/share.h"
+#include "base/world.h"
 #include "channel/sink.h"
 #include "channel/source.h"
-#include "base/world.h"
+#include "channel/step_coordinator.h"
+#include "mail/post.h"
+#include "mail/share.h"
+#include "meeting/agreements.h"
+#include "meeting/exchange.h"
 #include "transport/transport.h"
 
 namespace hvdata {
@@ -42,13 +42,17 @@ MakeLanding GetMakeLanding();
 void SetSweep(void (*sweep)());
 void Sweep();
 
+// As channel/channel_config.h: Python makes its structure of this list.
+#define HVDATA_SETTINGS(FIELD)                                                                  \
+  FIELD(double, stall_seconds, 0)       /* a wait that lasts so long is reported */             \
+  FIELD(double, timeout_seconds, 0)     /* one that lasts so long is an error; 0: never */      \
+  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                          \
+  FIELD(uint64_t, arena_bytes, 0)       /* of shared memory for batches, on a reader */         \
+  FIELD(bool, finalize_waits, false)    /* Horovod's thread may finalise MPI while this process still wants data: then \
+                                           MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
+
 struct EngineSettings {
-  double stall_seconds = 0, timeout_seconds = 0;
-  Payload payload = Payload::kAuto;
-  uint64_t arena_bytes = 0;
-  // Horovod's thread may finalise MPI while this process still wants data: then MPI_Finalize waits for Stop(), unless it
-  // is the thread that has called Start() which calls it.
-  bool finalize_waits = false;
+  HVDATA_SETTINGS(HVDATA_MEMBER)
 };
 
 Outcome ShutDownOutcome();
@@ -78,7 +82,7 @@ class Engine : public Inbox {
 
   // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
   // trainer side says RELEASE.
-  void CreateChannel(ChannelConfig config, bool is_source);
+  void CreateChannel(ChannelConfig config);
   std::shared_ptr<Sink> UseChannel(uint32_t number);  // null when there is none; otherwise pair with Unuse
   void UnuseChannel(uint32_t number);
   std::shared_ptr<Source> FindSource(uint32_t number);
@@ -98,27 +102,30 @@ class Engine : public Inbox {
   void EndForFinalize();
 
  private:
+  struct Message {
+    int member;
+    wire::Header header;
+  };
   struct Channel {
     std::shared_ptr<Sink> sink;
     std::shared_ptr<Source> source;
     int uses = 0;
-  };
-  struct Early {
-    int member;
-    wire::Header header;
+    std::deque<Message> early;  // came while it was made
   };
 
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
+  Send MakeSend();
   void NoteShutDown();
   void NoteBroken(const std::string& why);
 
-  void SendHeader(int member, wire::Header header);
-  void SendShare(int member, wire::Header header, const Share& share);
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void OnBye(int member, const std::string& exchanges);
+  void DispatchEarly(uint32_t channel);
+  static void Deliver(const Channel& channel, const World& world, int member, wire::Header header, BundlePtr bundle);
+  void OnBye(int member, const wire::Bye& bye);
   void FailAll(const Outcome& outcome);
+  std::vector<Channel> Channels() EXCLUDES(mu_);
 
   // Inbox.
   Landing Place(int source, const wire::Header& header) override;
@@ -133,17 +140,17 @@ class Engine : public Inbox {
   Peers peers_;
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<StepCoordinator> in_step_;
+  std::unique_ptr<StepCoordinator> coordinator_;
   std::unique_ptr<Post> post_;
 
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::map<uint32_t, Channel> channels_;
-  std::map<uint32_t, std::deque<Early>> early_;  // for channels that this process is about to create
-  uint32_t created_ = 0;                         // highest number so far
-  std::set<int> byes_;                           // members that need nothing more
-  bool said_bye_ = false;
-  bool stopped_ = false;
+  Mutex mu_;
+  CondVar changed_;
+  std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
+  std::map<uint32_t, std::deque<Message>> early_ GUARDED_BY(mu_);  // for channels that this process is about to create
+  uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
+  std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
+  bool said_bye_ GUARDED_BY(mu_) = false;
+  bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 

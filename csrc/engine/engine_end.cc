@@ -5,11 +5,9 @@
 
 #include "engine/engine.h"
 #include "base/log.h"
+#include "base/place.h"
 
 namespace hvdata {
-
-using wire::Header;
-using wire::Kind;
 
 namespace {
 
@@ -18,45 +16,38 @@ constexpr int kBrokenPatience = 60;  // s
 }  // namespace
 
 void Engine::Bye() {
-  std::vector<std::shared_ptr<Sink>> sinks;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     if (std::exchange(said_bye_, true)) return;
-    for (auto& [number, channel] : channels_) {
-      if (channel.sink) sinks.push_back(channel.sink);
-    }
   }
-  for (const auto& sink : sinks) sink->Fail(ShutDownOutcome());
-  const std::string exchanges = exchange_->TakenPartIn();
-  for (int reader : world_.readers) {
-    Header h;
-    h.kind = Kind::kBye;
-    h.text = exchanges;
-    SendHeader(reader, std::move(h));
+  for (const Channel& channel : Channels()) {
+    if (channel.sink) channel.sink->Leave(ShutDownOutcome());
   }
+  const wire::Bye bye{exchange_->Told()};
+  std::set<int> members(world_.readers.begin(), world_.readers.end());
+  for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
+  for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
+  post_->Fetch();
 }
 
-void Engine::OnBye(int member, const std::string& exchanges) {
-  std::vector<std::shared_ptr<Source>> sources;
+void Engine::OnBye(int member, const wire::Bye& bye) {
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     byes_.insert(member);
-    for (auto& [number, channel] : channels_) {
-      if (channel.source) sources.push_back(channel.source);
-    }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   const int trainer = world_.AudienceLane(member);
-  for (const auto& source : sources) {
-    if (trainer >= 0) source->OnGone(trainer);
+  for (const Channel& channel : Channels()) {
+    if (channel.source && trainer >= 0) channel.source->OnGone(trainer);
   }
   agreements_->OnGone(member);
-  exchange_->OnGone(member, exchanges);
+  exchange_->OnGone(member, bye.told);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
-  std::unique_lock<std::mutex> lock(mu_);
-  return changed_.wait_for(lock, slice, [this] {
+  MutexLock lock(&mu_);
+  return changed_.WaitFor(&mu_, slice, [this] {
+    mu_.AssertHeld();
     if (broken_) return true;
     for (int member : world_.trainers) {
       if (!byes_.count(member)) return false;
@@ -66,16 +57,14 @@ bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
 }
 
 void Engine::Stop() {
-  std::vector<std::shared_ptr<Source>> sources;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     if (std::exchange(stopped_, true)) return;
-    for (auto& [number, channel] : channels_) {
-      if (channel.source) sources.push_back(channel.source);
-    }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
-  for (const auto& source : sources) source->Shut();
+  for (const Channel& channel : Channels()) {
+    if (channel.source) channel.source->Shut();
+  }
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
   NoteShutDown();
@@ -90,8 +79,9 @@ bool Engine::WaitLeft(std::chrono::milliseconds patience) {
 void Engine::EndForFinalize() {
   Resume();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
-    std::unique_lock<std::mutex> lock(mu_);
-    changed_.wait(lock, [this] { return stopped_ || broken_; });
+    MutexLock lock(&mu_);
+    while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
+    }
   }
   Bye();
   Stop();
@@ -105,26 +95,22 @@ void Engine::EndForFinalize() {
 
 void Engine::FailAll(const Outcome& outcome) {
   NoteBroken(outcome.message);
-  std::vector<std::shared_ptr<Sink>> sinks;
-  std::vector<std::shared_ptr<Source>> sources;
+  broken_ = true;
   {
-    std::lock_guard<std::mutex> lock(mu_);
-    broken_ = true;
-    for (auto& [number, channel] : channels_) {
-      if (channel.sink) sinks.push_back(channel.sink);
-      if (channel.source) sources.push_back(channel.source);
-    }
-    changed_.notify_all();
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
   }
-  for (const auto& sink : sinks) sink->Fail(outcome);
-  for (const auto& source : sources) source->Shut();
+  for (const Channel& channel : Channels()) {
+    if (channel.sink) channel.sink->Fail(outcome);
+    if (channel.source) channel.source->Shut();
+  }
   agreements_->Fail(outcome);
   exchange_->Fail(outcome);
 }
 
 void Engine::Broken(const std::string& what) {
   completed_.wait();
-  Log("[" + world_.Name(world_.self) + "] " + what);
+  Log(hvdata::Place(world_.Name(world_.self)) + what);
   FailAll({kUnavailable, what});
 }
 

@@ -12,10 +12,10 @@ namespace {
 // Never destroyed: a process that exits without shutdown(), or a forked child, must not join a thread from a static
 // destructor.
 struct Process {
-  std::mutex mu;
-  std::shared_ptr<Engine> engine;
-  EngineState state = EngineState::kNone;
-  std::string broken;
+  Mutex mu;
+  std::shared_ptr<Engine> engine GUARDED_BY(mu);
+  EngineState state GUARDED_BY(mu) = EngineState::kNone;
+  std::string broken GUARDED_BY(mu);
 };
 
 Process& ThisProcess() {
@@ -91,9 +91,8 @@ Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSett
   auto links = std::make_unique<HostLinks>(world, settings.payload, settings.arena_bytes, CollectivesOf(own));
   std::shared_ptr<Engine> engine(new Engine(std::move(world), own, settings, std::move(links)));
   Process& process = ThisProcess();
-  std::shared_ptr<Engine> before;
-  std::lock_guard<std::mutex> lock(process.mu);
-  before = std::exchange(process.engine, engine);
+  MutexLock lock(&process.mu);
+  FreeAfterUnlock(std::exchange(process.engine, engine));
   process.state = EngineState::kRunning;
   return {};
 }
@@ -101,14 +100,14 @@ Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSett
 std::shared_ptr<Engine> Engine::Current() {
   if (forked) return nullptr;
   Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
+  MutexLock lock(&process.mu);
   return process.engine;
 }
 
 EngineState Engine::State() {
   if (forked) return EngineState::kForked;
   Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
+  MutexLock lock(&process.mu);
   return process.state;
 }
 
@@ -121,7 +120,7 @@ Outcome Engine::NotRunning() {
               "this is a forked child of a process that uses horovod_data; MPI does not survive a fork. Use the "
               "'spawn' start method, or fork before init()"};
     case EngineState::kBroken: {
-      std::lock_guard<std::mutex> lock(ThisProcess().mu);
+      MutexLock lock(&ThisProcess().mu);
       return {kUnavailable, ThisProcess().broken};
     }
     default:
@@ -131,13 +130,13 @@ Outcome Engine::NotRunning() {
 
 void Engine::NoteShutDown() {
   Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
+  MutexLock lock(&process.mu);
   if (process.engine.get() == this && process.state == EngineState::kRunning) process.state = EngineState::kShutDown;
 }
 
 void Engine::NoteBroken(const std::string& why) {
   Process& process = ThisProcess();
-  std::lock_guard<std::mutex> lock(process.mu);
+  MutexLock lock(&process.mu);
   if (process.engine.get() != this || process.state != EngineState::kRunning) return;
   process.state = EngineState::kBroken;
   process.broken = why;

@@ -54,6 +54,7 @@ class Meeting {
     std::vector<uint8_t> called(size_, 0);
     for (const auto& [member, handover] : readers) called[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> callers = collectives.swap(called);
+    Greet(&readers);
     if (listener) Serve(listener.get(), callers);
     for (auto& [member, handover] : readers) Attach(member, &handover);
     // A link counts if both ends have it.
@@ -105,18 +106,23 @@ class Meeting {
 
   std::map<int, Handover> Call(const std::vector<std::string>& names) {
     std::map<int, Handover> readers;
-    const Greeting greeting{world_.self};
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
       if (!bells_ || names[m][0] == '\0' || !Beside(member) || !ReadsFor(member, world_.self)) continue;
       Handover handover = Handover::To(names[m], steady_clock::now() + kPatience);
-      if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) {
-        why_ = "connecting was refused";
-        continue;
-      }
-      readers.emplace(member, std::move(handover));
+      if (handover.ok()) readers.emplace(member, std::move(handover));
+      else why_ = "connecting was refused";
     }
     return readers;
+  }
+
+  // Not before all know who calls, for only then do listeners accept: a backlog may be too short for all who call.
+  void Greet(std::map<int, Handover>* readers) {
+    const Greeting greeting{world_.self};
+    for (auto& [member, handover] : *readers) {
+      handover.Extend(steady_clock::now() + kPatience);
+      if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) why_ = "connecting was refused";
+    }
   }
 
   void Serve(Listener* listener, const std::vector<uint8_t>& callers) {

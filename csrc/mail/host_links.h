@@ -30,6 +30,8 @@ enum class Payload : int {
 struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
   Bell sinks[kEach], sources[kEach];
+  // For the thread that waits for something of this channel: a trainer's, or its reader's.
+  Bell* Of(bool for_reader, uint32_t channel) { return &(for_reader ? sources : sinks)[channel % kEach]; }
 };
 
 class HostLink {
@@ -60,11 +62,7 @@ class HostLink {
   bool Wakes(uint32_t channel, uint64_t limit) const {
     return channel >= Bells::kEach || lane_->wake_at[channel].fetch_or(0) <= limit;
   }
-  // Wakes the peer's thread that waits for something of this channel.
-  void Ring(uint32_t channel) {
-    Bell* const bells = reads_here() ? peer_->sinks : peer_->sources;
-    bells[channel % Bells::kEach].Ring();
-  }
+  Bells* peer() const { return peer_.get(); }
 
  private:
   template <typename RingT, typename Visitor>
@@ -101,12 +99,10 @@ class HostLinks {
   Arena* arena() const { return arena_.get(); }
   const std::shared_ptr<Arena>& shared_arena() const { return arena_; }
 
-  std::shared_ptr<Bell> sink_bell(uint32_t channel) const { return Own(&bells_->sinks[channel % Bells::kEach]); }
-  std::shared_ptr<Bell> source_bell(uint32_t channel) const { return Own(&bells_->sources[channel % Bells::kEach]); }
+  // This process's own.
+  const std::shared_ptr<Bells>& bells() const { return bells_; }
 
  private:
-  std::shared_ptr<Bell> Own(Bell* bell) const { return {bells_, bell}; }
-
   const Payload payload_;
   std::shared_ptr<Bells> bells_;
   std::shared_ptr<Arena> arena_;

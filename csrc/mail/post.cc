@@ -2,15 +2,18 @@
 #include "mail/post.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "arena/copy.h"
 #include "base/counters.h"
 #include "base/log.h"
+#include "base/place.h"
 #include "mail/placement.h"
 
 namespace hvdata {
@@ -58,46 +61,44 @@ void CountPlaces(const Header& header) {
 
 }  // namespace
 
-struct Post::Line {
-  explicit Line(HostLink* l) : link(l) {}
+struct Post::Route {
+  explicit Route(HostLink* l) : link(l) {}
   HostLink* const link;
-  std::mutex sending;
-  uint64_t sent = 0;  // under sending
-  // Under fetching_.
-  uint64_t next = 1;                                    // the sequence number to deliver next
+  Mutex sending;
+  uint64_t sent GUARDED_BY(sending) = 0;
+  // Of the thread whose turn it is to deliver.
+  uint64_t next = 1;                                       // the sequence number to deliver next
   std::map<uint64_t, std::pair<Header, BundlePtr>> early;  // came before others that were sent before them
 };
 
 Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
+  by_member_.resize(world->members.size());
   for (const auto& link : links_->all()) {
-    lines_.push_back(std::make_unique<Line>(link.get()));
-    by_member_.resize(std::max(by_member_.size(), static_cast<size_t>(link->member()) + 1));
-    by_member_[static_cast<size_t>(link->member())] = lines_.back().get();
+    routes_.push_back(std::make_unique<Route>(link.get()));
+    by_member_[static_cast<size_t>(link->member())] = routes_.back().get();
   }
 }
 
 Post::~Post() = default;
 
-Doorbell Post::sink_door(uint32_t channel) {
+Doorbell Post::Door(bool for_reader, uint32_t channel) {
   Doorbell door;
-  door.bell = links_->sink_bell(channel);
-  if (!lines_.empty()) door.fetch = [this] { return Fetch(); };
+  door.bell = {links_->bells(), links_->bells()->Of(for_reader, channel)};
+  door.fetch = [this] { return Fetch(); };
+  door.settle = [this] { FetchAll(); };
   return door;
 }
 
 Doorbell Post::source_door(uint32_t channel) {
-  Doorbell door;
-  door.bell = links_->source_bell(channel);
-  if (lines_.empty()) return door;
-  door.fetch = [this] { return Fetch(); };
-  if (channel >= RingPair::kChannels) return door;  // it would meddle with the word of another
-  door.attend = [this, channel](int member, uint64_t limit) {
+  Doorbell door = Door(true, channel);
+  if (channel >= Bells::kEach) return door;  // it would meddle with the word of another
+  door.attend = [this, channel](int member, LaneStep limit) {
     constexpr uint64_t kNever = ~0ull;
-    for (const auto& line : lines_) {
-      if (!line->link->reads_here()) continue;
-      const bool wanted = member == line->link->member();
-      line->link->WakeAt(channel, member == Doorbell::kEverybody ? 0 : wanted ? limit : kNever);
+    const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
+    wake_at_[channel].exchange(word(world_->self));
+    for (const auto& route : routes_) {
+      if (route->link->reads_here()) route->link->WakeAt(channel, word(route->link->member()));
     }
   };
   return door;
@@ -105,43 +106,64 @@ Doorbell Post::source_door(uint32_t channel) {
 
 // ---- Out.
 
-void Post::Send(int member, Parcel parcel) {
-  Line* const line = LineTo(member);
-  Header& header = parcel.header;
+void Post::Send(int member, Header header, const Share* share) {
+  if (member == world_->self) return SendHere(std::move(header), share);
+  Parcel parcel;
+  if (share != nullptr) {
+    header.components = share->components;
+    parcel.blocks = share->blocks;
+  }
+  parcel.header = std::move(header);
+  Route* const route = RouteTo(member);
   ArenaMemory memory(arena());
-  PlacePayloads(&parcel, line != nullptr && line->link->reads_here() ? &memory : nullptr);
-  CountPlaces(header);
+  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? &memory : nullptr);
+  Header& h = parcel.header;
+  CountPlaces(h);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
-  // at MPI. It needs no order, but for BYE.
-  if (line == nullptr || (header.channel == 0 && header.kind != wire::Kind::kBye)) {
-    Trace(member, header);
+  // at MPI. It needs no order beside what goes through the ring, but for BYE, which is behind everything.
+  const bool bye = std::holds_alternative<wire::Bye>(h.message);
+  if (route == nullptr || (h.channel == 0 && !bye)) {
+    Trace(member, h);
     ways_.send_by_mpi(member, std::move(parcel));
     return;
   }
-  bool all_here = true;
-  for (const Component& component : header.components) all_here = all_here && component.where != Where::kMessage;
-  const uint32_t channel = header.channel;
-  const bool taken = header.kind == wire::Kind::kTaken;
-  const auto limit = static_cast<uint64_t>(header.a);
+  bool all_here = !bye;
+  for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
+  const uint32_t channel = h.channel;
+  const bool for_reader = wire::IsForReader(h.message);
+  const auto* taken = std::get_if<wire::Taken>(&h.message);
+  // A trainer's word need not wake a reader that waits for others.
+  const uint64_t limit = taken != nullptr && !route->link->reads_here() ? taken->limit.n : ~0ull;
   {
-    std::lock_guard<std::mutex> lock(line->sending);
-    header.sequence = ++line->sent;
-    Trace(member, header);
+    MutexLock lock(&route->sending);
+    h.sequence = ++route->sent;
+    Trace(member, h);
     if (all_here) {
-      const std::string front = wire::Encode(header);
+      const std::string front = wire::Encode(h);
       std::vector<std::string_view> parts{front};
-      for (size_t i = 0; i < header.components.size(); ++i) {
-        if (header.components[i].where == Where::kInline) parts.emplace_back(parcel.blocks[i].data, parcel.blocks[i].size);
+      for (size_t i = 0; i < h.components.size(); ++i) {
+        if (h.components[i].where == Where::kInline) parts.emplace_back(parcel.blocks[i].data, parcel.blocks[i].size);
       }
-      all_here = line->link->Put(parts);
+      all_here = route->link->Put(parts);
       if (!all_here) Add(&Count().ring_full, 1);
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
   }
-  if (!taken || line->link->Wakes(channel, limit)) line->link->Ring(channel);
+  if (limit == ~0ull || route->link->Wakes(channel, limit)) route->link->peer()->Of(for_reader, channel)->Ring();
 }
 
-bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || LineTo(member) != nullptr); }
+// To ourselves: the tensors change hands as they are.
+void Post::SendHere(Header header, const Share* share) {
+  const uint32_t channel = header.channel;
+  const auto* taken = std::get_if<wire::Taken>(&header.message);
+  const bool wakes = taken == nullptr || channel >= Bells::kEach, for_reader = wire::IsForReader(header.message);
+  const uint64_t limit = wakes ? ~0ull : taken->limit.n;
+  Trace(world_->self, header);
+  Queue({world_->self, std::move(header), share != nullptr ? share->bundle : nullptr, nullptr});
+  if (channel > 0 && (wakes || wake_at_[channel].fetch_or(0) <= limit)) links_->bells()->Of(for_reader, channel)->Ring();
+}
+
+bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || RouteTo(member) != nullptr); }
 
 Block Post::Allocate(uint64_t bytes) {
   char* const memory = arena()->Allocate(bytes, Arena::For::kCopy);
@@ -177,7 +199,7 @@ void Post::SayFull(uint64_t bytes) {
   if (said_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
   const std::string used = std::to_string(usage.taken >> 10), all = std::to_string(arena()->segment().arena >> 10);
-  const std::string here = "[" + world_->Name(world_->self) + "] ";
+  const std::string here = hvdata::Place(world_->Name(world_->self));
   if (bytes > arena()->segment().arena) {
     Log(here + "a batch of " + std::to_string((bytes + 1023) >> 10) + " KiB is larger than all shared memory for batches (" + all +
         " KiB): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size");
@@ -198,39 +220,99 @@ void Post::SayFull(uint64_t bytes) {
 void Post::Trace(int member, const Header& header) const {
   if (!debug_) return;
   std::fprintf(stderr,
-               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 " step %" PRIu64 ", %zu components, %" PRIu64
+               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 ", %zu components, %" PRIu64
                " bytes\n",
-               world_->self, member, wire::KindName(header.kind), header.channel, header.epoch, header.step,
-               header.components.size(), PayloadOf(header));
+               world_->self, member, header.name(), header.channel, header.epoch, header.components.size(), PayloadOf(header));
 }
 
 // ---- In.
 
+void Post::Queue(Item item) {
+  MutexLock lock(&mu_);
+  queue_.push_back(std::move(item));
+  ++queued_;
+}
+
+bool Post::Quiet() const {
+  return queued_ == 0 &&
+         std::all_of(routes_.begin(), routes_.end(), [](const auto& route) { return route->link->Empty(); });
+}
+
 bool Post::Fetch() {
-  bool any = false;
-  for (const auto& line : lines_) {
-    if (line->link->Empty()) continue;
-    std::lock_guard<std::mutex> lock(fetching_);
-    bool broken = false;
-    while (!broken_ && line->link->Take([&](std::string_view record) { TakeRecord(line.get(), record); }, &broken)) {
-      any = true;
+  assert(!HoldsLocks());
+  if (Quiet()) return false;
+  {
+    MutexLock lock(&mu_);
+    if (std::exchange(delivering_, true)) {
+      again_ = true;
+      return false;
     }
-    if (broken) Break("what lies in the ring from " + world_->Name(line->link->member()) + " is no record");
+  }
+  bool any = false;
+  for (bool more = true; more;) {
+    try {
+      const bool rings = DeliverRings(), queue = DeliverQueue();
+      any = any || rings || queue;
+    } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
+      Break(std::string("a message can't be delivered: ") + error.what());
+    }
+    MutexLock lock(&mu_);
+    more = std::exchange(again_, false) || !queue_.empty();
+    if (more) continue;
+    delivering_ = false;
+    idle_.NotifyAll();
   }
   return any;
 }
 
-void Post::TakeRecord(Line* line, std::string_view record) {
+void Post::FetchAll() {
+  Fetch();
+  MutexLock lock(&mu_);
+  while (!idle_.WaitFor(&mu_, std::chrono::seconds(1), [this] { return mu_.AssertHeld(), !delivering_; })) {
+  }
+}
+
+void Post::InTurn(std::function<void()> what) {
+  Queue({0, {}, nullptr, std::move(what)});
+  Fetch();
+}
+
+bool Post::DeliverRings() {
+  bool any = false;
+  for (const auto& route : routes_) {
+    bool broken = false;
+    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route.get(), record); }, &broken)) any = true;
+    if (broken) Break("what lies in the ring from " + world_->Name(route->link->member()) + " is no record");
+  }
+  return any;
+}
+
+bool Post::DeliverQueue() {
+  std::deque<Item> items;
+  {
+    MutexLock lock(&mu_);
+    items.swap(queue_);
+    queued_ -= items.size();
+  }
+  for (Item& item : items) {
+    if (item.call) item.call();
+    else InOrder(item.member, std::move(item.header), std::move(item.bundle));
+  }
+  return !items.empty();
+}
+
+void Post::TakeRecord(Route* route, std::string_view record) {
+  const int member = route->link->member();
   Header header;
   std::string_view payload;
   std::string error;
   if (!wire::Decode(record, &header, &payload, &error)) {
-    Break("a record from " + world_->Name(line->link->member()) + " can't be read: " + error);
+    Break("a record from " + world_->Name(member) + " can't be read: " + error);
     return;
   }
   Landing landing;
   if (!header.components.empty()) {
-    landing = Place(line->link->member(), header);
+    landing = Place(member, header);
     for (size_t i = 0; i < header.components.size(); ++i) {
       if (header.components[i].where != Where::kInline) continue;
       const uint64_t bytes = header.components[i].bytes;
@@ -238,16 +320,16 @@ void Post::TakeRecord(Line* line, std::string_view record) {
       payload.remove_prefix(bytes);
     }
   }
-  InOrder(line, std::move(header), std::move(landing.owner));
+  InOrder(member, std::move(header), std::move(landing.owner));
 }
 
 Landing Post::Place(int member, const Header& header) {
   std::vector<Block> found(header.components.size());
-  Line* const line = LineTo(member);
+  Route* const route = RouteTo(member);
   for (size_t i = 0; i < found.size(); ++i) {
     const Component& component = header.components[i];
-    if (component.where != Where::kArena || line == nullptr || line->link->view() == nullptr) continue;
-    if (line->link->view()->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
+    if (component.where != Where::kArena || route == nullptr || route->link->view() == nullptr) continue;
+    if (route->link->view()->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
       found[i].size = component.bytes;
     }
   }
@@ -255,38 +337,31 @@ Landing Post::Place(int member, const Header& header) {
 }
 
 void Post::Arrived(int member, Header header, Landing landing) {
-  Line* const line = LineTo(member);
-  if (line == nullptr || header.sequence == 0) {
-    ways_.deliver(member, std::move(header), std::move(landing.owner));
-    return;
-  }
-  std::lock_guard<std::mutex> lock(fetching_);
-  InOrder(line, std::move(header), std::move(landing.owner));
+  Queue({member, std::move(header), std::move(landing.owner), nullptr});
+  Fetch();
 }
 
-void Post::InOrder(Line* line, Header header, BundlePtr bundle) {
-  const int member = line->link->member();
-  if (header.sequence != line->next) {
+void Post::InOrder(int member, Header header, BundlePtr bundle) {
+  Route* const route = RouteTo(member);
+  if (route == nullptr || header.sequence == 0) return ways_.deliver(member, std::move(header), std::move(bundle));
+  if (header.sequence != route->next) {
     const uint64_t sequence = header.sequence;
-    line->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
+    route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
     return;
   }
-  ++line->next;
+  ++route->next;
   ways_.deliver(member, std::move(header), std::move(bundle));
-  for (auto at = line->early.begin(); at != line->early.end() && at->first == line->next; at = line->early.erase(at)) {
-    ++line->next;
+  for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next; at = route->early.erase(at)) {
+    ++route->next;
     ways_.deliver(member, std::move(at->second.first), std::move(at->second.second));
   }
 }
 
 void Post::Break(const std::string& what) {
-  if (std::exchange(broken_, true)) return;
+  if (broken_.exchange(true)) return;
   ways_.broken(what + ". No more batches can be moved: look for the first error that any rank printed");
 }
 
-Post::Line* Post::LineTo(int member) const {
-  const auto m = static_cast<size_t>(member);
-  return m < by_member_.size() ? by_member_[m] : nullptr;
-}
+Post::Route* Post::RouteTo(int member) const { return member < 0 ? nullptr : by_member_[static_cast<size_t>(member)]; }
 
 }  // namespace hvdata

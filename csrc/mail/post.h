@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post office of a process: every parcel to and from another process passes here. Between processes of one host that
-// have a link, headers and small payloads go through its rings and large ones stay in the arena; everything else goes by
-// MPI. Whichever way they took, parcels of one sender are delivered in the order in which they were sent.
+// The post office of a process: every message passes here. To a process of the same host that has a link to this one, headers
+// and small payloads go through its rings and large ones stay in the arena; to this process itself, through a queue; everything
+// else goes by MPI. Whichever way they took, messages of one sender are delivered in the order in which they were sent.
 #ifndef HOROVOD_DATA_MAIL_POST_H_
 #define HOROVOD_DATA_MAIL_POST_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "mail/host_links.h"
-#include "mail/share.h"
 #include "mail/parcel.h"
+#include "mail/share.h"
+#include "mail/signal.h"
 #include "wire/header.h"
 
 namespace hvdata {
@@ -31,6 +34,7 @@ class Post {
   struct Ways {
     std::function<void(int member, Parcel)> send_by_mpi;
     MakeLanding make_landing;
+    // One call at a time, with no lock held.
     std::function<void(int member, wire::Header, BundlePtr)> deliver;
     std::function<void(const std::string& what)> broken;
   };
@@ -38,8 +42,8 @@ class Post {
   Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways);
   ~Post();
 
-  // From any thread; never waits.
-  void Send(int member, Parcel parcel);
+  // From any thread, under whatever lock of a room above; never waits, never delivers.
+  void Send(int member, wire::Header header, const Share* share = nullptr);
 
   // Shared memory to write a payload for `member` into (-1: for anybody on this host), so that it needs no copy. No data where
   // Send would take another way, and where there is no room.
@@ -50,15 +54,20 @@ class Post {
   // room. A block that was copied has the copy's owner.
   void Settle(int member, std::vector<Block>* blocks, int parts = 1);
 
-  // Fetches what the links have brought, and delivers it on this thread. True if there was something.
+  // Delivers what has come, on this thread, unless another one is about it, which then delivers it all. True if there was
+  // something. With no lock held.
   bool Fetch();
+  // Returns when all that had come before has been delivered.
+  void FetchAll();
+  // Calls `what` between two deliveries: now, or after what is delivered at the moment.
+  void InTurn(std::function<void()> what);
 
   // A parcel's header, and later all of it, has come by MPI.
   Landing Place(int member, const wire::Header& header);
   void Arrived(int member, wire::Header header, Landing landing);
 
   // What a channel's threads wait with.
-  Doorbell sink_door(uint32_t channel);
+  Doorbell sink_door(uint32_t channel) { return Door(false, channel); }
   Doorbell source_door(uint32_t channel);
 
   // Null where this process reads for nobody else on its host.
@@ -66,12 +75,24 @@ class Post {
   const std::shared_ptr<Arena>& shared_arena() const { return links_->shared_arena(); }
 
  private:
-  struct Line;  // what is between us and one member with a link
+  struct Route;  // between us and one member with a link
+  struct Item {  // what is to be delivered: a message, or a call
+    int member;
+    wire::Header header;
+    BundlePtr bundle;
+    std::function<void()> call;
+  };
 
-  void TakeRecord(Line* line, std::string_view record);
-  void InOrder(Line* line, wire::Header header, BundlePtr bundle);
+  Doorbell Door(bool for_reader, uint32_t channel);
+  void SendHere(wire::Header header, const Share* share);
+  void Queue(Item item) EXCLUDES(mu_);
+  bool Quiet() const;
+  bool DeliverRings();
+  bool DeliverQueue() EXCLUDES(mu_);
+  void TakeRecord(Route* route, std::string_view record);
+  void InOrder(int member, wire::Header header, BundlePtr bundle);
   void Break(const std::string& what);
-  Line* LineTo(int member) const;
+  Route* RouteTo(int member) const;
   void Trace(int member, const wire::Header& header) const;
   bool Shares(int member) const;
   Block Allocate(uint64_t bytes);
@@ -81,10 +102,17 @@ class Post {
   const std::unique_ptr<HostLinks> links_;
   const Ways ways_;
   const bool debug_;
-  std::vector<std::unique_ptr<Line>> lines_;
-  std::vector<Line*> by_member_;
-  std::mutex fetching_;       // held while what has come is delivered
-  bool broken_ = false;       // under fetching_
+  std::vector<std::unique_ptr<Route>> routes_;
+  std::vector<Route*> by_member_;
+  std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // as RingPair::wake_at, for the trainer of this process
+
+  Mutex mu_;
+  CondVar idle_;
+  std::deque<Item> queue_ GUARDED_BY(mu_);  // from this process itself, and by MPI
+  std::atomic<size_t> queued_{0};
+  bool delivering_ GUARDED_BY(mu_) = false;  // it is some thread's turn to deliver
+  bool again_ GUARDED_BY(mu_) = false;       // and when it is done it is to look once more
+  std::atomic<bool> broken_{false};
   std::atomic<bool> said_full_{false};
 };
 

@@ -8,21 +8,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "arena/bell.h"
+#include "base/mutex.h"
+#include "wire/coordinates.h"
 
 namespace hvdata {
 
 // What a channel's waiting threads listen to: a bell, and how to fetch what was sent. By default a bell of their own.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  // Fetches and delivers; true if there was something. Called without any lock held.
-  std::function<bool()> fetch;
+  // Fetches and delivers; true if there was something. Called with no lock held, as `settle`, which returns when all that had
+  // come before has been delivered.
+  std::function<bool()> fetch = [] { return false; };
+  std::function<void()> settle = [] {};
   // Of all those who take steps, only this member is worth being woken by for now, once it gives room up to step `limit`;
   // kEverybody: all are.
-  std::function<void(int member, uint64_t limit)> attend;
+  std::function<void(int member, LaneStep limit)> attend;
   static constexpr int kEverybody = -1;
 };
 
@@ -31,43 +34,31 @@ class Signal {
   explicit Signal(Doorbell door = {}) : door_(std::move(door)) {}
 
   void NotifyAll() { door_.bell->Ring(); }
-  // What lies there already. Without a lock held, as Doorbell::fetch.
-  void Fetch() const {
-    if (door_.fetch) door_.fetch();
-  }
-  // See Doorbell. To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
-  void Attend(int member, uint64_t limit) {
-    const std::pair<int, uint64_t> whom{member, limit};
+  // See Doorbell.
+  void Fetch() const { door_.fetch(); }
+  void Settle() const { door_.settle(); }
+  // To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
+  void Attend(int member, LaneStep limit) {
+    const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;
     door_.attend(member, limit);
   }
   // Whether this is what the waiting thread attends to.
-  bool WokenBy(int member, uint64_t limit) const { return attended_.first == member && attended_.second <= limit; }
+  bool WokenBy(int member, LaneStep limit) const { return attended_.first == member && attended_.second <= limit.n; }
 
   // Until ready(), which is called under `lock`, or for `most`; whether it was ready.
   template <typename Ready>
-  bool WaitFor(std::unique_lock<std::mutex>* lock, std::chrono::nanoseconds most, Ready ready) {
+  bool WaitFor(MutexLock* lock, std::chrono::nanoseconds most, Ready ready) {
     const auto deadline = std::chrono::steady_clock::now() + most;
     for (;;) {
       const uint32_t seen = door_.bell->rung.load();  // what comes after this look ends the sleep
       if (ready()) return true;
-      if (door_.fetch) {
-        lock->unlock();
-        const bool news = door_.fetch();
-        lock->lock();
-        if (news && std::chrono::steady_clock::now() < deadline) continue;
-      }
+      lock->Unlock();
+      const bool news = door_.fetch();
       const auto left = deadline - std::chrono::steady_clock::now();
-      if (left <= std::chrono::nanoseconds::zero()) return false;
-      lock->unlock();
-      door_.bell->Sleep(seen, left);
-      lock->lock();
-    }
-  }
-
-  template <typename Ready>
-  void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
-    while (!WaitFor(lock, std::chrono::hours(1), ready)) {
+      if (!news && left > std::chrono::nanoseconds::zero()) door_.bell->Sleep(seen, left);
+      lock->Lock();
+      if (left <= std::chrono::nanoseconds::zero()) return ready();
     }
   }
 

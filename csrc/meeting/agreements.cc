@@ -5,24 +5,12 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/place.h"
+#include "wire/codec.h"
 
 namespace hvdata {
 
-using wire::Header;
-using wire::Kind;
-
 namespace {
-
-void AppendU64(uint64_t value, std::string* out) {
-  for (int i = 0; i < 8; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
-}
-
-// The name of the call, which rides in front of every contribution.
-std::string_view CallOf(std::string_view text) {
-  uint64_t size = 0;
-  for (size_t i = 8; i > 0 && text.size() >= 8; --i) size = size << 8 | static_cast<unsigned char>(text[i - 1]);
-  return text.size() >= 8 ? text.substr(8, size) : std::string_view();
-}
 
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
@@ -36,9 +24,9 @@ std::string Join(const std::map<int, std::string>& contributions) {
   }
   std::string out;
   for (const auto& [text, members] : groups) {
-    AppendU64(members.size(), &out);
-    for (int m : members) AppendU64(static_cast<uint64_t>(m), &out);
-    AppendU64(text.size(), &out);
+    wire::AppendLittleEndian<uint64_t>(members.size(), &out);
+    for (int m : members) wire::AppendLittleEndian(static_cast<uint64_t>(m), &out);
+    wire::AppendLittleEndian<uint64_t>(text.size(), &out);
     out += text;
   }
   return out;
@@ -49,25 +37,23 @@ std::string Join(const std::map<int, std::string>& contributions) {
 Agreements::Agreements(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
+void Agreements::Tell(int member, wire::Message message) const {
+  send_(member, MakeHeader(0, 0, std::move(message)), nullptr);
+}
+
+void Agreements::TellAll(const Meeting& meeting, const wire::Message& message) const {
+  for (const auto& [member, text] : meeting.contributions) Tell(member, message);
+}
+
 int64_t Agreements::Begin(std::string mine, std::string what) {
-  Header h;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    h.a = ++begun_;
-  }
-  h.kind = Kind::kHello;
-  // The name of the call rides in front, so that the coordinator can name it before it has come itself.
-  AppendU64(what.size(), &h.text);
-  h.text += what;
-  h.text += mine;
-  const int64_t number = h.a;
-  send_(world_->readers.front(), std::move(h));
-  return number;
+  MutexLock lock(&mu_);
+  Tell(world_->readers.front(), wire::Hello{++begun_, std::move(what), std::move(mine)});
+  return begun_;
 }
 
 std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::milliseconds slice) {
-  std::unique_lock<std::mutex> lock(mu_);
-  changed_.wait_for(lock, slice, [&] { return verdicts_.count(number) > 0 || !failed_.ok(); });
+  MutexLock lock(&mu_);
+  changed_.WaitFor(&mu_, slice, [&] { return mu_.AssertHeld(), verdicts_.count(number) > 0 || !failed_.ok(); });
   const auto found = verdicts_.find(number);
   if (found != verdicts_.end()) {
     Outcome outcome = std::move(found->second);
@@ -78,157 +64,101 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return std::nullopt;
 }
 
-void Agreements::Refuse(std::string why) {
-  std::vector<Reply> replies;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    refusal_ = std::move(why);
-    std::vector<int64_t> numbers;
-    for (const auto& [number, open] : open_) numbers.push_back(number);
-    for (int64_t number : numbers) {
-      SettleLocked(number, {kFailedPrecondition, open_[number].what + ": " + refusal_}, &replies);
-    }
-  }
-  SendAll(replies);
+std::vector<int64_t> Agreements::Numbers() const {
+  std::vector<int64_t> numbers;
+  for (const auto& [number, meeting] : meetings_) numbers.push_back(number);
+  return numbers;
 }
 
-std::vector<std::string> Agreements::AbsentLocked(const Open& open) const {
+void Agreements::Refuse(std::string why) {
+  MutexLock lock(&mu_);
+  refusal_ = std::move(why);
+  for (int64_t number : Numbers()) Settle(number, {kFailedPrecondition, meetings_[number].what + ": " + refusal_});
+}
+
+std::vector<std::string> Agreements::Missing(const Meeting& meeting) const {
   std::vector<std::string> names;
-  for (size_t m = 0; m < world_->members.size(); ++m) {
-    if (!open.contributions.count(static_cast<int>(m))) names.push_back(world_->Name(static_cast<int>(m)));
+  for (int m = 0; m < static_cast<int>(world_->members.size()); ++m) {
+    if (!meeting.contributions.count(m)) names.push_back(world_->Name(m));
   }
   return names;
 }
 
-void Agreements::SettleLocked(int64_t number, Outcome outcome, std::vector<Reply>* replies) {
-  Reply reply{number, {}, Kind::kVerdict, outcome};
-  for (const auto& [member, text] : open_[number].contributions) reply.members.push_back(member);
-  replies->push_back(std::move(reply));
+void Agreements::Settle(int64_t number, Outcome outcome) {
+  TellAll(meetings_[number], wire::Verdict{number, outcome.code, outcome.message});
   settled_[number] = std::move(outcome);
-  open_.erase(number);
+  meetings_.erase(number);
 }
 
 // Completes or gives up agreement `number` if it is time.
-void Agreements::CompleteLocked(int64_t number, std::vector<Reply>* replies) {
-  const Open& open = open_[number];
-  if (open.contributions.size() == world_->members.size()) {
-    Reply reply{number, {}, Kind::kVerdict, {kOk, Join(open.contributions)}};
-    for (const auto& [member, text] : open.contributions) reply.members.push_back(member);
-    replies->push_back(std::move(reply));
-    open_.erase(number);
+void Agreements::CompleteIfTime(int64_t number) {
+  const Meeting& meeting = meetings_[number];
+  if (meeting.contributions.size() == world_->members.size()) {
+    TellAll(meeting, wire::Verdict{number, kOk, Join(meeting.contributions)});
+    meetings_.erase(number);
     return;
   }
   std::vector<std::string> gone;
   for (int m : gone_) {
-    if (!open.contributions.count(m)) gone.push_back(world_->Name(m));
+    if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
-  if (!gone.empty()) {
-    SettleLocked(number,
-                 {kUnavailable, open.what + ": " + JoinNames(gone) +
+  if (gone.empty()) return;
+  Settle(number, {kUnavailable, meeting.what + ": " + JoinNames(gone) +
                                     " has shut down and will not take part. Every rank must make the same calls in the "
-                                    "same order"},
-                 replies);
-  }
+                                    "same order"});
 }
 
-void Agreements::OnHello(int member, const Header& header) {
-  std::vector<Reply> replies;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto settled = settled_.find(header.a);
-    if (settled != settled_.end()) {
-      replies.push_back({header.a, {member}, Kind::kVerdict, settled->second});
-    } else if (!refusal_.empty()) {
-      const std::string call(CallOf(header.text));
-      replies.push_back({header.a, {member}, Kind::kVerdict, {kFailedPrecondition, call + ": " + refusal_}});
-    } else {
-      Open& open = open_[header.a];
-      if (open.contributions.empty()) {
-        open.begun = Clock::now();
-        open.report = stall_seconds_;
-        open.what = CallOf(header.text);
-      }
-      const size_t front = std::min(header.text.size(), 8 + CallOf(header.text).size());
-      open.contributions[member] = header.text.substr(front);
-      CompleteLocked(header.a, &replies);
-    }
+void Agreements::On(int member, const wire::Hello& hello) {
+  MutexLock lock(&mu_);
+  const auto settled = settled_.find(hello.number);
+  if (settled != settled_.end()) return Tell(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
+  if (!refusal_.empty()) return Tell(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
+  Meeting& meeting = meetings_[hello.number];
+  if (meeting.contributions.empty()) {
+    meeting.patience = Patience(stall_seconds_, timeout_seconds_);
+    meeting.what = hello.call;
   }
-  SendAll(replies);
+  meeting.contributions[member] = hello.words;
+  CompleteIfTime(hello.number);
 }
 
 void Agreements::OnGone(int member) {
-  std::vector<Reply> replies;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    gone_.insert(member);
-    std::vector<int64_t> numbers;
-    for (const auto& [number, open] : open_) numbers.push_back(number);
-    for (int64_t number : numbers) CompleteLocked(number, &replies);
-  }
-  SendAll(replies);
+  MutexLock lock(&mu_);
+  gone_.insert(member);
+  for (int64_t number : Numbers()) CompleteIfTime(number);
 }
 
 void Agreements::Tick() {
-  std::vector<Reply> replies;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    std::vector<int64_t> late;
-    for (auto& [number, open] : open_) {
-      const double waited = std::chrono::duration<double>(Clock::now() - open.begun).count();
-      if (timeout_seconds_ > 0 && waited >= timeout_seconds_) {
-        late.push_back(number);
-      } else if (waited >= open.report) {
-        open.report += std::max(60.0, stall_seconds_);
-        Reply reply{number, {}, Kind::kAbsent,
-                    {kOk, "has waited " + std::to_string(static_cast<int64_t>(waited)) + " s in " + open.what + " for " +
-                              JoinNames(AbsentLocked(open)) + ", which has not made this call"}};
-        for (const auto& [member, text] : open.contributions) reply.members.push_back(member);
-        replies.push_back(std::move(reply));
-      }
-    }
-    for (int64_t number : late) {
-      const Open& open = open_[number];
+  MutexLock lock(&mu_);
+  for (int64_t number : Numbers()) {
+    Meeting& meeting = meetings_[number];
+    if (meeting.patience.Over()) {
       std::vector<std::string> names;
-      for (const auto& [member, text] : open.contributions) names.push_back(world_->Name(member));
-      SettleLocked(number,
-                   {kDeadlineExceeded,
-                    open.what + ": " + JoinNames(names) + " waited for " + JoinNames(AbsentLocked(open)) +
-                        ", which has not made this call within " + std::to_string(static_cast<int64_t>(timeout_seconds_)) +
-                        " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
-                        "(seconds; 0: never)"},
-                   &replies);
-    }
-  }
-  SendAll(replies);
-}
-
-void Agreements::SendAll(const std::vector<Reply>& replies) {
-  for (const Reply& reply : replies) {
-    for (int member : reply.members) {
-      Header h;
-      h.kind = reply.kind;
-      h.a = reply.number;
-      h.b = reply.outcome.code;
-      h.text = reply.outcome.message;
-      send_(member, std::move(h));
+      for (const auto& [member, text] : meeting.contributions) names.push_back(world_->Name(member));
+      Settle(number, {kDeadlineExceeded,
+                      meeting.what + ": " + JoinNames(names) + " waited for " + JoinNames(Missing(meeting)) +
+                          ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
+                          " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
+                          "(seconds; 0: never)"});
+    } else if (meeting.patience.ReportDue()) {
+      TellAll(meeting, wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
+                                    " for " + JoinNames(Missing(meeting)) + ", which has not made this call"});
     }
   }
 }
 
-void Agreements::OnAbsent(const Header& header) {
-  Log("[" + world_->Name(world_->self) + "] " + header.text);
-}
+void Agreements::On(int, const wire::Absent& absent) { Log(Place(world_->Name(world_->self)) + absent.text); }
 
-void Agreements::OnVerdict(const Header& header) {
-  std::lock_guard<std::mutex> lock(mu_);
-  verdicts_[header.a] = Outcome(static_cast<int>(header.b), header.text);
-  changed_.notify_all();
+void Agreements::On(int, const wire::Verdict& verdict) {
+  MutexLock lock(&mu_);
+  verdicts_[verdict.number] = Outcome(verdict.code, verdict.text);
+  changed_.NotifyAll();
 }
 
 void Agreements::Fail(Outcome outcome) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = std::move(outcome);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace hvdata

@@ -5,26 +5,23 @@
 #define HOROVOD_DATA_MEETING_AGREEMENTS_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/outcome.h"
+#include "base/patience.h"
 #include "base/world.h"
-#include "wire/header.h"
+#include "mail/share.h"
 
 namespace hvdata {
 
 class Agreements {
  public:
-  using Send = std::function<void(int member, wire::Header)>;  // may come back to us at once when member is ourselves
-
   Agreements(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
   // Contributes to this member's next agreement. `what` names the call in messages.
@@ -36,47 +33,41 @@ class Agreements {
   // Coordinator: agreements that begin from now on get this answer.
   void Refuse(std::string why);
 
-  void OnHello(int member, const wire::Header& header);
-  void OnAbsent(const wire::Header& header);
-  void OnVerdict(const wire::Header& header);
+  void On(int member, const wire::Hello& hello);
+  void On(int member, const wire::Absent& absent);
+  void On(int member, const wire::Verdict& verdict);
   // A member that will contribute nothing more.
   void OnGone(int member);
   void Tick();
   void Fail(Outcome outcome);
 
  private:
-  using Clock = std::chrono::steady_clock;
-  struct Open {  // on the coordinator
+  struct Meeting {  // on the coordinator
     std::map<int, std::string> contributions;
     std::string what;
-    Clock::time_point begun;
-    double report = 0;
-  };
-  struct Reply {
-    int64_t number;
-    std::vector<int> members;
-    wire::Kind kind;
-    Outcome outcome;
+    Patience patience;
   };
 
-  std::vector<std::string> AbsentLocked(const Open& open) const;
-  void CompleteLocked(int64_t number, std::vector<Reply>* replies);
-  void SettleLocked(int64_t number, Outcome outcome, std::vector<Reply>* replies);
-  void SendAll(const std::vector<Reply>& replies);
+  void Tell(int member, wire::Message message) const;
+  void TellAll(const Meeting& meeting, const wire::Message& message) const;
+  std::vector<std::string> Missing(const Meeting& meeting) const;
+  void CompleteIfTime(int64_t number) REQUIRES(mu_);
+  void Settle(int64_t number, Outcome outcome) REQUIRES(mu_);
+  std::vector<int64_t> Numbers() const REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;
   const Send send_;
-  std::mutex mu_;
-  std::condition_variable changed_;
-  int64_t begun_ = 0;
-  std::map<int64_t, Outcome> verdicts_;
-  Outcome failed_;
+  Mutex mu_;
+  CondVar changed_;
+  int64_t begun_ GUARDED_BY(mu_) = 0;
+  std::map<int64_t, Outcome> verdicts_ GUARDED_BY(mu_);
+  Outcome failed_ GUARDED_BY(mu_);
   // On the coordinator.
-  std::map<int64_t, Open> open_;
-  std::map<int64_t, Outcome> settled_;   // ended with an error before all had come: the answer for those who come late
-  std::set<int> gone_;
-  std::string refusal_;
+  std::map<int64_t, Meeting> meetings_ GUARDED_BY(mu_);
+  std::map<int64_t, Outcome> settled_ GUARDED_BY(mu_);  // ended with an error before all had come: for those who come late
+  std::set<int> gone_ GUARDED_BY(mu_);
+  std::string refusal_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

@@ -4,15 +4,13 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/place.h"
 
 namespace hvdata {
 
-using wire::Header;
-using wire::Kind;
-
 namespace {
 
-constexpr auto kFirstAsk = std::chrono::milliseconds(100), kAskEvery = std::chrono::milliseconds(1000);
+constexpr auto kAskEvery = std::chrono::milliseconds(500);
 constexpr char kSame[] = "Every rank must make the same scatter calls";
 
 }  // namespace
@@ -25,118 +23,77 @@ Exchange::Exchange(const World* world, double stall_seconds, double timeout_seco
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  return "[" + world_->Name(world_->self) + ", " + ScatterName(key.first) + ", call " + std::to_string(key.second) + "] ";
+  return Place(world_->Name(world_->self), ScatterName(key.first) + ", call " + std::to_string(key.second));
 }
 
-Header Exchange::HeaderFor(Kind kind, const Key& key, int64_t a, int64_t b) const {
-  Header h;
-  h.kind = kind;
-  h.text = key.first;
-  h.step = key.second;
-  h.a = a;
-  h.b = b;
-  return h;
+void Exchange::Tell(int trainer, wire::Message message, const Share* share) {
+  if (trainer != me()) told_.insert(trainer);
+  send_(world_->trainers[static_cast<size_t>(trainer)], MakeHeader(0, 0, std::move(message)), share);
 }
 
-std::function<void()> Exchange::Sending(int trainer, Header header, std::shared_ptr<const Share> share) {
-  const int member = world_->trainers[static_cast<size_t>(trainer)];
-  return [this, member, header = std::move(header), share = std::move(share)]() mutable {
-    if (share) header.components = share->components;
-    send_(member, std::move(header), share ? *share : Share());
-  };
-}
-
-std::function<void()> Exchange::Asking(const Key& key, Kind kind) {
-  return [this, header = HeaderFor(Kind::kWhoLeft, key, static_cast<int64_t>(kind), 0)] {
-    send_(world_->readers.front(), header, Share());
-  };
-}
-
-// A caller whose call has ended may leave the job at once, and what has not been sent by then is never sent.
-void Exchange::Run(const Todo& todo) {
-  for (const auto& send : todo.sends) send();
-  for (const auto& answer : todo.answers) answer();
-}
-
-Exchange::Wait Exchange::Waiting(Callback callback) const {
-  const auto now = Clock::now();
-  return {std::move(callback), now, now + kFirstAsk - kAskEvery, stall_seconds_};
+// A caller whose call has ended may leave the job at once; what it sends has been sent by then.
+void Exchange::Answer(Callback callback, Outcome outcome, Exchanged parcel) {
+  AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), parcel = std::move(parcel)] {
+    callback(outcome, parcel);
+  });
 }
 
 // ---- Scatter.
 
-void Exchange::Scatter(const std::string& name, int root, bool together, Parts parts, Callback callback) {
-  Todo todo;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const Key key(name, mine_.NextScatter(name));
-    auto early = early_.extract(key);
-    if (!failed_.ok()) {
-      todo.answers.push_back([callback = std::move(callback), outcome = Outcome(failed_.code, Where(key) + failed_.message)] {
-        callback(outcome, Header(), nullptr);
-      });
-    } else {
-      Call& call = calls_[key] = {root, together, std::move(parts), Waiting(std::move(callback)), {}};
-      for (int t = 0; t < world_->trainer_count(); ++t) {
-        if (t != me() && (t == root || (root == me() && together))) {
-          todo.sends.push_back(Sending(t, HeaderFor(Kind::kCalled, key, root, me())));
-        }
-      }
-      if (root == me() && !together) todo.sends.push_back(Asking(key, Kind::kScatter));
-      if (root == me() && together && world_->trainer_count() == 1) Release(key, &call, &todo);
-      if (early) {
-        for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived), &todo);
-      }
-    }
+void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
+  MutexLock lock(&mu_);
+  const Key key(name, made_[name]++);
+  auto early = early_.extract(key);
+  if (!failed_.ok()) return Answer(std::move(callback), {failed_.code, Where(key) + failed_.message});
+  Call& call = calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
+  for (int t = 0; t < world_->trainer_count(); ++t) {
+    if (t != me() && (t == root || root == me())) Tell(t, wire::Called{name, key.second, root, me()});
   }
-  Run(todo);
+  ReleaseIfAllCalled(key, &call);
+  if (early) {
+    for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived));
+  }
+  FinishThoseWithout(gone_);
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
-  const auto share = std::make_shared<const Share>(text);
-  Todo todo;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const Key key(name, mine_.NextScatter(name));
-    early_.erase(key);
-    failed_calls_[key] = {root};
-    for (int t = 0; t < world_->trainer_count(); ++t) {
-      if (t != me()) todo.sends.push_back(Sending(t, HeaderFor(Kind::kScatter, key, root, code), share));
-    }
+  MutexLock lock(&mu_);
+  const Key key(name, made_[name]++);
+  early_.erase(key);
+  failed_calls_[key] = {root};
+  for (int t = 0; t < world_->trainer_count(); ++t) {
+    if (t != me()) Tell(t, wire::Scatter{name, key.second, root, code}, &text);
   }
-  Run(todo);
 }
 
-void Exchange::Handle(const Key& key, Arrived arrived, Todo* todo) {
+void Exchange::Handle(const Key& key, Arrived arrived) {
   const auto found = calls_.find(key);
-  if (found == calls_.end()) return HandleEnded(key, arrived, todo);
+  if (found == calls_.end()) return HandleEnded(key, arrived);
   Call& call = found->second;
-  const Header& header = arrived.header;
-  if (header.kind == Kind::kScatter) {
-    if (header.a != call.root) return Disagree(key, static_cast<int>(header.a), arrived.trainer, arrived.trainer, todo);
-    return Finish(key, {}, std::move(arrived.header), std::move(arrived.bundle), todo);
+  if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
+    if (part->root != call.root) return Disagree(key, part->root, arrived.trainer, arrived.trainer);
+    return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
-  if (header.a != call.root) {
-    return Disagree(key, static_cast<int>(header.a), static_cast<int>(header.b), arrived.trainer, todo);
-  }
+  const auto& called = std::get<wire::Called>(arrived.header.message);
+  if (called.root != call.root) return Disagree(key, called.root, called.caller, arrived.trainer);
   if (call.root != me()) return;
   call.called.insert(arrived.trainer);
-  if (call.together && static_cast<int>(call.called.size()) == world_->trainer_count() - 1) Release(key, &call, todo);
+  ReleaseIfAllCalled(key, &call);
 }
 
-void Exchange::Release(const Key& key, Call* call, Todo* todo) {
+void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
+  if (call->root != me() || static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
-    (t == me() ? todo->answers : todo->sends)
-        .push_back(Sending(t, HeaderFor(Kind::kScatter, key, call->root, kOk), call->parts[static_cast<size_t>(t)]));
+    Tell(t, wire::Scatter{key.first, key.second, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
   }
-  call->parts.clear();
+  FreeAfterUnlock(std::exchange(call->parts, {}));
 }
 
-void Exchange::Finish(const Key& key, Outcome outcome, Header header, BundlePtr bundle, Todo* todo) {
+void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
   const auto found = calls_.find(key);
-  if (!outcome.ok() || header.b != kOk) failed_calls_.emplace(key, Failed{found->second.root});
-  todo->answers.push_back([callback = std::move(found->second.wait.callback), outcome = std::move(outcome),
-                   header = std::move(header), bundle = std::move(bundle)] { callback(outcome, header, bundle); });
+  if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root});
+  Answer(std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
+  FreeAfterUnlock(std::move(found->second.parts));
   calls_.erase(found);
 }
 
@@ -148,254 +105,211 @@ std::string Exchange::Disagreement(int root, int trainer, int other_root, int ot
          "; root=" + std::to_string(other_root) + " on " + world_->TrainerName(other) + ". " + kSame + ", with the same root";
 }
 
-void Exchange::Disagree(const Key& key, int other_root, int other, int from, Todo* todo) {
+void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
   const int root = calls_.at(key).root;
-  if (other < 0 || other >= world_->trainer_count()) other = from;
+  if (!IsTrainer(other)) other = from;
   Failed& failed = failed_calls_[key] = {root, other_root, other, {}};
-  Finish(key, {kInvalidArgument, Where(key) + Disagreement(root, me(), other_root, other)}, Header(), nullptr, todo);
-  Tell(key, &failed, from, other_root, todo);
+  Finish(key, {kInvalidArgument, Where(key) + Disagreement(root, me(), other_root, other)});
+  TellOfRoot(key, &failed, from, other_root);
   for (int t = 0; t < world_->trainer_count(); ++t) {  // those who may wait for us, or we for them
-    if (root == me() || t == root) Tell(key, &failed, t, root, todo);
+    if (root == me() || t == root) TellOfRoot(key, &failed, t, root);
   }
 }
 
 // Lets a rank know of a root that is not `their_root`, once.
-void Exchange::Tell(const Key& key, Failed* failed, int trainer, int their_root, Todo* todo) {
+void Exchange::TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) {
   if (trainer == me() || failed->other < 0 || !failed->told.insert(trainer).second) return;
   const bool other = their_root == failed->root;
-  todo->sends.push_back(Sending(trainer, HeaderFor(Kind::kCalled, key, other ? failed->other_root : failed->root,
-                                             other ? failed->other : me())));
+  Tell(trainer, wire::Called{key.first, key.second, other ? failed->other_root : failed->root, other ? failed->other : me()});
 }
 
-// A parcel for a call that has ended on this rank.
-void Exchange::HandleEnded(const Key& key, const Arrived& arrived, Todo* todo) {
-  const Header& header = arrived.header;
+// A parcel for a call that has ended on this rank: badly, or the others would not have called another root.
+void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
+  const auto* called = std::get_if<wire::Called>(&arrived.header.message);
+  const int root = called != nullptr ? called->root : std::get<wire::Scatter>(arrived.header.message).root;
   const auto failed = failed_calls_.find(key);
-  if (failed != failed_calls_.end()) return Tell(key, &failed->second, arrived.trainer, static_cast<int>(header.a), todo);
-  if (header.kind == Kind::kCalled && header.a == me()) return;  // a root that does not wait hears of the others later
-  failed_calls_[key] = {-1};
-  const int other = header.kind == Kind::kCalled ? static_cast<int>(header.b) : arrived.trainer;
-  if (other < 0 || other >= world_->trainer_count()) return;
-  todo->answers.push_back([line = Where(key) + "has ended here, but the ranks disagree: root=" + std::to_string(header.a) + " on " +
-                          world_->TrainerName(other) + ". " + kSame + ", with the same root"] { Log(line); });
+  if (failed != failed_calls_.end()) TellOfRoot(key, &failed->second, arrived.trainer, root);
 }
 
 // ---- Gather.
 
-void Exchange::Give(const std::string& name, uint64_t number, int root, const Share& part) {
-  const Key key(name, number);
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    mine_.Gather(name, number);
-  }
-  Sending(root, HeaderFor(Kind::kGather, key, root, kOk), std::make_shared<const Share>(part))();
+void Exchange::Give(const std::string& name, uint64_t call, int root, const Share& part) {
+  MutexLock lock(&mu_);
+  Tell(root, wire::Gather{name, call}, &part);
 }
 
-void Exchange::Expect(const std::string& name, uint64_t number, int trainer, Callback callback) {
-  const GatherKey key(name, number, trainer);
-  Outcome outcome;
-  Arrived arrived{trainer, {}, nullptr};
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto found = given_.find(key);
-    if (found != given_.end()) {
-      arrived = std::move(found->second);
-      given_.erase(found);
-    } else if (!failed_.ok()) {
-      outcome = {failed_.code, Where({name, number}) + failed_.message};
-    } else {
-      expected_.emplace(key, Waiting(std::move(callback)));
-      return;
-    }
+void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
+  MutexLock lock(&mu_);
+  const Key key(name, call);
+  const auto found = given_.find(GatherKey(name, call, trainer));
+  if (found != given_.end()) {
+    Answer(std::move(callback), {}, {call, kOk, std::move(found->second.bundle)});
+    given_.erase(found);
+  } else if (!failed_.ok()) {
+    Answer(std::move(callback), {failed_.code, Where(key) + failed_.message});
+  } else {
+    expected_.emplace(GatherKey(name, call, trainer), Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
+    FinishThoseWithout(gone_);
   }
-  callback(std::move(outcome), std::move(arrived.header), std::move(arrived.bundle));
 }
 
-void Exchange::OnGather(Arrived arrived) {
-  const GatherKey key(arrived.header.text, arrived.header.step, arrived.trainer);
-  Callback callback;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto found = expected_.find(key);
-    if (found == expected_.end()) {
-      given_.emplace(key, std::move(arrived));
-      return;
-    }
-    callback = std::move(found->second.callback);
-    expected_.erase(found);
+void Exchange::HandleGather(Arrived arrived, const wire::Gather& gather) {
+  const GatherKey key(gather.name, gather.call, arrived.trainer);
+  const auto found = expected_.find(key);
+  if (found == expected_.end()) {
+    given_.emplace(key, std::move(arrived));
+    return;
   }
-  callback({}, std::move(arrived.header), std::move(arrived.bundle));
+  Answer(std::move(found->second.callback), {}, {gather.call, kOk, std::move(arrived.bundle)});
+  expected_.erase(found);
 }
 
 // ---- What comes in.
 
-void Exchange::OnParcel(int member, Header header, BundlePtr bundle) {
-  if (header.kind == Kind::kWhoLeft) return OnWhoLeft(member, header);
-  if (header.kind == Kind::kLeft) return OnLeft(header);
+void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
+  MutexLock lock(&mu_);
   Arrived arrived{world_->members[static_cast<size_t>(member)].trainer, std::move(header), std::move(bundle)};
-  if (arrived.trainer < 0) return;
-  if (arrived.header.kind == Kind::kGather) return OnGather(std::move(arrived));
-  Todo todo;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const Key key(arrived.header.text, arrived.header.step);
-    if (mine_.AtScatter(key.first, key.second)) {
-      Handle(key, std::move(arrived), &todo);
-    } else {
-      early_[key].push_back(std::move(arrived));
+  if (arrived.trainer < 0 && !std::holds_alternative<wire::Left>(arrived.header.message)) return;
+  const wire::Message& message = arrived.header.message;
+  Key key;
+  if (const auto* part = std::get_if<wire::Scatter>(&message)) {
+    key = {part->name, part->call};
+  } else if (const auto* called = std::get_if<wire::Called>(&message)) {
+    key = {called->name, called->call};
+  } else if (const auto* gather = std::get_if<wire::Gather>(&message)) {
+    const wire::Gather copy = *gather;
+    return HandleGather(std::move(arrived), copy);
+  } else if (std::holds_alternative<wire::WhoLeft>(message)) {
+    wire::Left answer;
+    for (const auto& [trainer, told] : left_) {
+      if (std::find(told.begin(), told.end(), arrived.trainer) == told.end()) answer.trainers.push_back(trainer);
     }
+    if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
+    return;
+  } else if (const auto* left = std::get_if<wire::Left>(&message)) {
+    for (int32_t trainer : left->trainers) {
+      if (IsTrainer(trainer)) gone_.insert(trainer);
+    }
+    return FinishThoseWithout(gone_);
+  } else {
+    return;
   }
-  Run(todo);
+  const auto made = made_.find(key.first);
+  if (made != made_.end() && key.second < made->second) Handle(key, std::move(arrived));
+  else early_[key].push_back(std::move(arrived));
 }
 
 // ---- Those who have left.
 
-std::string Exchange::TakenPartIn() {
-  std::lock_guard<std::mutex> lock(mu_);
-  return mine_.Encode();
+std::vector<int32_t> Exchange::Told() const {
+  MutexLock lock(&mu_);
+  return {told_.begin(), told_.end()};
 }
 
-void Exchange::OnGone(int member, const std::string& taken_part_in) {
+void Exchange::OnGone(int member, const std::vector<int32_t>& told) {
   const int trainer = world_->members[static_cast<size_t>(member)].trainer;
   if (trainer < 0) return;
-  std::lock_guard<std::mutex> lock(mu_);
-  left_[trainer] = Attendance::Decode(taken_part_in);
+  MutexLock lock(&mu_);
+  left_[trainer] = told;
+  gone_.insert(trainer);
+  FinishThoseWithout(gone_);
 }
 
-void Exchange::OnWhoLeft(int member, const Header& header) {
-  Header answer = header;
-  answer.kind = Kind::kLeft;
-  answer.b = -1;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& [trainer, attendance] : left_) {
-      const bool there = header.a == static_cast<int64_t>(Kind::kGather) ? attendance.AtGather(header.text, header.step)
-                                                                         : attendance.AtScatter(header.text, header.step);
-      if (there) continue;
-      answer.b = trainer;
-      break;
-    }
-  }
-  send_(member, std::move(answer), Share());
-}
-
-Outcome Exchange::Gone(const Key& key, int trainer) const {
+Outcome Exchange::GoneError(const Key& key, int trainer) const {
   return {kUnavailable,
           Where(key) + world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame};
 }
 
-void Exchange::OnLeft(const Header& header) {
-  const Key key(header.text, header.step);
-  const int trainer = static_cast<int>(header.b);
-  if (trainer >= world_->trainer_count()) return;
-  Todo todo;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto call = calls_.find(key);
-    if (header.a == static_cast<int64_t>(Kind::kGather)) {
-      auto [it, end] = expected_.equal_range(GatherKey(header.text, header.step, trainer));
-      while (it != end) {
-        todo.answers.push_back([callback = std::move(it->second.callback), gone = Gone(key, trainer)] {
-          callback(gone, Header(), nullptr);
-        });
-        it = expected_.erase(it);
-      }
-    } else if (call != calls_.end()) {
-      if (trainer >= 0) {
-        Finish(key, Gone(key, trainer), Header(), nullptr, &todo);
-      } else if (call->second.root == me() && !call->second.together) {
-        Release(key, &call->second, &todo);
-      }
+// Ends every call that waits for one of these.
+void Exchange::FinishThoseWithout(const std::set<int>& gone) {
+  if (gone.empty()) return;
+  std::vector<std::pair<Key, int>> over;
+  for (const auto& [key, call] : calls_) {
+    for (int t : gone) {
+      if (t == me() || (call.root == me() ? call.parts.empty() || call.called.count(t) > 0 : t != call.root)) continue;
+      over.emplace_back(key, t);
+      break;
     }
   }
-  Run(todo);
+  for (const auto& [key, trainer] : over) Finish(key, GoneError(key, trainer));
+  for (auto it = expected_.begin(); it != expected_.end();) {
+    const auto& [name, number, trainer] = it->first;
+    const bool ends = trainer != me() && gone.count(trainer) > 0;
+    if (ends) Answer(std::move(it->second.callback), GoneError({name, number}, trainer));
+    it = ends ? expected_.erase(it) : std::next(it);
+  }
 }
 
 // ---- Clocks.
 
-// Whether the wait is over for good; adds a line if it is time for one.
-bool Exchange::Due(const std::string& where, const std::string& whom, Wait* wait, std::vector<std::string>* lines,
-                   bool* ask) const {
-  const auto now = Clock::now();
-  const double waited = std::chrono::duration<double>(now - wait->begun).count();
-  if (timeout_seconds_ > 0 && waited >= timeout_seconds_) return true;
-  if (waited >= wait->report) {
-    wait->report += std::max(60.0, stall_seconds_);
-    lines->push_back(where + "has waited " + std::to_string(static_cast<int64_t>(waited)) + " s for " + whom);
-  }
-  *ask = now - wait->asked >= kAskEvery;
-  if (*ask) wait->asked = now;
-  return false;
-}
-
-// Whom this rank waits for, and what they have not done.
+// Whom this rank waits for, and what they have not done. Ranks whose calls block and cross wait for each other: then what the
+// other one waits in is known here.
 std::string Exchange::Missing(const Call& call) const {
   if (call.root != me()) return world_->TrainerName(call.root) + ", which has not sent its part";
   std::vector<std::string> names;
-  for (int t = 0; t < world_->trainer_count() && call.together; ++t) {
-    if (t != me() && !call.called.count(t)) names.push_back(world_->TrainerName(t));
+  std::string crossed;
+  for (int t = 0; t < world_->trainer_count(); ++t) {
+    if (t == me() || call.called.count(t)) continue;
+    names.push_back(world_->TrainerName(t));
+    for (const auto& [key, arrived] : early_) {
+      const bool waits = std::any_of(arrived.begin(), arrived.end(), [t](const Arrived& one) { return one.trainer == t; });
+      if (!waits || !crossed.empty()) continue;
+      crossed = "; " + names.back() + " waits in " + ScatterName(key.first) + ", call " + std::to_string(key.second) +
+                ", which this rank has not made: where calls block, all ranks must make them in the same order";
+    }
   }
-  if (names.empty()) return world_->ReaderName(0) + ", which has not answered";
-  return JoinNames(names) + ", which has not made this call";
+  if (names.empty()) return "its own part";
+  return JoinNames(names) + ", which has not made this call" + crossed;
 }
 
-Outcome Exchange::Late(const Key& key, const std::string& whom) const {
-  return {kDeadlineExceeded, Where(key) + "has waited for " + whom + ", for " +
-                                 std::to_string(static_cast<int64_t>(timeout_seconds_)) + " s. " + kSame +
-                                 "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+Outcome Exchange::LateError(const Key& key, const std::string& whom) const {
+  return {kDeadlineExceeded, Where(key) + "has waited for " + whom + ", for " + std::to_string(WholeSeconds(timeout_seconds_)) +
+                                 " s. " + kSame + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
 }
 
 void Exchange::Tick() {
-  Todo todo;
-  std::vector<std::string> lines;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    for (auto next = calls_.begin(); next != calls_.end();) {
-      const auto it = next++;
-      bool ask = false;
-      const std::string whom = Missing(it->second);
-      if (Due(Where(it->first), whom, &it->second.wait, &lines, &ask)) {
-        const Key key = it->first;
-        Finish(key, Late(key, whom), Header(), nullptr, &todo);
-      } else if (ask) {
-        todo.sends.push_back(Asking(it->first, Kind::kScatter));
-      }
-    }
-    for (auto it = expected_.begin(); it != expected_.end();) {
-      bool ask = false;
-      const Key key(std::get<0>(it->first), std::get<1>(it->first));
-      const std::string whom = world_->TrainerName(std::get<2>(it->first)) + ", which has not sent its part";
-      if (Due(Where(key), whom, &it->second, &lines, &ask)) {
-        todo.answers.push_back([callback = std::move(it->second.callback), late = Late(key, whom)] {
-          callback(late, Header(), nullptr);
-        });
-        it = expected_.erase(it);
-        continue;
-      }
-      if (ask) todo.sends.push_back(Asking(key, Kind::kGather));
-      ++it;
-    }
+  MutexLock lock(&mu_);
+  if (calls_.empty() && expected_.empty()) return;
+  if (const auto now = Clock::now(); now - asked_ >= kAskEvery) {
+    asked_ = now;
+    send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoLeft()), nullptr);
   }
-  for (const std::string& line : lines) Log(line);
-  Run(todo);
+  const auto report = [this](const Key& key, Wait* wait, const std::string& whom) {
+    if (wait->patience.ReportDue()) {
+      Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
+    }
+  };
+  for (auto next = calls_.begin(); next != calls_.end();) {
+    const auto it = next++;
+    const std::string whom = Missing(it->second);
+    if (it->second.wait.patience.Over()) Finish(Key(it->first), LateError(it->first, whom));
+    else report(it->first, &it->second.wait, whom);
+  }
+  for (auto next = expected_.begin(); next != expected_.end();) {
+    const auto it = next++;
+    const auto& [name, number, trainer] = it->first;
+    const Key key(name, number);
+    const std::string whom = world_->TrainerName(trainer) + ", which has not sent its part";
+    if (!it->second.patience.Over()) {
+      report(key, &it->second, whom);
+      continue;
+    }
+    Answer(std::move(it->second.callback), LateError(key, whom));
+    expected_.erase(it);
+  }
 }
 
 void Exchange::Fail(const Outcome& outcome) {
-  Todo todo;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (failed_.ok()) failed_ = outcome;
-    while (!calls_.empty()) {
-      const Key key = calls_.begin()->first;
-      Finish(key, {outcome.code, Where(key) + outcome.message}, Header(), nullptr, &todo);
-    }
-    for (auto& [key, wait] : expected_) {
-      const Outcome one(outcome.code, Where({std::get<0>(key), std::get<1>(key)}) + outcome.message);
-      todo.answers.push_back([callback = std::move(wait.callback), one] { callback(one, Header(), nullptr); });
-    }
-    expected_.clear();
+  MutexLock lock(&mu_);
+  if (failed_.ok()) failed_ = outcome;
+  while (!calls_.empty()) {
+    const Key key = calls_.begin()->first;
+    Finish(key, {outcome.code, Where(key) + outcome.message});
   }
-  Run(todo);
+  for (auto& [key, wait] : expected_) {
+    Answer(std::move(wait.callback), {outcome.code, Where({std::get<0>(key), std::get<1>(key)}) + outcome.message});
+  }
+  expected_.clear();
 }
 
 }  // namespace hvdata

@@ -85,7 +85,7 @@ bool DecodeModel(const std::vector<std::string>& parts, Cutter::Model* model) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(Source* source, Input* input) : source_(source), input_(input) {
+Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input) : source_(source), epoch_(epoch), input_(input) {
   std::random_device random;
   epoch_id_ = static_cast<uint64_t>(random()) << 32 | random();
 }
@@ -114,7 +114,7 @@ absl::Status Checkpoint::Capture(State* state) {
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
-  for (const auto& [number, bundle] : source_->UntakenElements()) {
+  for (const auto& [number, bundle] : epoch_->UntakenElements()) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
@@ -123,7 +123,7 @@ absl::Status Checkpoint::Capture(State* state) {
 
 void Checkpoint::AnswerSaves() {
   const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-  for (const Source::SaveRequest& request : source_->TakeSaveRequests()) {
+  for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
     State state;
     absl::Status status;
     if (!input_->started()) {
@@ -134,16 +134,16 @@ void Checkpoint::AnswerSaves() {
     } else {
       if (saved_.empty() || saved_.count(request.trainer)) {
         const uint64_t number = snapshot_.snapshot + 1;
-        source_->ForgetTaken();
+        epoch_->ForgetTaken();
         status = Capture(&snapshot_);
         snapshot_.snapshot = number;
         saved_.clear();
       }
       saved_.insert(request.trainer);
       state = snapshot_;
-      state.taken_since = source_->TakenSince(request.trainer);
+      state.taken_since = epoch_->TakenSince(request.trainer);
     }
-    source_->AnswerSave(request, ToOutcome(status), status.ok() ? Encode(state) : "");
+    epoch_->AnswerSave(request, ToOutcome(status), status.ok() ? Encode(state) : "");
   }
 }
 
@@ -154,8 +154,8 @@ void Checkpoint::KeepLastWords() {
   state.iterator.clear();
   state.pulled = kAllBehind;  // so that it is not what an epoch starts from
   for (int t = 0; t < source_->world().audience_count(); ++t) {
-    state.taken_since = source_->TakenSince(t);
-    source_->KeepLastWords(t, Encode(state));
+    state.taken_since = epoch_->TakenSince(t);
+    epoch_->KeepLastWords(t, Encode(state));
   }
 }
 
@@ -207,28 +207,28 @@ bool Checkpoint::Decode(const std::string& bytes, State* state) {
   return true;
 }
 
-absl::Status Checkpoint::Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found,
+absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                                std::set<uint64_t>* taken) const {
   *found = false;
   int origin = handed.begin()->first;
   for (const auto& [trainer, hand] : handed) {
     State state;
-    if (!hand.state.empty() && !Decode(hand.state, &state)) {
+    if (!hand.words.empty() && !Decode(hand.words, &state)) {
       return absl::DataLossError("a checkpoint of this channel is damaged");
     }
-    if (!hand.state.empty() && state.mode != Mode()) {
+    if (!hand.words.empty() && state.mode != Mode()) {
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
                                         " was restored into one with " + Mode());
     }
-    const bool other = *found && !hand.state.empty() &&
+    const bool other = *found && !hand.words.empty() &&
                        (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
-    if (other || hand.epoch != handed.at(origin).epoch) {
+    if (other || hand.saved_epoch != handed.at(origin).saved_epoch) {
       return absl::InvalidArgumentError("the states restored by " + source_->world().AudienceName(origin) + " and " +
                                         source_->world().AudienceName(trainer) +
                                         " don't belong together: they were saved in different epochs or checkpoints. "
                                         "Restore the same checkpoint on every rank");
     }
-    if (hand.state.empty()) continue;  // saved unused, or when the epoch was over
+    if (hand.words.empty()) continue;  // saved unused, or when the epoch was over
     taken->insert(state.taken_since.begin(), state.taken_since.end());
     if (*found && state.pulled >= first->pulled) continue;
     *first = std::move(state);
@@ -253,7 +253,7 @@ absl::Status Checkpoint::Replay(const State& state) {
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
 }
 
-absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, Place* place, bool* over) {
+absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over) {
   std::vector<uint64_t>* const positions = &place->positions;
   const auto n = static_cast<uint64_t>(source_->world().audience_count());
   const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
@@ -268,7 +268,7 @@ absl::Status Checkpoint::Resume(const std::map<int, Source::Handed>& handed, Pla
     (*positions)[static_cast<size_t>(trainer)] = hand.position;
     uneven = uneven || hand.position != handed.begin()->second.position;
     behind = behind && hand.position == kAllBehind;
-    running = running || (hand.position != kAllBehind && !hand.state.empty());
+    running = running || (hand.position != kAllBehind && !hand.words.empty());
   }
   uint64_t from = *std::min_element(positions->begin(), positions->end());
   for (const auto& [trainer, hand] : handed) {

@@ -22,7 +22,7 @@ namespace hvdata {
 
 class Checkpoint {
  public:
-  Checkpoint(Source* source, Input* input);
+  Checkpoint(Source* source, ReaderEpoch* epoch, Input* input);
 
   void AnswerSaves();
   // The epoch is over: leaves what trainers need that have seen its end and save later.
@@ -31,11 +31,12 @@ class Checkpoint {
   // Where the lanes stand, for Source::Start.
   struct Place {
     std::vector<uint64_t> positions;
-    uint64_t turn = 0, tail_taken = 0;
+    Turn turn;
+    TailStep tail_taken = 0;
   };
   // Starts the input from the states that trainers handed in. Where nothing is left of the epoch, *over is set and the
   // input is not started.
-  absl::Status Resume(const std::map<int, Source::Handed>& handed, Place* place, bool* over);
+  absl::Status Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over);
 
   // Of the last step's first share, where shares may be needed beyond the data. The dealer sets it; it goes with the state.
   Cutter::Model model;
@@ -60,12 +61,13 @@ class Checkpoint {
   absl::Status Capture(State* state);
   absl::Status Replay(const State& state);
   // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
-  absl::Status Merge(const std::map<int, Source::Handed>& handed, State* first, bool* found,
+  absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                      std::set<uint64_t>* taken) const;
   static std::string Encode(const State& state);
   static bool Decode(const std::string& bytes, State* state);
 
   Source* const source_;
+  ReaderEpoch* const epoch_;
   Input* const input_;
   uint64_t epoch_id_;
   bool told_replay_ = false;

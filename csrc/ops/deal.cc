@@ -2,11 +2,15 @@
 // The dealer: runs the user's pipeline for one epoch and deals what it yields. One op call, one thread, one epoch.
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
+#include "base/place.h"
+#include "base/threads.h"
 #include "engine/engine.h"
+#include "engine/mpi_process.h"
 #include "ops/arena_allocator.h"
 #include "ops/bundle.h"
 #include "ops/checkpoint.h"
@@ -36,8 +40,9 @@ tensorflow::Allocator* Memory(const Post* post) {
 
 class Dealer {
  public:
-  Dealer(Source* source, Input* input, Checkpoint* checkpoint, Post* post)
+  Dealer(Source* source, ReaderEpoch* epoch, Input* input, Checkpoint* checkpoint, Post* post)
       : source_(source),
+        epoch_(epoch),
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
@@ -45,9 +50,9 @@ class Dealer {
 
   void Run() {
     for (;;) {
-      const Source::Wish wish = source_->Await();
-      if (wish == Source::Wish::kStop) break;
-      if (wish == Source::Wish::kSave) {
+      const ReaderEpoch::Wish wish = epoch_->Await();
+      if (wish == ReaderEpoch::Wish::kStop) break;
+      if (wish == ReaderEpoch::Wish::kSave) {
         checkpoint_->AnswerSaves();
         continue;
       }
@@ -58,14 +63,14 @@ class Dealer {
         break;
       }
     }
-    while (source_->Linger() == Source::Wish::kSave) checkpoint_->AnswerSaves();
+    while (epoch_->Linger() == ReaderEpoch::Wish::kSave) checkpoint_->AnswerSaves();
   }
 
   // The input has ended, or failed, perhaps before its first element.
   void Finish(const absl::Status& status) {
-    if (source_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
-    if (status.ok()) source_->Finish({});
-    else source_->FinishFailed(ToOutcome(status));
+    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
+    if (status.ok()) epoch_->Finish({});
+    else epoch_->FinishFailed(ToOutcome(status));
   }
 
  private:
@@ -85,7 +90,7 @@ class Dealer {
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
     if (!cut.ok()) return cut;
-    if (dropped > 0 || shares.empty()) source_->Dropped(dropped, shares.empty() ? 1 : 0);
+    if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty()) Release({std::move(element)}, std::move(shares));
     return absl::OkStatus();
   }
@@ -114,12 +119,12 @@ class Dealer {
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
-    if (*end && source_->shares_tail()) return Leave(std::move(group));
+    if (*end && epoch_->shares_tail()) return Leave(std::move(group));
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGroup(group, &shares, &dropped);
     if (!cut.ok()) return cut;
-    if (dropped > 0) source_->Dropped(dropped, shares.empty() ? group.size() : 0);
+    if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty()) Release(std::move(group), std::move(shares));
     return absl::OkStatus();
   }
@@ -129,10 +134,10 @@ class Dealer {
   absl::Status Leave(std::vector<Tensors> group) {
     const Audience anybody{source_->world().me().trains(), true};
     const uint64_t first = input_->position() - group.size();
-    std::vector<Source::Left> left;
+    std::vector<ReaderEpoch::Left> left;
     std::string no_filler;
     for (Tensors& element : group) {
-      Source::Left one;
+      ReaderEpoch::Left one;
       Tensors share;
       absl::Status status = cutter_.CutOne(element, &share);
       if (!status.ok()) return status;
@@ -148,7 +153,7 @@ class Dealer {
       one.element = std::move(bundle);
       left.push_back(std::move(one));
     }
-    source_->Leave(std::move(left), first, std::move(no_filler));
+    epoch_->Leave(std::move(left), first, std::move(no_filler));
     return absl::OkStatus();
   }
 
@@ -161,11 +166,11 @@ class Dealer {
       Tensors share;
       const Cutter::Model& model = checkpoint_->model;
       const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
-      if (!status.ok()) return source_->CannotFill(std::string(status.message()));
+      if (!status.ok()) return epoch_->CannotFill(std::string(status.message()));
       const int member = world.audience[static_cast<size_t>(t)];
       step.shares.push_back(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_));
     }
-    source_->Fill(std::move(step));
+    epoch_->Fill(std::move(step));
   }
 
   void Release(std::vector<Tensors> elements, std::vector<Tensors> shares) {
@@ -173,7 +178,7 @@ class Dealer {
     const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
     Step step;
     step.first = input_->position() - elements.size();
-    if (source_->fills()) checkpoint_->model = cutter_.ModelOf(shares[0]);
+    if (epoch_->fills()) checkpoint_->model = cutter_.ModelOf(shares[0]);
     for (size_t t = 0; t < shares.size(); ++t) {
       // A dynamic share has no trainer yet: it is made fit for any.
       Audience audience{world.me().trains(), true};
@@ -185,36 +190,39 @@ class Dealer {
       bundle->tensors = std::move(element);
       step.elements.push_back(std::move(bundle));
     }
-    source_->Deal(std::move(step));
+    epoch_->Deal(std::move(step));
   }
 
   Source* const source_;
+  ReaderEpoch* const epoch_;
   Input* const input_;
   Post* const post_;
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
 };
 
-void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch) {
+void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
+  if (anew) source->inputs_made = 0;
   Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
-  const auto handed = source->Begin(epoch, input.Canceller());
-  Checkpoint checkpoint(source, &input);
+  const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
+  Checkpoint checkpoint(source, epoch.get(), &input);
   Checkpoint::Place place;
   bool over = false;
-  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over);
-  source->Start(place.positions, place.turn, place.tail_taken);
-  Dealer dealer(source, &input, &checkpoint, post);
-  if (!status.ok() && handed.empty()) dealer.Finish(status);
-  else if (!status.ok() || over) source->Finish(ToOutcome(status));
+  const bool resumes = !epoch->handed().empty();
+  const absl::Status status = resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start();
+  epoch->Start(place.positions, place.turn, place.tail_taken);
+  Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
+  if (!status.ok() && !resumes) dealer.Finish(status);
+  else if (!status.ok() || over) epoch->Finish(ToOutcome(status));
   dealer.Run();
   checkpoint.KeepLastWords();
   input.Close();
-  source->End();
+  epoch->End();
 }
 
 class DealOp : public AsyncOpKernel {
  public:
-  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {}
+  explicit DealOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("anew", &anew_)); }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
@@ -223,11 +231,19 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    std::thread([ctx, engine, source = std::move(source), epoch, done = std::move(done)] {
-      DealEpoch(ctx, source.get(), &engine->post(), epoch);
+    const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {
+      const Outcome thrown = Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
+      if (!thrown.ok()) {  // halfway, with trainers waiting: nothing else ends that
+        Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
+        Abort(1);
+      }
       done();
-    }).detach();
+    });
+    OP_REQUIRES_ASYNC(ctx, runs, absl::ResourceExhaustedError(NoThreads()), done);
   }
+
+ private:
+  bool anew_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataDeal").Device(tensorflow::DEVICE_CPU), DealOp);

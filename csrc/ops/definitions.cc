@@ -33,6 +33,7 @@ REGISTER_OP("HorovodDataDeal")
     .Input("input_dataset: variant")
     .Input("channel: int64")
     .Input("epoch: int64")
+    .Attr("anew: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -45,6 +46,7 @@ the op itself fails only when it can't reach them.
 input_dataset: the user's dataset, its composite tensors taken apart.
 channel: the channel's number.
 epoch: the epoch's number, from 1.
+anew: the dataset was made for this epoch: no other has moved its shuffles on.
 )doc");
 
 REGISTER_OP("HorovodDataScatter")
@@ -55,7 +57,6 @@ REGISTER_OP("HorovodDataScatter")
     .Attr("N: int >= 0")
     .Attr("root: int >= 0")
     .Attr("scatter_name: string")
-    .Attr("together: bool")
     .Attr("refused: string = ''")
     .Output("part: T")
     .Output("number: int64")
@@ -73,7 +74,6 @@ splits: on the root, the number of rows of each rank; a scalar: as even as can b
 order: a resource that ops without a name share, so that a tf.function runs them in the order of the program; never read.
 root: the rank whose value is scattered.
 scatter_name: the k-th scatter of a name on one rank goes with the k-th of that name on every other.
-together: the root waits until all ranks have made the call.
 refused: if not empty, why this rank can't take part. Its call counts, and the op fails at once with this text, on the root
   for all ranks.
 part: this rank's rows.

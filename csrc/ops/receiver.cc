@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/exceptions.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -153,8 +154,9 @@ class ReceiverOp : public DatasetOpKernel {
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
         if (!registered.ok()) return registered;
         Arrival arrival;
-        const Outcome outcome = Engine::State() == EngineState::kForked ? Engine::NotRunning()
-                                                                         : sink()->Next(&iterator_, &arrival, end);
+        const Outcome outcome = Engine::State() == EngineState::kForked
+                                    ? Engine::NotRunning()
+                                    : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });
         deregister();
         if (!outcome.ok()) return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
         if (*end) return absl::OkStatus();
@@ -166,7 +168,7 @@ class ReceiverOp : public DatasetOpKernel {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         SinkState state;
-        const Outcome outcome = sink()->Save(&iterator_, &state);
+        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
         if (!outcome.ok()) return ToStatus(outcome);
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -174,13 +176,14 @@ class ReceiverOp : public DatasetOpKernel {
         };
         put("kind", state.kind);
         put("epoch", state.epoch);
+        put("number", state.number);
         put("trainers", state.trainers);
         put("tail_taken", state.tail_taken);
         put("readers", state.lanes.size());
         for (size_t r = 0; r < state.lanes.size(); ++r) {
           const std::string of = std::to_string(r);
           put("position" + of, state.lanes[r].position);
-          put("turn" + of, state.lanes[r].turn);
+          put("turn" + of, state.lanes[r].turn.n);
           if (status.ok()) status = writer->WriteScalar(prefix(), "words" + of, tensorflow::tstring(state.lanes[r].words));
         }
         return status;
@@ -198,6 +201,7 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
         state.epoch = get("epoch");
+        state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
         state.trainers = get("trainers");
         state.tail_taken = get("tail_taken");
         const uint64_t readers = get("readers");
@@ -205,13 +209,13 @@ class ReceiverOp : public DatasetOpKernel {
           const std::string of = std::to_string(r);
           SinkState::Lane lane;
           lane.position = get("position" + of);
-          lane.turn = get("turn" + of);
+          lane.turn = Turn(get("turn" + of));
           tensorflow::tstring words;
           if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
           lane.words = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? ToStatus(sink()->Restore(&iterator_, state)) : status;
+        return status.ok() ? ToStatus(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
       }
 
      private:

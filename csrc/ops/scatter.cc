@@ -61,13 +61,13 @@ class ExchangeOp : public AsyncOpKernel {
   }
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
-  absl::Status Take(const World& world, int trainer, const wire::Header& header, const BundlePtr& bundle,
-                    Tensor* tensor) const {
-    if (header.b != kOk) {
-      return absl::Status(static_cast<absl::StatusCode>(header.b), "the root's scatter failed: " + error_of(bundle));
+  absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, Tensor* tensor) const {
+    if (exchanged.code != kOk) {
+      return absl::Status(static_cast<absl::StatusCode>(exchanged.code),
+                          "the root's scatter failed: " + error_of(exchanged.bundle));
     }
     std::vector<Tensor> tensors;
-    const absl::Status status = TakeTensors(bundle, &tensors);
+    const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
     if (!status.ok()) return status;
     if (tensors[0].dtype() != dtype_) {
       return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
@@ -92,7 +92,6 @@ class ExchangeOp : public AsyncOpKernel {
 class ScatterOp : public ExchangeOp {
  public:
   explicit ScatterOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("together", &together_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
   }
 
@@ -104,7 +103,8 @@ class ScatterOp : public ExchangeOp {
     if (!refused_.empty()) {
       const auto status = absl::InvalidArgumentError(refused_);
       if (roots) Refuse(engine.get(), status);
-      else engine->exchange().Scatter(name_, root_, together_, {}, [](const Outcome&, const wire::Header&, const BundlePtr&) {});
+      else engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
+      engine->post().Fetch();
       ctx->SetStatus(status);
       return done();
     }
@@ -113,17 +113,17 @@ class ScatterOp : public ExchangeOp {
       if (!status.ok()) Refuse(engine.get(), status);
       OP_REQUIRES_OK_ASYNC(ctx, status, done);
     }
-    engine->exchange().Scatter(name_, root_, together_, std::move(parts),
-                               [this, ctx, engine, done = std::move(done)](Outcome outcome, wire::Header header,
-                                                                           BundlePtr bundle) {
-                                 OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
-                                 Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-                                 OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), root_, header, bundle, &part), done);
-                                 number.scalar<int64_t>()() = static_cast<int64_t>(header.step);
-                                 ctx->set_output(0, part);
-                                 ctx->set_output(1, number);
-                                 done();
-                               });
+    engine->exchange().Scatter(
+        name_, root_, std::move(parts), [this, ctx, engine, done = std::move(done)](Outcome outcome, Exchanged exchanged) {
+          OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
+          Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
+          OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), root_, exchanged, &part), done);
+          number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
+          ctx->set_output(0, part);
+          ctx->set_output(1, number);
+          done();
+        });
+    engine->post().Fetch();
   }
 
  private:
@@ -169,7 +169,6 @@ class ScatterOp : public ExchangeOp {
     engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
 
-  bool together_ = false;
   std::string refused_;
 };
 
@@ -196,13 +195,14 @@ class GatherOp : public ExchangeOp {
     for (int t = 0; t < world.trainer_count(); ++t) {
       engine->exchange().Expect(
           name_, number, t,
-          [this, ctx, engine, parts, t, done](Outcome outcome, wire::Header header, BundlePtr bundle) {
+          [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
             absl::Status status = ToStatus(outcome);
-            if (status.ok()) status = Take(engine->world(), t, header, bundle, &parts->tensors[static_cast<size_t>(t)]);
+            if (status.ok()) status = Take(engine->world(), t, exchanged, &parts->tensors[static_cast<size_t>(t)]);
             parts->statuses[static_cast<size_t>(t)] = status;
             if (--parts->missing == 0) Join(ctx, *parts, done);
           });
     }
+    engine->post().Fetch();
   }
 
  private:

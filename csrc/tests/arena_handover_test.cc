@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <thread>
 
 #include "tests/arena_process.h"
 
@@ -84,6 +85,34 @@ TEST(Handover, CallersAreServedInTheOrderInWhichTheyCalled) {
     ASSERT_TRUE(handover.Receive(&got, 1, 0, &fds));
     EXPECT_EQ(got, c);
   }
+}
+
+// As on systems that let no more than 128 callers wait, whatever the listener asks for.
+TEST(HandoverBetweenProcesses, ABacklogTooShortForAllWhoCall) {
+  Process small([] {
+    if (!ShortBacklog(4)) return;
+    Listener listener;
+    std::vector<Handover> callers;
+    const auto begun = Clock::now();
+    for (int i = 0; i < 50; ++i) {
+      callers.push_back(Handover::To(listener.name(), Later()));
+      EXPECT_TRUE(callers.back().ok());
+    }
+    EXPECT_LT(Clock::now() - begun, seconds(5)) << "nobody waits before all have called";
+    std::thread calling([&] {
+      for (Handover& caller : callers) EXPECT_TRUE(caller.Send("x", 1, {}));
+    });
+    for (int i = 0; i < 50; ++i) {
+      Handover handover = listener.Accept(Later());
+      char byte;
+      std::vector<int> fds;
+      EXPECT_TRUE(handover.Receive(&byte, 1, 0, &fds)) << i;
+    }
+    calling.join();
+    for (int i = 0; i < 5; ++i) callers[static_cast<size_t>(i)] = Handover::To(listener.name(), Later());
+    Handover late = Handover::To(listener.name(), Soon());
+    ExpectTimesOut([&] { return late.Send("x", 1, {}); });
+  });
 }
 
 TEST(Handover, TimesOut) {

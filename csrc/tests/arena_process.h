@@ -4,9 +4,11 @@
 #define HOROVOD_DATA_TESTS_ARENA_PROCESS_H_
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 
 #include "tests/arena_memory.h"
@@ -45,6 +47,15 @@ class Process {
  private:
   pid_t pid_;
 };
+
+// Has no more than so many callers wait at a listener in this process; false where that needs root.
+inline bool ShortBacklog(int callers) {
+  if (unshare(CLONE_NEWNET) != 0) return false;
+  std::ofstream somaxconn("/proc/sys/net/core/somaxconn");  // of the network namespace
+  somaxconn << callers;
+  somaxconn.close();
+  return !somaxconn.fail();
+}
 
 // Descriptors that this process has open.
 inline int OpenFds() {

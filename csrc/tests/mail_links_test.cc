@@ -229,6 +229,21 @@ TEST(LinksBetweenProcesses, AnotherUserGetsNoneAndNobodyWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
 }
 
+// A host of 200 ranks under an old kernel, and a container that is stricter still.
+TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
+  for (const auto& [ranks, backlog] : {std::pair{200, 128}, std::pair{20, 4}}) {
+    Process host([&, ranks = ranks, backlog = backlog] {
+      if (!ShortBacklog(backlog)) return;
+      std::vector<Member> members{Rank("a", 0, 0)};
+      for (int t = 1; t < ranks; ++t) members.push_back(Rank("a", t));
+      const auto begun = std::chrono::steady_clock::now();
+      const auto links = Connect(members, Payload::kAuto, kArena);
+      EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(15));
+      EXPECT_EQ(links[0]->all().size(), members.size() - 1);
+    });
+  }
+}
+
 TEST(LinksBetweenProcesses, WhoCannotMapTheArenaGetsNone) {
   const uint64_t arena = uint64_t{1} << 40;
   ExpectRefused(arena, [&] {

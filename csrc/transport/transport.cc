@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "transport/check.h"
 #include "transport/departure.h"
 #include "transport/incoming.h"
@@ -36,15 +37,17 @@ std::string WhereAmI(int rank) {
   return "rank " + std::to_string(rank) + " on " + host;
 }
 
-// A thread inherits the signal mask of its maker. With all signals blocked no handler of the user's program runs on it.
-class AllSignalsBlocked {
+// A thread inherits the signal mask of its maker. With these blocked no handler of the user's program runs on it, but those of
+// crashes: where such a signal is blocked the process dies without a trace.
+class SignalsBlocked {
  public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  SignalsBlocked() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (int crash : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP}) sigdelset(&blocked, crash);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
   }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
   sigset_t before_;
@@ -64,7 +67,7 @@ class Transport::Impl {
   }
 
   void Start() {
-    const AllSignalsBlocked blocked;
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -130,7 +133,7 @@ class Transport::Impl {
     } catch (const std::exception& failure) {
       requests_.Abandon();
       sending_.clear();
-      inbox_->Broken(WhereAmI(rank_) + ": " + failure.what() +
+      inbox_->Broken(WhereAmI(rank_) + ": " + Explained(failure).message +
                      ". No more batches can be moved: look for the first error that any rank printed");
     }
     {

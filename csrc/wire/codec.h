@@ -52,9 +52,17 @@ class Writer {
     AppendLittleEndian(static_cast<std::underlying_type_t<E>>(value), out_);
   }
 
-  void Text(const char* /*field*/, const std::string& text, uint64_t /*most*/) {
-    AppendLittleEndian(static_cast<uint32_t>(text.size()), out_);
+  void Flag(const char* field, const bool& value) { Int(field, static_cast<uint8_t>(value)); }
+
+  void Text(const char* /*field*/, const std::string& text) {
+    AppendLittleEndian(static_cast<uint64_t>(text.size()), out_);
     out_->append(text);
+  }
+
+  template <typename T>
+  void Ints(const char* field, const std::vector<T>& list) {
+    List<uint32_t>(field, list, 0, 0);
+    for (const T& one : list) Int(field, one);
   }
 
   // The size of a list, as a `Size`. The caller goes on with its items.
@@ -88,10 +96,24 @@ class Reader {
     value = ok() ? static_cast<E>(number) : first;
   }
 
-  void Text(const char* field, std::string& text, uint64_t most) {
-    const auto size = Size<uint32_t>(field, most, 1);
+  void Flag(const char* field, bool& value) {
+    uint8_t number;
+    Int(field, number);
+    if (number > 1) Fail("it has the unknown " + std::string(field) + " " + std::to_string(number));
+    value = number == 1;
+  }
+
+  // As long as the message is: states grow with what they hold.
+  void Text(const char* field, std::string& text) {
+    const auto size = Size<uint64_t>(field, ~0ull, 1);
     const char* bytes = Take(field, size);
     if (bytes != nullptr) text.assign(bytes, size);
+  }
+
+  template <typename T>
+  void Ints(const char* field, std::vector<T>& list) {
+    List<uint32_t>(field, list, ~0u, sizeof(T));
+    for (T& one : list) Int(field, one);
   }
 
   // Makes room for the list's items. Each takes at least `item_bytes` of the message, which bounds that room.

@@ -2,6 +2,7 @@
 #include "wire/header.h"
 
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "wire/codec.h"
@@ -10,7 +11,7 @@ namespace hvdata::wire {
 namespace {
 
 constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kLeastComponent = 15;  // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
@@ -28,16 +29,31 @@ void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("offset", component.offset);
 }
 
+// The message as the kind's number says, 1 for the first; all others are refused.
+template <size_t kIndex = 0>
+void MakeKind(uint8_t kind, Message* message) {
+  if constexpr (kIndex < std::variant_size_v<Message>) {
+    if (kind == kIndex + 1) message->emplace<kIndex>();
+    else MakeKind<kIndex + 1>(kind, message);
+  }
+}
+
+void Kind(Writer* writer, const Message& message) { writer->Int("kind", static_cast<uint8_t>(message.index() + 1)); }
+
+void Kind(Reader* reader, Message& message) {
+  uint8_t kind;
+  reader->Int("kind", kind);
+  if (reader->ok() && (kind == 0 || kind > std::variant_size_v<Message>)) reader->Fail("it has the unknown kind " + std::to_string(kind));
+  if (reader->ok()) MakeKind(kind, &message);
+}
+
 template <typename C, typename HeaderT>
 void HeaderFields(C* codec, HeaderT& header) {
-  codec->Enum("kind", header.kind, Kind::kHello, Kind::kLast);
+  Kind(codec, header.message);
   codec->Int("channel", header.channel);
   codec->Int("epoch", header.epoch);
-  codec->Int("step", header.step);
-  codec->Int("a", header.a);
-  codec->Int("b", header.b);
   codec->Int("sequence", header.sequence);
-  codec->Text("text", header.text, kMaxText);
+  std::visit([codec](auto& message) { std::decay_t<decltype(message)>::Fields(codec, message); }, header.message);
   codec->template List<uint32_t>("components", header.components, kMaxComponents, kLeastComponent);
   for (auto& component : header.components) ComponentFields(codec, component);
 }
@@ -71,7 +87,7 @@ void Check(const Header& header, Reader* reader) {
 
 std::string Encode(const Header& header) {
   std::string message;
-  message.reserve(64 + header.text.size() + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
+  message.reserve(96 + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
   Writer writer(&message);
   writer.Int("magic", kMagic);
   writer.Int("version", kVersion);
@@ -102,35 +118,8 @@ bool Decode(std::string_view message, Header* header, std::string_view* inline_p
   return true;
 }
 
-const char* KindName(Kind kind) {
-  switch (kind) {
-    case Kind::kHello: return "HELLO";
-    case Kind::kAbsent: return "ABSENT";
-    case Kind::kVerdict: return "VERDICT";
-    case Kind::kOpen: return "OPEN";
-    case Kind::kTaken: return "TAKEN";
-    case Kind::kClose: return "CLOSE";
-    case Kind::kRecalled: return "RECALLED";
-    case Kind::kRelease: return "RELEASE";
-    case Kind::kWhy: return "WHY";
-    case Kind::kSave: return "SAVE";
-    case Kind::kRestore: return "RESTORE";
-    case Kind::kClaim: return "CLAIM";
-    case Kind::kData: return "DATA";
-    case Kind::kEnd: return "END";
-    case Kind::kRecall: return "RECALL";
-    case Kind::kBecause: return "BECAUSE";
-    case Kind::kState: return "STATE";
-    case Kind::kReady: return "READY";
-    case Kind::kGo: return "GO";
-    case Kind::kScatter: return "SCATTER";
-    case Kind::kGather: return "GATHER";
-    case Kind::kCalled: return "CALLED";
-    case Kind::kWhoLeft: return "WHO LEFT";
-    case Kind::kLeft: return "LEFT";
-    case Kind::kBye: return "BYE";
-  }
-  return "UNKNOWN";
+const char* Header::name() const {
+  return std::visit([](const auto& one) { return std::decay_t<decltype(one)>::kName; }, message);
 }
 
 }  // namespace hvdata::wire

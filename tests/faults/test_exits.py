@@ -266,3 +266,23 @@ def test_use_after_shutdown():
         assert len(said) == 3 and "start again" not in out, job.describe()
         assert all(f"[rank {rank} on " in line and "can't join again" in line for line in said), said
         assert "FailedPreconditionError" in said[0] and ", channel train]" in said[0], said
+
+
+def test_a_crash_of_the_communication_thread_leaves_a_trace():
+    """Python's faulthandler is told of it; of no signal that a program may handle is this thread told."""
+    job = run_job("""
+import ctypes, os, signal, time
+import horovod_data as hvdata
+hvdata.init()
+tasks = [tid for tid in os.listdir("/proc/self/task") if open(f"/proc/self/task/{tid}/comm").read() == "hvdata-comm\\n"]
+(status,) = [line for line in open(f"/proc/self/task/{tasks[0]}/status") if line.startswith("SigBlk")]
+blocked = {number for number in range(1, 32) if int(status.split()[1], 16) >> (number - 1) & 1}
+crashes = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP}
+print(blocked == set(range(1, 32)) - crashes - {signal.SIGKILL, signal.SIGSTOP}, flush=True)
+libc = ctypes.CDLL(None)
+if hvdata.rank() == 1:
+    libc.syscall(234, os.getpid(), int(tasks[0]), int(signal.SIGSEGV))  # tgkill
+time.sleep(1000)
+""", np=2)
+    assert job.returncode != 0 and job.stdout == ["True\n", "True\n"], job.describe()
+    assert "Fatal Python error: Segmentation fault" in job.stderr[1], job.describe()

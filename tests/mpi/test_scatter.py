@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Raised, outcomes, plain, raises_everywhere, results
+from together import Raised, host_of, outcomes, plain, raises_everywhere, results
 
 v1 = tf.compat.v1
 
@@ -172,38 +172,44 @@ def test_in_flight_in_different_orders(hvdata, comm):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("name", ["scatter", "scatter0", "0"])
 def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
-    """Not even one like those that errors show for them; in whatever order each rank makes the two calls."""
+    """Not even one like those that errors show for them; in a graph in whatever order each rank makes the two calls."""
     x = table(2 * comm.size)
 
-    def calls(**more):
+    def calls(order=(0, 1), **more):
         both = [lambda: hvdata.scatter(**mine(comm, 0, x), name=name), lambda: hvdata.scatter(**mine(comm, 0, x + 100))]
-        got = {i: both[i]() for i in ([0, 1] if comm.rank == 0 else [1, 0])}
+        got = {i: both[i]() for i in order}
         return [got[0], got[1]]
 
     def in_graph():
         with tf.Graph().as_default(), v1.Session() as session:
-            return session.run(calls())
+            return session.run(calls([0, 1] if comm.rank == 0 else [1, 0]))
 
     for run in (lambda: [part.numpy() for part in calls()], in_graph):
         for rank, parts in enumerate(results(comm, run)):
             assert [plain(part) for part in parts] == [plain(np.split(y, comm.size)[rank]) for y in (x, x + 100)]
 
 
-def test_the_root_does_not_wait_for_the_others(hvdata, comm):
-    """One thread per rank, two roots, opposite orders: works because a root of a named scatter only sends."""
+@pytest.mark.ranks(2, 3)
+@pytest.mark.alone(HOROVOD_DATA_STALL_SECONDS="1", HOROVOD_DATA_TIMEOUT="4")
+def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
+    """One thread per rank, two roots, opposite orders: each waits for the other, until the time limit."""
     last = comm.size - 1
-    a, b = table(comm.size), table(comm.size) + 50
+    x = table(comm.size)
 
     def run():
-        calls = {
-            "a": lambda: hvdata.scatter(**mine(comm, 0, a), root=0, name="crossed-a").numpy(),
-            "b": lambda: hvdata.scatter(**mine(comm, last, b), root=last, name="crossed-b").numpy(),
-        }
-        got = {name: calls[name]() for name in ("ab" if comm.rank == 0 else "ba")}
-        return got["a"], got["b"]
+        calls = {name: lambda root=root, name=name: hvdata.scatter(**mine(comm, root, x), root=root, name=name).numpy()
+                 for name, root in (("crossed-a", 0), ("crossed-b", last))}  # fmt: skip
+        for name in sorted(calls, reverse=comm.rank > 0):
+            calls[name]()
 
-    for rank, (one, other) in enumerate(results(comm, run)):
-        assert plain(one) == plain(a[rank : rank + 1]) and plain(other) == plain(b[rank : rank + 1])
+    got = outcomes(comm, run)
+    assert all(isinstance(one, Raised) and one.kind is tf.errors.DeadlineExceededError for one in got), got
+    lines = comm.allgather(capfd.readouterr().err)
+    others = ", ".join(f"rank {rank} on {host_of(rank)}" for rank in range(1, comm.size))
+    for text in (lines[0], got[0].text):
+        assert f"[rank 0 on {host_of(0)}, scatter 'crossed-a', call 0] has waited" in text, text
+        assert f"for {others}, which has not made this call; rank {last} on {host_of(last)} waits in scatter 'crossed-b', call 0, " in text
+    assert re.search(rf"\[rank {last} on \S+, scatter 'crossed-b', call 0\] has waited 1 s for rank 0 on {host_of(0)}, which", lines[last])
 
 
 def test_several_in_one_tf_function(hvdata, comm):
@@ -350,19 +356,14 @@ def test_ranks_that_disagree_on_the_root(hvdata, comm, several):
         assert [plain(part) for part in parts] == [plain(x[r : r + 1]) for r in range(comm.size)]
 
 
-def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several, capfd):
-    """Whoever still waits is told by an error; where the call has ended by then, a line on stderr says it."""
+def test_named_ranks_that_disagree_on_the_root(hvdata, comm, several):
+    """As those without a name: nobody has got a part before all have called the same root."""
     root = 1 if comm.rank == 1 else 0
-    got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots").numpy())
-    time.sleep(1)
-    lines = comm.allgather(capfd.readouterr().err)
-    for one, line in zip(got, lines):
-        if isinstance(one, Raised):
-            assert one.kind is tf.errors.InvalidArgumentError, one
-            sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two of them met is up to timing
-            assert {(root, rank == "1") for root, rank in sides} == {("0", False), ("1", True)}, one.text
-    for rank in 0, 1:
-        assert isinstance(got[rank], Raised) or f"the ranks disagree: root={1 - rank} on rank" in lines[rank]
+    got = raises_everywhere(comm, lambda: hvdata.scatter(table(comm.size), root=root, name="two-roots"),
+                            tf.errors.InvalidArgumentError, "ranks disagree", "the same root")  # fmt: skip
+    for one in got:
+        sides = re.findall(r"root=(\d+) on rank (\d+)", one.text)  # which two of them met is up to timing
+        assert {(root, rank == "1") for root, rank in sides} == {("0", False), ("1", True)}, one.text
 
 
 def test_a_rank_that_traces_more_often(hvdata, comm):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ctypes prototypes say what csrc/engine/c_api.h says."""
 
+import ctypes
 import re
 import struct
 from pathlib import Path
 
+import pytest
 from horovod_data import core
 
 HEADER = re.sub(r"//[^\n]*", "", (Path(__file__).parents[2] / "csrc" / "engine" / "c_api.h").read_text())
@@ -14,8 +16,7 @@ KINDS = {
     "uint32_t": "c_uint", "uint64_t": "c_ulong", "int64_t": "c_long",
     "const char*": "c_char_p", "const void*": "c_void_p", "const char**": "LP_c_void_p",
     "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int", "size_t*": "LP_c_ulong",
-    "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long", "const hvdata_channel_config*": "LP__ChannelConfig",
-    "const hvdata_settings*": "LP__Settings",
+    "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long",
 }  # fmt: skip
 
 
@@ -32,13 +33,22 @@ def test_every_function_has_its_prototype():
     assert prototypes == declared
 
 
-def test_the_structure_has_the_fields_in_their_order():
-    body = re.search(r"typedef struct \{(.*?)\} hvdata_channel_config", HEADER, re.S)[1]
-    fields = []
-    for declaration in filter(None, (" ".join(part.split()) for part in body.split(";"))):
-        c_type, names = re.fullmatch(r"(.*?[ *])([\w, ]+)", declaration).groups()
-        fields += [(name.strip(), c_type.strip()) for name in names.split(",")]
-    assert [(name, c.__name__) for name, c in core._ChannelConfig._fields_] == [(n, KINDS[t]) for n, t in fields]
+def test_the_structures_are_those_of_the_library():
+    settings, options = (core._structures()[name] for name in ("EngineSettings", "ChannelOptions"))
+    assert settings._fields_[0] == ("stall_seconds", ctypes.c_double)
+    assert ("prefetch", ctypes.c_int32) in options._fields_
+    assert ("batch", ctypes.c_uint8) in options._fields_
+
+
+@pytest.mark.parametrize("text, says", [
+    (b"ChannelOptions 8 int32_t prefetch;", "of 8 bytes, its Python side one of 4"),
+    (b"ChannelOptions 4 int32_t window;", "takes window in ChannelOptions, its Python side gives prefetch"),
+])
+def test_a_structure_that_does_not_fit_is_found(monkeypatch, text, says):
+    monkeypatch.setattr(core, "_call", lambda name: text)
+    monkeypatch.setattr(core, "_structures", core._structures.__wrapped__)
+    with pytest.raises(ImportError, match=says):
+        core._structure("ChannelOptions", {"prefetch": 2})
 
 
 def test_records():

@@ -162,9 +162,24 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
     ({"HOROVOD_DATA_TIMEOUT": "inf"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='inf'"),
+    ({"HOROVOD_DATA_TIMEOUT": "nan"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='nan' is not a time in seconds of 0 or more"),
     ({"HOROVOD_DATA_STALL_SECONDS": "0"}, {}, ValueError, "_SECONDS='0' is not a time in seconds of 0.1"),
+    ({"HOROVOD_DATA_STALL_SECONDS": "1e-9"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='1e-9' is not a time in seconds of 0.1"),
+    ({"HOROVOD_DATA_STALL_SECONDS": "inf"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='inf' is not a time in seconds of 0.1"),
+    ({"HOROVOD_DATA_STALL_SECONDS": "nan"}, {}, ValueError, "HOROVOD_DATA_STALL_SECONDS='nan' is not a time in seconds of 0.1"),
 ])  # fmt: skip
 def test_bad_settings(environ, arguments, error, text):
     with pytest.raises(error) as raised:
         settings.read_settings(environ, **arguments)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("text, stall, timeout", [("1e10", 1e8, 1e8), ("1e300", 1e8, 1e8), ("0.1", 0.1, 0.1), (" 2 ", 2, 2)])
+def test_times(text, stall, timeout):
+    read = settings.read_settings({"HOROVOD_DATA_STALL_SECONDS": text, "HOROVOD_DATA_TIMEOUT": text})
+    assert (read.stall_seconds, read.timeout_seconds) == (stall, timeout)
+
+
+def test_a_time_limit_may_be_none_or_short():
+    assert settings.read_settings({"HOROVOD_DATA_TIMEOUT": "0"}).timeout_seconds == 0
+    assert settings.read_settings({"HOROVOD_DATA_TIMEOUT": "1e-9"}).timeout_seconds == 1e-9

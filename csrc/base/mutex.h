@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The locks of this library, as clang can check them (`make lint`), and what must not happen under one.
+//
+// One order for all: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. Messages are handled with
+// no lock held. What is the user's, or may take long (an op's callback, tensors being freed, lines to stderr), waits for the
+// last lock to be let go: AfterUnlock.
+#ifndef HOROVOD_DATA_BASE_MUTEX_H_
+#define HOROVOD_DATA_BASE_MUTEX_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#ifdef __clang__
+#define HVDATA_THREADS(what) __attribute__((what))
+#else
+#define HVDATA_THREADS(what)
+#endif
+#define GUARDED_BY(mutex) HVDATA_THREADS(guarded_by(mutex))
+#define PT_GUARDED_BY(mutex) HVDATA_THREADS(pt_guarded_by(mutex))
+#define ACQUIRED_BEFORE(...) HVDATA_THREADS(acquired_before(__VA_ARGS__))
+#define REQUIRES(...) HVDATA_THREADS(requires_capability(__VA_ARGS__))
+#define EXCLUDES(...) HVDATA_THREADS(locks_excluded(__VA_ARGS__))
+#define UNCHECKED HVDATA_THREADS(no_thread_safety_analysis)
+
+namespace hvdata {
+
+// Runs `what` now, if this thread holds none of our locks; otherwise when it has let go of the last one.
+void AfterUnlock(std::function<void()> what);
+
+// Frees `trash` in that way.
+template <typename T>
+void FreeAfterUnlock(T trash) {
+  AfterUnlock([held = std::make_shared<T>(std::move(trash))] {});
+}
+
+// Whether this thread holds one of our locks.
+bool HoldsLocks();
+
+class HVDATA_THREADS(capability("mutex")) Mutex {
+ public:
+  void Lock() HVDATA_THREADS(acquire_capability());
+  void Unlock() HVDATA_THREADS(release_capability());
+  // For clang, in a lambda that runs under the lock.
+  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
+
+ private:
+  friend class CondVar;
+  std::mutex mu_;
+};
+
+class HVDATA_THREADS(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex* mutex) HVDATA_THREADS(acquire_capability(mutex)) : mutex_(mutex) { mutex_->Lock(); }
+  ~MutexLock() HVDATA_THREADS(release_capability()) {
+    if (held_) mutex_->Unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  // For a wait: the lock is held again when that returns.
+  void Unlock() UNCHECKED { mutex_->Unlock(), held_ = false; }
+  void Lock() UNCHECKED { mutex_->Lock(), held_ = true; }
+
+ private:
+  Mutex* const mutex_;
+  bool held_ = true;
+};
+
+class CondVar {
+ public:
+  void NotifyAll() { changed_.notify_all(); }
+
+  // Until ready(), or until `deadline`; whether it was ready.
+  template <typename Ready>
+  bool WaitUntil(Mutex* mutex, std::chrono::steady_clock::time_point deadline, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
+    std::unique_lock<std::mutex> lock(mutex->mu_, std::adopt_lock);
+    const bool was = changed_.wait_until(lock, deadline, ready);
+    lock.release();
+    return was;
+  }
+  template <typename Ready>
+  bool WaitFor(Mutex* mutex, std::chrono::nanoseconds most, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
+    return WaitUntil(mutex, std::chrono::steady_clock::now() + most, ready);
+  }
+
+ private:
+  std::condition_variable changed_;
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_BASE_MUTEX_H_

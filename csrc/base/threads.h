@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HOROVOD_DATA_BASE_THREADS_H_
+#define HOROVOD_DATA_BASE_THREADS_H_
+
+#include <exception>
+#include <functional>
+#include <thread>
+
+namespace hvdata {
+
+// Runs `body` on a thread of its own that nobody waits for. False, and nothing has been run, where the system has no more
+// threads for this process, or no memory.
+inline bool RunDetached(const std::function<void()>& body) noexcept {
+  try {
+    std::thread(body).detach();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_BASE_THREADS_H_

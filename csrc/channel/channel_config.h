@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What distribute_dataset was asked for, as Python says it to C++.
+#ifndef HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_
+#define HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "plan/plan.h"
+
+namespace hvdata {
+
+// Python makes its structure of this list (engine/c_api.h), so that a new option is written here and where it is used.
+#define HVDATA_CHANNEL_OPTIONS(FIELD)                                                               \
+  FIELD(uint32_t, number, 0)           /* the agreement's */                                        \
+  FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                   \
+  FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                          \
+  FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                         \
+  FIELD(int32_t, prefetch, 2)          /* steps */                                                  \
+  FIELD(bool, on_error_continue, false) /* what a reader that fails has not delivered is lost, and the others go on */ \
+  FIELD(bool, add_weight, false)       /* append a float32 weight per row of component weight_component */ \
+  FIELD(int32_t, weight_component, 0)                                                               \
+  FIELD(bool, is_source, false)        /* this process reads for the channel */                     \
+  FIELD(int64_t, elements, -2)         /* on a reader: that its dataset has; -1: without end, -2: unknown */
+
+struct ChannelOptions {
+  HVDATA_CHANNEL_OPTIONS(HVDATA_MEMBER)
+};
+
+struct ChannelConfig : ChannelOptions {
+  std::string name;
+  // By component.
+  std::vector<std::string> component_names;  // for error texts: "['image']", ...
+  std::vector<int> empty_rules;              // ops/cut.h
+  std::vector<int> dtypes;                   // tensorflow::DataType
+  std::vector<std::vector<int64_t>> shapes;  // as far as they are known: -1 is an unknown size
+};
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/reader_epoch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/patience.h"
+#include "base/place.h"
+#include "channel/source.h"
+
+namespace hvdata {
+
+using Says = wire::Ready::Says;
+
+ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
+    : source_(source), mu_(source->mu_), epoch_(epoch), cancel_(std::move(cancel)) {
+  const ChannelConfig& config = source->config();
+  const World& world = source->world();
+  const plan::Rotation rotation(world.source_count());
+  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceLane(world.self), config.prefetch));
+  const bool fixed = config.schedule == plan::Schedule::kStatic;
+  plenty_ = fixed ? std::max<uint64_t>(window / 4, 1) : 1;
+  lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput())
+                 : MakeDynamicLanes(world.audience_count(), MakeOutput());
+}
+
+LaneOutput ReaderEpoch::MakeOutput() {
+  LaneOutput output;
+  output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
+    mu_.AssertHeld();
+    wire::Header header = MakeHeader(source_->config_.number, epoch_, wire::Data{step, Turn(turn_.n + turn.n), position});
+    source_->send_(source_->Member(trainer), std::move(header), &share);
+  };
+  output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
+    mu_.AssertHeld();
+    wire::End end;
+    end.step = step;
+    end.code = outcome.code;
+    end.text = outcome.message;
+    end.lost = lost_;
+    end.left = left_.size();
+    end.tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
+    end.no_filler = no_filler_;
+    source_->Tell(trainer, epoch_, std::move(end));
+  };
+  output.recall = [this](int trainer) { source_->Tell(trainer, epoch_, wire::Recall()); };
+  output.taken = [this](int trainer, uint64_t element) {
+    mu_.AssertHeld();
+    if (recording_) taken_since_[trainer].push_back(element);
+  };
+  return output;
+}
+
+// Of several readers that take turns none knows which step of the epoch its next one is.
+std::string ReaderEpoch::Where(uint64_t step) const {
+  const std::string number = std::to_string(step) + (source_->world_->source_count() > 1 ? " of its own" : "");
+  return Place(source_->Me(), "channel " + source_->config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
+}
+
+void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailStep tail_taken) {
+  MutexLock lock(&mu_);
+  source_->mu_.AssertHeld();
+  started_ = true;
+  turn_ = turn;
+  tail_taken_ = tail_taken;
+  for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
+  if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
+  std::vector<std::string> gone;
+  for (size_t i = 0; i < source_->trainers_.size(); ++i) {
+    const Source::Trainer& t = source_->trainers_[i];
+    const int trainer = static_cast<int>(i);
+    if (t.opened == epoch_) OpenLane(trainer);
+    if (t.gone || t.closed >= epoch_) lanes_->Close(trainer, LaneStep(0));
+    if (t.gone) gone.push_back(source_->world_->AudienceName(trainer));
+  }
+  auto& goes = source_->goes_;
+  const auto go = goes.find(epoch_);  // another reader was quicker
+  if (go != goes.end()) OnGo(go->second);
+  goes.erase(goes.begin(), goes.upper_bound(epoch_));
+  if (!gone.empty() && source_->config_.schedule == plan::Schedule::kStatic) {
+    Log(Where(0) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
+  }
+}
+
+// A rank that has restored nothing learns from our first step where this reader stands. Until then it may give the room to
+// others that it thinks come first, and they to us: so that step goes out whatever its limit.
+void ReaderEpoch::OpenLane(int trainer) {
+  mu_.AssertHeld();
+  source_->mu_.AssertHeld();
+  const LaneStep limit = source_->At(trainer).limit;
+  if (source_->before_ > 0) source_->Tell(trainer, epoch_, wire::Numbered{source_->before_ + epoch_});
+  lanes_->Open(trainer, turn_.n > 0 && !Resumes(trainer) ? LaneStep(std::max<uint64_t>(limit.n, 1)) : limit);
+}
+
+bool ReaderEpoch::Over() const {
+  mu_.AssertHeld();
+  source_->mu_.AssertHeld();
+  return source_->shut_ || lanes_->AllClosed();
+}
+
+// The dealer need not pull any more: in step with others the lanes end later than the input.
+bool ReaderEpoch::Pulled() const {
+  mu_.AssertHeld();
+  return Over() || lanes_->finished() || input_over_;
+}
+
+// Of several readers each has its next step in hand before there is room for it: their pipelines run at the same time
+// however few steps the window has.
+ReaderEpoch::Wish ReaderEpoch::Await() {
+  Signal& changed = source_->changed_;
+  if (source_->in_step()) changed.Fetch();  // what we told ourselves, as the coordinator
+  MutexLock lock(&mu_);
+  pulling_ = false;
+  const bool ahead = source_->world_->source_count() > 1;
+  for (;;) {
+    const auto ready = [this, ahead, &changed] {
+      mu_.AssertHeld();
+      if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || (ahead && !in_hand_)) return true;
+      // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
+      const std::vector<int> full = lanes_->FullFor(wanted_);
+      if (full.empty()) changed.Attend(Doorbell::kEverybody, LaneStep(0));
+      else changed.Attend(source_->Member(full.back()), lanes_->LimitFor(full.back(), wanted_));
+      return false;
+    };
+    // Being woken costs more than dealing a small step. So for a moment, in which the trainers have the rest of the window,
+    // room for one is not enough.
+    constexpr auto kMoment = std::chrono::milliseconds(1);
+    wanted_ = lanes_->Room() ? 1 : plenty_;
+    if (wanted_ > 1 && !changed.WaitFor(&lock, kMoment, ready)) wanted_ = 1;
+    Patience patience(source_->stall_seconds_, 0);
+    while (!changed.WaitFor(&lock, patience.Slice(), ready)) {
+      if (patience.ReportDue()) SayFull();
+    }
+    if (Pulled()) return Wish::kStop;
+    if (!saves_.empty()) return Wish::kSave;
+    if (!in_hand_) break;
+    DealInHand();
+  }
+  pulling_ = true;
+  since_ = std::chrono::steady_clock::now();
+  return Wish::kElement;
+}
+
+void ReaderEpoch::DealInHand() {
+  mu_.AssertHeld();
+  if (Pulled() || !in_hand_ || !lanes_->Room()) return;
+  lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
+}
+
+ReaderEpoch::Wish ReaderEpoch::Linger() {
+  MutexLock lock(&mu_);
+  const auto ready = [this] { return mu_.AssertHeld(), Over() || !saves_.empty(); };
+  while (!source_->changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
+  }
+  return Over() ? Wish::kStop : Wish::kSave;
+}
+
+void ReaderEpoch::Deal(Step step) {
+  MutexLock lock(&mu_);
+  pulling_ = false;
+  if (Pulled()) {
+    ++undealt_;
+    FreeAfterUnlock(std::move(step));
+  } else if (!lanes_->Room() && source_->world_->source_count() > 1) {
+    in_hand_ = std::make_unique<Step>(std::move(step));
+  } else {
+    lanes_->Deal(std::move(step));
+    SayReady(Says::kHas, lanes_->dealt());
+  }
+}
+
+uint64_t ReaderEpoch::Steps() const {
+  MutexLock lock(&mu_);
+  return lanes_->dealt();
+}
+
+void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
+  MutexLock lock(&mu_);
+  left_out_ = true;
+  dropped_ += count;
+  stepless_ += stepless;
+}
+
+// ---- The end.
+
+void ReaderEpoch::Finish(Outcome outcome) {
+  MutexLock lock(&mu_);
+  FinishLocked(std::move(outcome));
+}
+
+void ReaderEpoch::FinishFailed(Outcome error) {
+  MutexLock lock(&mu_);
+  FinishLocked(std::move(error), source_->config_.on_error_continue && source_->world_->readers.size() > 1);
+}
+
+void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
+  mu_.AssertHeld();
+  source_->mu_.AssertHeld();
+  const bool pulled = std::exchange(pulling_, false);
+  input_ended_ = input_ended_ || outcome.ok();
+  // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
+  if (pulled && Over()) return;
+  if (lanes_->finished() || std::exchange(input_over_, true)) return;
+  const uint64_t steps = lanes_->dealt();
+  if (!outcome.ok()) outcome.message = Where(turn_.n + steps) + outcome.message;
+  Outcome lost;
+  if (others_go_on) {
+    SayLost(outcome.message);
+    lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
+    if (!lost_) lost = std::exchange(outcome, Outcome());
+  }
+  if (left_out_ && outcome.ok() && steps == 0 && !std::exchange(source_->told_empty_, true)) {
+    Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
+        "remainder=\"partial\" or \"pad\", or larger batches");
+  }
+  SayDropped();
+  if (!source_->in_step()) lanes_->Finish(std::move(outcome));
+  else if (!outcome.ok()) SayReady(Says::kFailed, steps, outcome);
+  else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(turn_.n + steps) + no_filler_});
+  else if (!lost.ok()) SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
+  else SayReady(fills() ? Says::kFills : Says::kEnded, steps);
+  source_->changed_.NotifyAll();
+}
+
+// What on_reader_error="continue" costs.
+void ReaderEpoch::SayLost(const std::string& error) {
+  mu_.AssertHeld();
+  const ChannelConfig& config = source_->config_;
+  const bool groups = config.batch == plan::Batch::kPerRank && config.schedule == plan::Schedule::kStatic;
+  const auto trainers = static_cast<uint64_t>(source_->world_->audience_count());
+  const uint64_t had = (turn_.n + lanes_->dealt()) * (groups ? trainers : 1) + stepless_;
+  const int64_t left = config.elements - static_cast<int64_t>(had);
+  const char* on = "the epoch goes on without this reader; ";
+  if (source_->world_->grouped) {
+    on = !source_->in_step() ? "the epoch is over for the ranks of this host; "
+         : fills()           ? "the epoch goes on, for the ranks of this host without rows; "
+                             : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
+  }
+  Log(error + ". on_reader_error=\"continue\": " + on +
+      (left > 0 ? std::to_string(left) + " of its " + std::to_string(config.elements) + " elements are"
+                : std::string("at least 1 of its elements is")) + " lost");
+}
+
+void ReaderEpoch::SayDropped() {
+  mu_.AssertHeld();
+  const int64_t dropped = std::exchange(dropped_, 0);
+  if (dropped == 0) return;
+  const char* what = source_->config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
+  Log(Where(lanes_->dealt()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
+}
+
+void ReaderEpoch::End() {
+  MutexLock lock(&mu_);
+  source_->mu_.AssertHeld();
+  SayDropped();  // of an epoch that everybody left before its end
+  SayCutShort();
+  SayReady(Says::kLeft, lanes_->dealt());
+  for (const SaveRequest& request : saves_) {
+    source_->SendLastWords(request, {kFailedPrecondition,
+                                     Where(lanes_->dealt()) + "the epoch was over before its state was saved"});
+  }
+  FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
+  source_->changed_.NotifyAll();
+}
+
+// ---- The last steps, that several readers make together.
+
+bool ReaderEpoch::shares_tail() const {
+  return source_->world_->source_count() > 1 && source_->config_.batch == plan::Batch::kPerRank &&
+         source_->config_.schedule == plan::Schedule::kStatic;
+}
+
+void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_filler) {
+  MutexLock lock(&mu_);
+  left_ = std::move(left);
+  first_left_ = first;
+  no_filler_ = std::move(no_filler);
+}
+
+// Everything that is left is there before any END is sent, and no CLAIM comes before that.
+void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
+  mu_.AssertHeld();
+  if (claim.left >= left_.size()) return;
+  const Left& left = left_[static_cast<size_t>(claim.left)];
+  const std::shared_ptr<const Share>& share = claim.filler ? left.filler : left.share;
+  if (!share) return;
+  wire::Header header = MakeHeader(source_->config_.number, epoch_, wire::Data{LaneStep(claim.step), Turn(), first_left_});
+  source_->send_(source_->Member(trainer), std::move(header), share.get());
+}
+
+// ---- States.
+
+std::vector<SaveRequest> ReaderEpoch::TakeSaveRequests() {
+  source_->changed_.Settle();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
+  MutexLock lock(&mu_);
+  std::vector<SaveRequest> requests(saves_.begin(), saves_.end());
+  saves_.clear();
+  return requests;
+}
+
+std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() const {
+  MutexLock lock(&mu_);
+  std::vector<std::pair<uint64_t, BundlePtr>> elements;
+  std::vector<const Step*> steps = lanes_->Untaken();
+  if (in_hand_) steps.push_back(in_hand_.get());
+  for (const Step* step : steps) {
+    for (size_t i = 0; i < step->elements.size(); ++i) elements.emplace_back(step->first + i, step->elements[i]);
+  }
+  for (size_t i = 0; i < left_.size(); ++i) elements.emplace_back(first_left_ + i, left_[i].element);
+  std::sort(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return elements;
+}
+
+std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) const {
+  MutexLock lock(&mu_);
+  const auto found = taken_since_.find(trainer);
+  return found == taken_since_.end() ? std::vector<uint64_t>() : found->second;
+}
+
+void ReaderEpoch::ForgetTaken() {
+  MutexLock lock(&mu_);
+  recording_ = true;
+  taken_since_.clear();
+}
+
+void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
+  MutexLock lock(&mu_);
+  source_->mu_.AssertHeld();
+  if (!outcome.ok()) return source_->SendLastWords(request, outcome);
+  source_->Answer(request, {kOk, std::move(state)});
+}
+
+void ReaderEpoch::KeepLastWords(int trainer, std::string state) {
+  MutexLock lock(&mu_);
+  source_->mu_.AssertHeld();
+  Source::Trainer& t = source_->At(trainer);
+  t.last_words = std::move(state);
+  t.words_epoch = epoch_;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/exceptions.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include "base/threads.h"
+#include "tests/arena_process.h"
+
+namespace hvdata {
+namespace {
+
+TEST(Guarded, GivesWhatTheBodyGives) {
+  EXPECT_TRUE(Guarded([] { return Outcome(); }).ok());
+  const Outcome outcome = Guarded([] { return Outcome(kNotFound, "no such thing"); });
+  EXPECT_EQ(outcome.code, kNotFound);
+  EXPECT_EQ(outcome.message, "no such thing");
+}
+
+TEST(Guarded, SaysWhatTheProcessIsShortOf) {
+  const Outcome memory = Guarded([]() -> Outcome { throw std::bad_alloc(); });
+  EXPECT_EQ(memory.code, kResourceExhausted);
+  EXPECT_NE(memory.message.find("no more memory"), std::string::npos);
+  const Outcome threads = Guarded([]() -> Outcome {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  });
+  EXPECT_EQ(threads.code, kResourceExhausted);
+  EXPECT_NE(threads.message.find("no more threads"), std::string::npos);
+}
+
+TEST(Guarded, SaysWhatElseWasThrown) {
+  const Outcome outcome = Guarded([]() -> Outcome { throw std::runtime_error("MPI_Test failed"); });
+  EXPECT_EQ(outcome.code, kInternal);
+  EXPECT_EQ(outcome.message, "MPI_Test failed");
+}
+
+TEST(RunDetached, Runs) {
+  auto ran = std::make_shared<std::promise<std::thread::id>>();
+  std::future<std::thread::id> on = ran->get_future();
+  ASSERT_TRUE(RunDetached([ran] { ran->set_value(std::this_thread::get_id()); }));
+  EXPECT_NE(on.get(), std::this_thread::get_id());
+}
+
+TEST(RunDetachedBetweenProcesses, RunsNothingWhereThereAreNoMoreThreads) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become a user whose limit counts";
+  Process poor([] {
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    const rlimit none{0, 0};
+    ASSERT_EQ(setrlimit(RLIMIT_NPROC, &none), 0);
+    EXPECT_FALSE(RunDetached([] { ADD_FAILURE() << "on a thread that can't be"; }));
+    EXPECT_EQ(Guarded([] { return std::thread([] {}).join(), Outcome(); }).code, kResourceExhausted);
+  });
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways to count within an epoch. Every count is from 0 and says how many lie before; docs/developers.md draws them.
+//
+//   reader's pipeline:   e0 e1 e2 e3 e4 e5 ...          an element's number; Position: how many elements came up to here
+//   cut into steps:      [ turn 0 ][ turn 1 ] ...       Turn: the step of one reader, over its whole epoch
+//   this run's lanes:              [ lane step 0 ] ...  LaneStep: of one reader to one trainer, since the epoch was opened here
+//   a trainer's loop:    step 0, 1, 2 ...               EpochStep: what its iterator has returned, of all readers together
+//   the very last:       [ tail step 0 ] ...            TailStep: steps that several readers make of what each has left
+//
+// Turn and LaneStep differ when the epoch goes on from a checkpoint: the lane begins anew, the reader's steps don't.
+#ifndef HOROVOD_DATA_WIRE_COORDINATES_H_
+#define HOROVOD_DATA_WIRE_COORDINATES_H_
+
+#include <cstdint>
+
+namespace hvdata {
+
+using Position = uint64_t;
+using EpochStep = uint64_t;
+using TailStep = uint64_t;
+
+// A number that can't be taken for another one: these two travel side by side.
+template <typename Tag>
+struct StepNumber {
+  uint64_t n = 0;
+  StepNumber() = default;
+  explicit StepNumber(uint64_t value) : n(value) {}
+};
+using Turn = StepNumber<struct TurnTag>;
+using LaneStep = StepNumber<struct LaneStepTag>;
+
+// The position of a trainer that has all of its shares of an epoch behind it.
+constexpr Position kAllBehind = ~0ull;
+
+}  // namespace hvdata
+
+#endif  // HOROVOD_DATA_WIRE_COORDINATES_H_

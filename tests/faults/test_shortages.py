@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that has too little of something: an error that says of what, or an end, and neither takes long."""
+
+import subprocess
+import time
+
+import pytest
+from jobs import run_job, start_job
+
+pytestmark = pytest.mark.limit(150)
+SOON = 10  # seconds
+
+TRAIN = """
+import os, resource, sys, time
+import numpy as np
+import tensorflow as tf
+import horovod_data as hvdata
+"""
+EPOCH = """
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(4), batch="per_rank", name="train")
+print(sum(1 for _ in ds), flush=True)
+"""
+
+
+# ---- Files.
+
+
+@pytest.mark.parametrize("before", ["", "from mpi4py import MPI"])
+def test_no_more_files(before):
+    """MPI hung at 20, and TensorFlow ended the process where MPI ran already."""
+    job = run_job(TRAIN + f"""
+{before}
+hvdata.init
+open_now = len(os.listdir("/proc/self/fd")) - 1
+most = open_now + {2 if before else 17}
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+hvdata.init()
+""" + EPOCH, np=2, timeout=60)
+    assert job.returncode == 1, job.describe()
+    assert "RuntimeError: This process may open only" in "".join(job.stderr) and "`ulimit -n 1024`" in "".join(job.stderr)
+
+
+def test_few_files_are_enough():
+    """What init() asks for, and no more: it does not refuse a job that could have run."""
+    job = run_job(TRAIN + """
+hvdata.init
+most = len(os.listdir("/proc/self/fd")) - 1 + 36
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+hvdata.init()
+""" + EPOCH, np=2, timeout=60)
+    assert job.returncode == 0 and job.stdout == ["5\n", "5\n"], job.describe()
+
+
+# ---- Threads. RLIMIT_NPROC does not count for root.
+
+NO_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*start)(void*), void* arg) {
+  const char* whose = getenv("NO_MORE_THREADS");
+  Dl_info caller;
+  if (whose && dladdr(__builtin_return_address(0), &caller) && strstr(caller.dli_fname, whose)) return EAGAIN;
+  int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return real(thread, attr, start, arg);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def no_threads(tmp_path_factory):
+    """A library that, in a process that sets NO_MORE_THREADS, refuses threads to the libraries whose name has that in it."""
+    folder = tmp_path_factory.mktemp("threads")
+    (folder / "no_threads.c").write_text(NO_THREADS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "no_threads.so", folder / "no_threads.c", "-ldl"], check=True)
+    return {"LD_PRELOAD": str(folder / "no_threads.so")}
+
+
+def test_no_thread_for_init(no_threads):
+    job = run_job(TRAIN + """
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1: os.environ["NO_MORE_THREADS"] = "python"
+hvdata.init()
+""", np=2, env=no_threads, timeout=60)
+    assert job.returncode == 1, job.describe()
+    assert "This process can start no more threads (horovod_data init: " in job.stderr[1], job.describe()
+
+
+def test_no_thread_for_communication(no_threads):
+    """The one that C++ starts."""
+    job = run_job(TRAIN + """
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1: os.environ["NO_MORE_THREADS"] = "libstdc++"
+hvdata.init()
+""" + EPOCH, np=2, env=no_threads, timeout=60)
+    assert job.returncode == 1, job.describe()
+    assert "RuntimeError: this process can start no more threads" in job.stderr[1], job.describe()
+    assert "terminate called" not in job.stderr[1], job.describe()
+
+
+def test_no_thread_for_a_channel(no_threads):
+    job = run_job(TRAIN + """
+hvdata.init()
+if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "python"
+""" + EPOCH, np=2, env=no_threads, timeout=60)
+    assert job.returncode == 1, job.describe()
+    assert "This process can start no more threads (horovod_data dealer train: " in job.stderr[0], job.describe()
+
+
+def test_no_thread_for_an_epoch(no_threads):
+    """Every rank is told, and may go on when there are threads again."""
+    job = run_job(TRAIN + """
+hvdata.init()
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(4), batch="per_rank", name="train")
+if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "libstdc++"
+try:
+    next(iter(ds))
+except tf.errors.ResourceExhaustedError as error:
+    print(error.message.split("] ")[-1])
+if hvdata.is_reader(): del os.environ["NO_MORE_THREADS"]
+hvdata.scatter(tf.range(2) if hvdata.rank() == 0 else None, dtype=tf.int32)
+print(sum(1 for _ in ds), flush=True)
+""", np=2, env=no_threads, timeout=60)
+    assert job.returncode == 0, job.describe()
+    for out in job.stdout:
+        assert out.startswith("this process can start no more threads: ") and out.endswith("\n5\n"), job.describe()
+
+
+# ---- Memory.
+
+SHORT_OF_MEMORY = TRAIN + """
+hvdata.init()
+me, short, kept, kib = hvdata.rank(), int(sys.argv[1]), [], int(sys.argv[3])
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(tf.zeros([kib << 8])).repeat(), batch="per_rank", name="train")
+for step, x in enumerate(ds):
+    if step == 5 and me == short:
+        used = [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")][0] << 10
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+        print("short", flush=True)
+    if step > 5 and me == short:
+        kept.append(np.zeros(1 << 17) if sys.argv[2] == "program" else x)
+"""
+
+
+@pytest.mark.parametrize("way", ["message", "arena"])
+@pytest.mark.parametrize("short", [0, 1])
+def test_the_program_is_out_of_address_space(way, short):
+    """On the reader, which trains as well, and on another rank. Not even a thread can be had then."""
+    with start_job(SHORT_OF_MEMORY, 2, str(short), "program", "256", env={"HOROVOD_DATA_PAYLOAD": way}) as job:
+        job.wait_for("short", short)
+        begun = time.monotonic()
+        assert job.finish(30) != 0, job.describe()
+        assert time.monotonic() - begun < SOON, job.describe()
+        assert "MemoryError" in job.stderr[short], job.describe()
+
+
+@pytest.mark.parametrize("kib", ["256", "8192"])
+def test_a_batch_finds_no_memory_on_a_trainer(kib):
+    """Where it comes as a message. What comes in shared memory lies there already."""
+    with start_job(SHORT_OF_MEMORY, 2, "1", "batches", kib, env={"HOROVOD_DATA_PAYLOAD": "message"}) as job:
+        job.wait_for("short", 1)
+        begun = time.monotonic()
+        assert job.finish(30) != 0, job.describe()
+        assert time.monotonic() - begun < SOON, job.describe()
+        assert "rank 1 on " in job.stderr[1] and "this process can have no more memory" in job.stderr[1], job.describe()
+
+
+# ---- Time.
+
+
+def test_times_that_make_no_sense():
+    job = run_job(TRAIN + """
+for name, texts in {"STALL_SECONDS": ["0", "1e-9", "inf", "nan"], "TIMEOUT": ["inf", "nan", "-1"]}.items():
+    for text in texts:
+        os.environ["HOROVOD_DATA_" + name] = text
+        try:
+            hvdata.init()
+            print("took", text)
+        except ValueError as error:
+            assert f"HOROVOD_DATA_{name}='{text}' is not a time in seconds of 0" in str(error), error
+    del os.environ["HOROVOD_DATA_" + name]
+print("refused", flush=True)
+""", np=1, timeout=60)
+    assert job.stdout == ["refused\n"] and job.returncode == 0, job.describe()
+
+
+@pytest.mark.parametrize("way", ["message", "auto"])
+def test_times_that_mean_never(way):
+    """A reader that waits for a slow trainer, then, must sleep."""
+    job = run_job(TRAIN + """
+hvdata.init()
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(4), batch="per_rank", name="train", prefetch=1)
+for step, x in enumerate(ds):
+    if step == 1 and hvdata.rank() == 1:
+        time.sleep(3)
+    if step == 1 and hvdata.rank() == 0:
+        began = time.process_time()
+        time.sleep(2)
+        busy = time.process_time() - began
+        assert busy < 1, busy
+print(step, flush=True)
+""", np=2, timeout=60, env={"HOROVOD_DATA_STALL_SECONDS": "1e10", "HOROVOD_DATA_TIMEOUT": "1e10", "HOROVOD_DATA_PAYLOAD": way})
+    assert job.returncode == 0 and job.stdout == ["4\n", "4\n"], job.describe()
+    assert "has waited" not in "".join(job.stderr), job.describe()
+
+
+def test_a_time_limit_that_nothing_can_keep():
+    job = run_job(TRAIN + """
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+hvdata.init()
+def slow(i): time.sleep(2); return i
+make = lambda: tf.data.Dataset.range(40).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
+for x in hvdata.distribute_dataset(make, batch="per_rank", name="train"): pass
+""", np=2, timeout=60, env={"HOROVOD_DATA_TIMEOUT": "1e-9"})
+    assert job.returncode == 1, job.describe()
+    said = "".join(job.stderr)
+    assert "raise the limit with HOROVOD_DATA_TIMEOUT" in said or "have called horovod_data.init()" in said \
+        or "the limit is HOROVOD_DATA_TIMEOUT" in said, job.describe()
