@@ -56,7 +56,7 @@ Outcome Sink::Ask(SinkIterator* iterator, std::vector<Header> headers, const cha
   return outcome;
 }
 
-Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
+Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   std::vector<Header> headers;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -92,6 +92,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
       headers.push_back(std::move(h));
     }
   }
+  if (!words) return {};
   std::vector<std::string> answers;
   const Outcome asked = Ask(iterator, std::move(headers), "save", &answers);
   if (!asked.ok()) return asked;

@@ -14,6 +14,8 @@
 #include "ops/input.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/profiler/lib/traceme.h"
+#include "tensorflow/core/profiler/lib/traceme_encode.h"
 
 namespace hvdata {
 namespace {
@@ -52,7 +54,7 @@ class Dealer {
         continue;
       }
       bool end = false;
-      const absl::Status status = DealOne(&end);
+      const absl::Status status = Caught([&] { return DealOne(&end); });
       if (!status.ok() || end) {
         Finish(status);
         break;
@@ -71,6 +73,9 @@ class Dealer {
  private:
   absl::Status DealOne(bool* end) {
     const ChannelConfig& config = source_->config();
+    const tensorflow::profiler::TraceMe trace([&] {
+      return tensorflow::profiler::TraceMeEncode("HorovodDataDeal", {{"channel", config.name}, {"element", input_->position()}});
+    });
     if (config.batch != plan::Batch::kPerRank) return DealGlobal(end);
     if (config.schedule == plan::Schedule::kDynamic) return DealDynamic(end);
     return DealGroup(end);
@@ -201,7 +206,8 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t epoch)
   Checkpoint checkpoint(source, &input);
   Checkpoint::Place place;
   bool over = false;
-  const absl::Status status = handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over);
+  const absl::Status status =
+      Caught([&] { return handed.empty() ? input.Start() : checkpoint.Resume(handed, &place, &over); });
   source->Start(place.positions, place.turn, place.tail_taken);
   Dealer dealer(source, &input, &checkpoint, post);
   if (!status.ok() && handed.empty()) dealer.Finish(status);
@@ -223,10 +229,17 @@ class DealOp : public AsyncOpKernel {
     std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
-    std::thread([ctx, engine, source = std::move(source), epoch, done = std::move(done)] {
-      DealEpoch(ctx, source.get(), &engine->post(), epoch);
+    const auto work = [ctx, engine, source, epoch, done] {
+      const absl::Status status =
+          Caught([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch), absl::OkStatus(); });
+      if (!status.ok()) ctx->SetStatus(status);
       done();
-    }).detach();
+    };
+    const absl::Status status = Caught([&] { return std::thread(work).detach(), absl::OkStatus(); });
+    OP_REQUIRES_ASYNC(ctx, status.ok(), absl::ResourceExhaustedError(
+                          "no thread could be started to read epoch " + std::to_string(epoch) + " (" +
+                          std::string(status.message()) + "). Raise the limit of threads (ulimit -u, the container's "
+                          "limit of processes), or let the pipeline use fewer of them (options.threading)"), done);
   }
 };
 
