@@ -7,7 +7,9 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "wire/component.h"
 #include "wire/header.h"
 
 namespace hvdata::wire {
@@ -86,6 +88,39 @@ inline std::string Broken(std::string_view message, bool* accepted) {
     if (component.where == Where::kInline) in_line += component.bytes;
   }
   return in_line == payload.size() ? "" : "the inline payload has another size than announced";
+}
+
+// Numbers at the edges, of which many products wrap; every other one with the bytes that wrapped products give.
+inline Component HostileComponent(std::mt19937_64* random) {
+  const auto pick = [random](const std::vector<uint64_t>& from) { return from[(*random)() % from.size()]; };
+  Component c;
+  c.encoding = static_cast<Encoding>((*random)() % 2);
+  c.where = static_cast<Where>((*random)() % 3);
+  uint64_t product = 1;
+  for (uint64_t n = (*random)() % 4; n > 0; --n) {
+    c.dims.push_back(static_cast<int64_t>(
+        pick({0, 1, 2, 3, 4, 255, 1ull << 31, 1ull << 32, 1ull << 61, 1ull << 62, ~0ull >> 1, 1ull << 63, ~0ull})));
+    product *= static_cast<uint64_t>(c.dims.back());
+  }
+  c.bytes = (*random)() % 2 ? product * pick({1, 2, 4, 8, 16}) : (*random)() >> (*random)() % 64;
+  return c;
+}
+
+// What holds for any component that has passed, by arithmetic that can't wrap. Returns what is wrong, or nothing.
+inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool strings, int64_t found) {
+  if (!WhatIsWrong(c, item_bytes, strings, found).empty()) return "";
+  bool empty = false;
+  __uint128_t count = 1;
+  for (const int64_t dim : c.dims) {
+    if (dim < 0) return "a negative dim";
+    empty = empty || dim == 0;
+    if (dim > 0) count *= static_cast<uint64_t>(dim);
+    if (count >> 63 != 0) return "more elements than int64 counts";
+  }
+  if (empty) count = 0;
+  if (strings) return count * 8 <= c.bytes ? "" : "more strings than their lengths have room for";
+  if (c.encoding != Encoding::kRaw || count * item_bytes != c.bytes) return "other bytes than the tensor has";
+  return c.where != Where::kArena || static_cast<uint64_t>(found) == c.bytes ? "" : "other bytes than are there";
 }
 
 }  // namespace hvdata::wire
