@@ -181,8 +181,7 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
       bundle->tensors.push_back(TensorOver(std::move(found[i]), dtype, shape));
       landing.places.push_back(nullptr);
     } else {
-      static const tensorflow::AllocationAttributes no_waiting(/*retry_on_failure=*/false, false, nullptr);
-      bundle->tensors.emplace_back(ReceiveAllocator(c.bytes), dtype, shape, no_waiting);
+      bundle->tensors.emplace_back(ReceiveAllocator(c.bytes), dtype, shape);
       landing.places.push_back(static_cast<char*>(bundle->tensors.back().data()));
       if (c.bytes > 0 && landing.places.back() == nullptr) throw std::bad_alloc();
     }
