@@ -172,9 +172,8 @@ char* Land(const wire::Component& c, Block found, Bundle* bundle) {
     return const_cast<char*>(bundle->encoded.back().bytes.data());
   }
   bundle->encoded.emplace_back();
-  static const tensorflow::AllocationAttributes no_waiting(/*retry_on_failure=*/false, false, nullptr);
   bundle->tensors.push_back(in_arena ? TensorOver(std::move(found), dtype, TensorShape(c.dims))
-                                     : Tensor(ReceiveAllocator(c.bytes), dtype, TensorShape(c.dims), no_waiting));
+                                     : Tensor(ReceiveAllocator(c.bytes), dtype, TensorShape(c.dims)));
   if (!bundle->tensors.back().IsInitialized()) throw std::bad_alloc();
   return static_cast<char*>(bundle->tensors.back().data());
 }
