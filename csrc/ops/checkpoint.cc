@@ -140,7 +140,7 @@ absl::Status Checkpoint::Capture(State* state) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  // All of it is counted before any of it is encoded.
+  // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
     for (const tensorflow::Tensor& tensor : part->tensors()) of_input += SizeOf(tensor);
@@ -149,16 +149,20 @@ absl::Status Checkpoint::Capture(State* state) {
     for (const tensorflow::Tensor& tensor : tensors) of_elements += SizeOf(tensor);
   }
   if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
-  for (const auto& part : input) {
+  of_input = 0;
+  for (auto& part : input) {
     state->iterator.emplace_back();
-    if (!part->SerializeToString(&state->iterator.back())) return TooLarge(kMostState, of_elements);
+    if (!part->SerializeToString(&state->iterator.back())) return TooLarge(of_input + kMostState, of_elements);
+    of_input += state->iterator.back().size();
+    if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
+    part.reset();
   }
   return absl::OkStatus();
 }
 
 absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
   return absl::InvalidArgumentError(
-      Where() + "the state of this iterator takes " + Gib(of_input + of_elements) + ", and no more than " + Gib(kMostState) +
+      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " + Gib(kMostState) +
       " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " + Gib(of_input) +
       " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a smaller "
       "prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");

@@ -219,7 +219,7 @@ class ReceiverOp : public DatasetOpKernel {
         SinkState state;
         const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state, !known); });
         if (!outcome.ok()) return Here(outcome);
-        std::vector<Tensor> words = known ? words_ : WordsOf(state);
+        std::vector<Tensor> words = known ? words_ : WordsOf(&state);
         uint64_t bytes = 0;
         for (const Tensor& of_lane : words) bytes += of_lane.scalar<tensorflow::tstring>()().size();
         if (bytes > kMostState) {
@@ -248,11 +248,11 @@ class ReceiverOp : public DatasetOpKernel {
         return status;
       }
 
-      static std::vector<Tensor> WordsOf(const SinkState& state) {
+      static std::vector<Tensor> WordsOf(SinkState* state) {
         std::vector<Tensor> words;
-        for (const SinkState::Lane& lane : state.lanes) {
+        for (SinkState::Lane& lane : state->lanes) {
           words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          words.back().scalar<tensorflow::tstring>()() = lane.words;
+          words.back().scalar<tensorflow::tstring>()() = std::exchange(lane.words, {});
         }
         return words;
       }

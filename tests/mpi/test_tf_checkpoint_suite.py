@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.data.kernel_tests import checkpoint_test_base
 from together import Counted, results
 
-STEPS = 8
+STEPS = 4
 Data = tf.data.Dataset
 
 # What the reader runs, of n elements, and what every rank has behind it, which keeps the number of its own.
