@@ -15,7 +15,7 @@ namespace {
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [member, text] : contributions) {
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
+    const auto same = std::find_if(groups.begin(), groups.end(), [&text = text](auto& g) { return g.first == text; });
     if (same != groups.end()) {
       same->second.push_back(member);
     } else {

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.bed import why_not
 from ranks.launch import environment, launcher, open_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "cluster"))
+from bed import why_not  # noqa: E402
+
 BENCHMARKS = sorted(path.stem.removeprefix("benchmark_") for path in (ROOT / "docs").glob("benchmark_*.md"))
 ON_HOSTS = {"hosts", "scaling"}
 FIGURE = re.compile(r"[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")

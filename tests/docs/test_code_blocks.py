@@ -69,7 +69,9 @@ def digits(tmp_path_factory):
 
 @pytest.mark.horovod
 @pytest.mark.limit(240)
-@pytest.mark.parametrize("line", RUNNABLE)
+@pytest.mark.parametrize("line", [
+    # Four trainings of the same model, which tests/examples does as well.
+    pytest.param(line, marks=[pytest.mark.slow] if "digits_keras.py" in line else []) for line in RUNNABLE])
 def test_commands_run(line, tmp_path, request):
     """With the Python and the mpirun under test."""
     variables, words = RUNNABLE[line]

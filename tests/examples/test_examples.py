@@ -43,6 +43,7 @@ def test_digits_keras(digits, np, readers):
         assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
 
 
+@pytest.mark.slow  # nothing of ours is in it
 def test_digits_keras_stock(digits):
     proven("digits_keras_stock", 2, "all 2 ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
            DIGITS_FOLDER=str(digits))

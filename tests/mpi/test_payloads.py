@@ -385,6 +385,7 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
     assert results(comm, run) == [len(sizes) // comm.size] * comm.size
 
 
+@pytest.mark.slow
 @pytest.mark.limit(240)
 @pytest.mark.ways("auto")
 @pytest.mark.ranks(2)

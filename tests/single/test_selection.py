@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--quick` and `--rest` are all tests between them, and `--quick` leaves nothing out but more of the same."""
+
+from __future__ import annotations
+
+import collections
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOLD = re.compile(r"^TEST (\S+) (\d+) (.*)$", re.MULTILINE)
+
+# Tells of every test that is chosen whether it is slow, and its name.
+PLUGIN = """
+import pytest
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    from ranks.worlds import world_of
+    for item in session.items:
+        print(f"TEST {'slow' if item.get_closest_marker('slow') else 'fast'} {world_of(item).processes} {item.nodeid}")
+"""
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    """{option: {name: (whether slow, processes)}}"""
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "tells.py").write_text(PLUGIN)
+    run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
+    command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p",
+               "no:cacheprovider", "--rootdir", str(ROOT)]
+    started = {option: subprocess.Popen([*command, *filter(None, [option])], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+               for option in ("", "--quick", "--rest")}
+    told = {option: process.communicate(timeout=100)[0] for option, process in started.items()}
+    for option, process in started.items():
+        assert process.returncode == 0, told[option]
+    return {option: {name: (slow == "slow", int(processes)) for slow, processes, name in TOLD.findall(text)}
+            for option, text in told.items()}
+
+
+def function_of(name: str) -> str:
+    return name.partition("[")[0]
+
+
+@pytest.mark.limit(120)
+def test_both_together_are_all_tests(chosen):
+    every, quick, rest = (set(chosen[option]) for option in ("", "--quick", "--rest"))
+    assert len(every) > 2000
+    assert quick | rest == every
+    assert not quick & rest
+
+
+def test_no_function_is_left_out_that_is_not_slow(chosen):
+    fast = {function_of(name) for name, (slow, _) in chosen[""].items() if not slow}
+    assert {function_of(name) for name in chosen["--quick"]} == fast
+
+
+def test_every_function_that_runs_on_several_ranks_quickly_does(chosen):
+    def several(option: str) -> set[str]:
+        return {function_of(name) for name, (slow, processes) in chosen[option].items() if processes > 1 and not slow}
+
+    assert several("--quick") == several("")
+
+
+def test_every_world_has_its_part(chosen):
+    def worlds(option: str) -> collections.Counter:
+        return collections.Counter(re.findall(r"\[(np=[^]-]*)", "\n".join(chosen[option])))
+
+    quick = worlds("--quick")
+    for world, number in worlds("").items():
+        assert quick[world] >= max(1, number // 8), (world, number, quick)
+
+
+def test_only_one_of_the_two():
+    done = subprocess.run([sys.executable, "-m", "pytest", "--quick", "--rest", "--collect-only", __file__], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "give neither" in done.stderr, done
