@@ -50,8 +50,8 @@ class Sink {
   void Cancel(SinkIterator* iterator);
   // The iterator is gone. A state that it was restored from and has not begun is forgotten.
   void Drop(SinkIterator* iterator);
-  // The state of the iterator's epoch. Waits for the reader.
-  Outcome Save(SinkIterator* iterator, SinkState* state);
+  // The state of the iterator's epoch. Waits for the readers' words, where `words`.
+  Outcome Save(SinkIterator* iterator, SinkState* state, bool words = true);
   // The iterator, never asked so far, is to continue from `state`. Waits for the reader.
   Outcome Restore(SinkIterator* iterator, const SinkState& state);
   // What Next() of this iterator waits for, for people: "step 17 from reader 0 on node0".

@@ -53,7 +53,7 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
   return outcome;
 }
 
-Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
+Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   MutexLock lock(&mu_);
   *state = SinkState();
   if (iterator->epoch == 0) {
@@ -79,6 +79,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state) {
     turns = epoch_->Turns();
   }
   for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
+  if (!words) return {};
   std::vector<std::string> answers;
   const Outcome asked = AskReaders(
       &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);

@@ -25,7 +25,7 @@ struct Parcel {
   bool placed = false;  // every component's `where` has been chosen (placement.h)
 };
 
-// Memory that payloads are received into: places[i] has room for components[i].bytes.
+// Memory that payloads are received into: places[i] has room for components[i].bytes. No places at all: there is none.
 struct Landing {
   std::vector<char*> places;
   std::shared_ptr<void> owner;

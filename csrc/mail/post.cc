@@ -313,6 +313,7 @@ void Post::TakeRecord(Route* route, std::string_view record) {
   Landing landing;
   if (!header.components.empty()) {
     landing = Place(member, header);
+    if (landing.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
     for (size_t i = 0; i < header.components.size(); ++i) {
       if (header.components[i].where != Where::kInline) continue;
       const uint64_t bytes = header.components[i].bytes;

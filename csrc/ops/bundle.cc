@@ -9,11 +9,13 @@
 
 #include "arena/region.h"
 #include "base/counters.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "ops/recycling_allocator.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "wire/component.h"
 #include "wire/strings.h"
 
 namespace hvdata {
@@ -147,44 +149,52 @@ Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   return {bytes->data(), bytes->size(), bytes};
 }
 
-// Runs on threads that must not wait, with a header that came from outside: nothing in it is believed unchecked.
+// Memory for one component, into *bundle, and where the network is to write it: nullptr where that is nowhere.
+char* Land(const wire::Component& c, Block found, Bundle* bundle) {
+  const auto dtype = static_cast<DataType>(c.dtype);
+  const bool strings = dtype == tensorflow::DT_STRING, in_arena = c.where == wire::Where::kArena;
+  const auto item = static_cast<size_t>(tensorflow::DataTypeSize(dtype));
+  const std::string wrong = wire::WhatIsWrong(c, item, strings, found.data ? static_cast<int64_t>(found.size) : -1);
+  if (!wrong.empty()) {
+    bundle->error = "a header announced component " + std::to_string(bundle->tensors.size()) + " of a share with " + wrong;
+  }
+  // What is wrong is received all the same, where it lies with the header: those behind it may be right.
+  if (strings || !wrong.empty()) {
+    const TensorShape shape = wrong.empty() ? TensorShape(c.dims) : TensorShape({0});
+    if (in_arena) {
+      bundle->encoded.push_back({{found.data, found.size}, std::move(found.owner)});
+    } else {
+      auto bytes = std::make_shared<std::string>(wrong.empty() || c.where == wire::Where::kInline ? c.bytes : 0, '\0');
+      bundle->encoded.push_back({*bytes, bytes});
+    }
+    bundle->tensors.emplace_back(tensorflow::DT_STRING, shape);
+    if (!bundle->tensors.back().IsInitialized()) throw std::bad_alloc();
+    return const_cast<char*>(bundle->encoded.back().bytes.data());
+  }
+  bundle->encoded.emplace_back();
+  bundle->tensors.push_back(in_arena ? TensorOver(std::move(found), dtype, TensorShape(c.dims))
+                                     : Tensor(ReceiveAllocator(c.bytes), dtype, TensorShape(c.dims)));
+  if (!bundle->tensors.back().IsInitialized()) throw std::bad_alloc();
+  return static_cast<char*>(bundle->tensors.back().data());
+}
+
+// Runs on threads that must not wait, with a header that came from outside: nothing in it is believed unchecked. A landing
+// without places says that the parcel can't be received, which is the end of the job.
 Landing LandTensors(const std::vector<wire::Component>& components, std::vector<Block> found) {
   auto bundle = std::make_shared<Bundle>();
   Landing landing;
-  bundle->tensors.reserve(components.size());
-  bundle->encoded.resize(components.size());
   for (size_t i = 0; i < components.size(); ++i) {
     const wire::Component& c = components[i];
-    const auto dtype = static_cast<DataType>(c.dtype);
-    TensorShape shape;
-    const bool shape_ok = tensorflow::TensorShape::BuildTensorShape(c.dims, &shape).ok();
-    const size_t size = shape_ok ? static_cast<size_t>(tensorflow::DataTypeSize(dtype)) : 0;
-    const bool strings = c.encoding == wire::Encoding::kStrings;
-    const bool in_arena = c.where == wire::Where::kArena;
-    if (!strings && (size == 0 || static_cast<uint64_t>(shape.num_elements()) * size != c.bytes)) {
-      bundle->error = "a header announced " + std::to_string(c.bytes) + " bytes for component " + std::to_string(i) +
-                      ", which its type and shape don't give";
-    } else if (in_arena && found[i].data == nullptr) {
-      bundle->error = "a header announced component " + std::to_string(i) + " at a place outside of shared memory";
+    try {
+      landing.places.push_back(Land(c, std::move(found[i]), bundle.get()));
+    } catch (const std::bad_alloc&) {
+      Log("there is no memory for the " + std::to_string(c.bytes) + " bytes of component " + std::to_string(i) +
+          " of a share that comes in. Use smaller batches or a smaller prefetch, or give this process more memory");
+      return {};
     }
-    if (strings || !bundle->error.empty()) {
-      bundle->tensors.emplace_back(tensorflow::DT_STRING, strings && shape_ok ? shape : TensorShape({0}));
-      if (in_arena) {
-        bundle->encoded[i] = {{found[i].data, found[i].size}, std::move(found[i].owner)};
-        landing.places.push_back(nullptr);
-      } else {
-        auto bytes = std::make_shared<std::string>(c.bytes, '\0');
-        landing.places.push_back(bytes->data());
-        bundle->encoded[i] = {*bytes, std::move(bytes)};
-      }
-    } else if (in_arena) {
-      bundle->tensors.push_back(TensorOver(std::move(found[i]), dtype, shape));
-      landing.places.push_back(nullptr);
-    } else {
-      static const tensorflow::AllocationAttributes no_waiting(/*retry_on_failure=*/false, false, nullptr);
-      bundle->tensors.emplace_back(ReceiveAllocator(c.bytes), dtype, shape, no_waiting);
-      landing.places.push_back(static_cast<char*>(bundle->tensors.back().data()));
-      if (c.bytes > 0 && landing.places.back() == nullptr) throw std::bad_alloc();
+    if (!bundle->error.empty() && c.where == wire::Where::kMessage) {
+      Log(bundle->error);
+      return {};
     }
   }
   landing.owner = std::move(bundle);
@@ -236,6 +246,7 @@ void SettleTensors(std::vector<Tensor>* tensors, bool kept, int member, int part
 
 absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tensors) {
   auto* bundle = static_cast<Bundle*>(bundle_ptr.get());
+  if (bundle == nullptr) return absl::InternalError("a share came without its tensors");
   if (!bundle->error.empty()) return absl::InternalError(bundle->error);
   for (size_t i = 0; i < bundle->encoded.size(); ++i) {
     Tensor& tensor = bundle->tensors[i];

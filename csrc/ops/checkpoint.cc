@@ -2,6 +2,7 @@
 #include "ops/checkpoint.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <utility>
@@ -10,26 +11,26 @@
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+#include "wire/codec.h"
 #include "wire/strings.h"
 
 namespace hvdata {
 
 namespace {
 
-std::string PutU64(uint64_t value) {
+std::string Number(uint64_t value) {
   std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  wire::AppendLittleEndian(value, &bytes);
   return bytes;
 }
 
-uint64_t GetU64(std::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i - 1]);
-  return value;
+uint64_t ToNumber(std::string_view bytes) {
+  return bytes.size() == sizeof(uint64_t) ? wire::LoadLittleEndian<uint64_t>(bytes.data()) : 0;
 }
 
 std::string Pack(const std::vector<std::string>& parts) {
-  return PutU64(parts.size()) + wire::EncodeStrings(std::vector<std::string_view>(parts.begin(), parts.end()));
+  return Number(parts.size()) + wire::EncodeStrings(std::vector<std::string_view>(parts.begin(), parts.end()));
 }
 
 bool CheckReplay() {
@@ -40,10 +41,27 @@ bool CheckReplay() {
 bool Unpack(std::string_view bytes, std::vector<std::string>* parts) {
   std::vector<std::string_view> views;
   if (bytes.size() < 8) return false;
-  if (!wire::DecodeStrings(bytes.substr(8), GetU64(bytes.substr(0, 8)), &views)) return false;
+  if (!wire::DecodeStrings(bytes.substr(8), ToNumber(bytes.substr(0, 8)), &views)) return false;
   parts->assign(views.begin(), views.end());
   return true;
 }
+
+// Nearly what it takes when encoded.
+uint64_t SizeOf(const tensorflow::Tensor& tensor) {
+  uint64_t bytes = tensor.TotalBytes();
+  if (tensor.dtype() != tensorflow::DT_STRING) return bytes;
+  const auto* strings = reinterpret_cast<const tensorflow::tstring*>(tensor.data());
+  for (int64_t i = 0; i < tensor.NumElements(); ++i) bytes += strings[i].size();
+  return bytes;
+}
+
+std::string Gib(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
 
 std::string EncodeTensor(const tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
@@ -96,6 +114,10 @@ std::string Checkpoint::Mode() const {
   return mode + (c.schedule == plan::Schedule::kDynamic ? ", dynamic" : ", static");
 }
 
+std::string Checkpoint::Where() const {
+  return "[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name + "] ";
+}
+
 absl::Status Checkpoint::Capture(State* state) {
   *state = State();
   state->epoch_id = epoch_id_;
@@ -105,12 +127,12 @@ absl::Status Checkpoint::Capture(State* state) {
   state->number = input_->number();
   state->fingerprint = input_->fingerprint();
   state->model = model;
-  const absl::Status saved = input_->Save(&state->iterator);
+  std::vector<std::unique_ptr<tensorflow::VariantTensorData>> input;
+  const absl::Status saved = input_->Save(&input);
   if (!saved.ok()) {
     state->replay = true;
     if (!std::exchange(told_replay_, true)) {
-      Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
-          "] the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
+      Log(Where() + "the input can't be saved (" + std::string(saved.message().substr(0, 200)) +
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
@@ -118,32 +140,65 @@ absl::Status Checkpoint::Capture(State* state) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
+  // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
+  uint64_t of_input = 0, of_elements = 0;
+  for (const auto& part : input) {
+    for (const tensorflow::Tensor& tensor : part->tensors()) of_input += SizeOf(tensor);
+  }
+  for (const auto& [number, tensors] : state->elements) {
+    for (const tensorflow::Tensor& tensor : tensors) of_elements += SizeOf(tensor);
+  }
+  if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
+  of_input = 0;
+  for (auto& part : input) {
+    state->iterator.emplace_back();
+    if (!part->SerializeToString(&state->iterator.back())) return TooLarge(of_input + kMostState, of_elements);
+    of_input += state->iterator.back().size();
+    if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
+    part.reset();
+  }
   return absl::OkStatus();
 }
 
-void Checkpoint::AnswerSaves() {
-  const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
-  for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
-    State state;
-    absl::Status status;
-    if (!input_->started()) {
-      status = absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked "
-                                             "for, or when its end has been seen");
-    } else if (!dynamic) {
-      status = Capture(&state);
-    } else {
-      if (saved_.empty() || saved_.count(request.trainer)) {
-        const uint64_t number = snapshot_.snapshot + 1;
-        epoch_->ForgetTaken();
-        status = Capture(&snapshot_);
-        snapshot_.snapshot = number;
-        saved_.clear();
-      }
-      saved_.insert(request.trainer);
-      state = snapshot_;
-      state.taken_since = epoch_->TakenSince(request.trainer);
+absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
+  return absl::InvalidArgumentError(
+      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " + Gib(kMostState) +
+      " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " + Gib(of_input) +
+      " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a smaller "
+      "prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");
+}
+
+absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
+  if (!input_->started()) {
+    return absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked for, or "
+                                         "when its end has been seen");
+  }
+  State state;
+  absl::Status status;
+  if (source_->config().schedule != plan::Schedule::kDynamic) {
+    status = Capture(&state);
+  } else {
+    if (saved_.empty() || saved_.count(trainer)) {
+      saved_.clear();
+      const uint64_t number = snapshot_.snapshot + 1;
+      epoch_->ForgetTaken();
+      status = Capture(&snapshot_);
+      snapshot_.snapshot = number;
     }
-    epoch_->AnswerSave(request, ToOutcome(status), status.ok() ? Encode(state) : "");
+    if (!status.ok()) return status;
+    saved_.insert(trainer);
+    state = snapshot_;
+    state.taken_since = epoch_->TakenSince(trainer);
+  }
+  if (status.ok()) *text = Encode(state);
+  return text->size() > kMostState ? TooLarge(0, text->size()) : status;  // tensors within tensors are not counted before
+}
+
+void Checkpoint::AnswerSaves() {
+  for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
+    std::string text;
+    const absl::Status status = Caught([&] { return StateFor(request.trainer, &text); });
+    epoch_->AnswerSave(request, ToOutcome(status), std::move(text));
   }
 }
 
@@ -160,16 +215,16 @@ void Checkpoint::KeepLastWords() {
 }
 
 std::string Checkpoint::Encode(const State& state) {
-  std::vector<std::string> parts = {"horovod_data state 3",    PutU64(state.epoch_id), PutU64(state.snapshot),
-                                    PutU64(state.trainers),    state.mode,             PutU64(state.pulled),
-                                    PutU64(state.replay),      PutU64(state.number),   PutU64(state.fingerprint),
+  std::vector<std::string> parts = {"horovod_data state 3",    Number(state.epoch_id), Number(state.snapshot),
+                                    Number(state.trainers),    state.mode,             Number(state.pulled),
+                                    Number(state.replay),      Number(state.number),   Number(state.fingerprint),
                                     Pack(state.iterator)};
   std::vector<std::string> taken;
-  for (uint64_t number : state.taken_since) taken.push_back(PutU64(number));
+  for (uint64_t number : state.taken_since) taken.push_back(Number(number));
   parts.push_back(Pack(taken));
   parts.push_back(Pack(EncodeModel(state.model)));
   for (const auto& [number, tensors] : state.elements) {
-    std::vector<std::string> element = {PutU64(number)};
+    std::vector<std::string> element = {Number(number)};
     for (const tensorflow::Tensor& tensor : tensors) {
       element.push_back(EncodeTensor(tensor));
     }
@@ -182,16 +237,16 @@ bool Checkpoint::Decode(const std::string& bytes, State* state) {
   std::vector<std::string> parts, taken, model;
   constexpr size_t kFixed = 12;
   if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 3") return false;
-  state->epoch_id = GetU64(parts[1]);
-  state->snapshot = GetU64(parts[2]);
-  state->trainers = GetU64(parts[3]);
+  state->epoch_id = ToNumber(parts[1]);
+  state->snapshot = ToNumber(parts[2]);
+  state->trainers = ToNumber(parts[3]);
   state->mode = parts[4];
-  state->pulled = GetU64(parts[5]);
-  state->replay = GetU64(parts[6]) != 0;
-  state->number = GetU64(parts[7]);
-  state->fingerprint = GetU64(parts[8]);
+  state->pulled = ToNumber(parts[5]);
+  state->replay = ToNumber(parts[6]) != 0;
+  state->number = ToNumber(parts[7]);
+  state->fingerprint = ToNumber(parts[8]);
   if (!Unpack(parts[9], &state->iterator) || !Unpack(parts[10], &taken)) return false;
-  for (const std::string& number : taken) state->taken_since.push_back(GetU64(number));
+  for (const std::string& number : taken) state->taken_since.push_back(ToNumber(number));
   if (!Unpack(parts[11], &model) || !DecodeModel(model, &state->model)) return false;
   for (size_t i = kFixed; i < parts.size(); ++i) {
     std::vector<std::string> element;
@@ -202,7 +257,7 @@ bool Checkpoint::Decode(const std::string& bytes, State* state) {
       if (!DecodeTensor(element[k], &tensor)) return false;
       tensors.push_back(std::move(tensor));
     }
-    state->elements.emplace_back(GetU64(element[0]), std::move(tensors));
+    state->elements.emplace_back(ToNumber(element[0]), std::move(tensors));
   }
   return true;
 }
@@ -214,7 +269,7 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
   for (const auto& [trainer, hand] : handed) {
     State state;
     if (!hand.words.empty() && !Decode(hand.words, &state)) {
-      return absl::DataLossError("a checkpoint of this channel is damaged");
+      return Damaged();
     }
     if (!hand.words.empty() && state.mode != Mode()) {
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
@@ -238,19 +293,69 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
 }
 
 absl::Status Checkpoint::Replay(const State& state) {
-  Log("[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name +
-      "] runs the input again up to element " + std::to_string(state.pulled) + ", because its state could not be saved");
+  Log(Where() + "runs the input again up to element " + std::to_string(state.pulled) +
+      ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
-  bool end = false;
-  Tensors passed_over;
-  while (status.ok() && !end && input_->pulled() < state.pulled) status = input_->Next(&passed_over, &end);
-  if (!status.ok() || (!end && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) return status;
+  if (status.ok()) status = PassOver(state.pulled);
+  if (!status.ok() || (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
+    return status;
+  }
   return absl::DataLossError(
       "the input can't be restored: its state could not be saved, so it was run again, and the first " +
       std::to_string(state.pulled) + " elements are not those that it yielded before the checkpoint was saved; to go on "
       "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
       "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only values "
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
+}
+
+absl::Status Checkpoint::PassOver(uint64_t until) {
+  absl::Status status;
+  Tensors passed_over;
+  for (bool end = false; status.ok() && !end && input_->pulled() < until;) status = input_->Next(&passed_over, &end);
+  return status;
+}
+
+// One tensor of an element, or of the model of a share, that was saved. Of shares the first axis is not known.
+absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                              bool of_share) const {
+  const ChannelConfig& c = source_->config();
+  std::vector<int64_t> dims = c.shapes[component];
+  if (of_share && !dims.empty()) dims[0] = -1;
+  const tensorflow::PartialTensorShape known = dims == std::vector<int64_t>{-1} ? tensorflow::PartialTensorShape()
+                                                                                : tensorflow::PartialTensorShape(dims);
+  const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);
+  if (dtype == here && known.IsCompatibleWith(shape)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a checkpoint of other elements was restored into this channel: " + c.component_names[component] + " was " +
+      tensorflow::DataTypeString(dtype) + " of shape " + shape.DebugString() + " when it was saved, and is " +
+      tensorflow::DataTypeString(here) + " of shape " + known.DebugString() +
+      " here. Restore it into a channel of the same pipeline");
+}
+
+absl::Status Checkpoint::Fits(const State& state) const {
+  const ChannelConfig& c = source_->config();
+  const bool precut = c.batch == plan::Batch::kPrecut;
+  const size_t width = c.dtypes.size(), first = precut ? 1 : 0;
+  const size_t count = precut ? 1 + width * static_cast<size_t>(source_->world().audience_count()) : width;
+  for (const auto& [number, tensors] : state.elements) {
+    if (tensors.size() != count) {
+      return absl::InvalidArgumentError(
+          "a checkpoint of other elements was restored into this channel: they had " + std::to_string(tensors.size()) +
+          " components when they were saved, and have " + std::to_string(count) + " here. Restore it into a channel of the "
+          "same pipeline" + (precut ? ", and, as these elements were cut into the ranks' shares already, on as many ranks" : ""));
+    }
+    for (size_t i = first; i < count; ++i) {
+      const absl::Status status = Fits((i - first) % width, tensors[i].dtype(), tensors[i].shape(), precut);
+      if (!status.ok()) return status;
+    }
+    if (precut && (tensors[0].dtype() != tensorflow::DT_INT64 || tensors[0].dims() != 1)) return Damaged();
+  }
+  if (!state.model.empty() && state.model.size() != width) return Damaged();
+  for (size_t i = 0; i < state.model.size(); ++i) {
+    const absl::Status status = Fits(i, state.model[i].dtype, state.model[i].shape, true);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over) {
@@ -287,9 +392,14 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
     return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
   }
+  absl::Status status = Fits(first);
+  if (!status.ok()) return status;
   epoch_id_ = first.epoch_id;
   model = std::move(first.model);
-  const absl::Status status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled);
+  status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled);
+  // A symbolic checkpoint has the input's state of an earlier moment.
+  if (status.ok()) status = PassOver(from);
+  if (status.ok() && input_->pulled() < from) return Damaged();
   if (!status.ok()) return status;
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {

@@ -58,8 +58,15 @@ class Checkpoint {
   };
 
   std::string Mode() const;
+  std::string Where() const;
+  absl::Status StateFor(int trainer, std::string* text);
   absl::Status Capture(State* state);
+  absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
   absl::Status Replay(const State& state);
+  // Lets the input run until so many elements have come out of it, or it ends.
+  absl::Status PassOver(uint64_t until);
+  absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape, bool of_share) const;
+  absl::Status Fits(const State& state) const;
   // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
   absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                      std::set<uint64_t>* taken) const;

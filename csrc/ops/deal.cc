@@ -18,6 +18,8 @@
 #include "ops/input.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/profiler/lib/traceme.h"
+#include "tensorflow/core/profiler/lib/traceme_encode.h"
 
 namespace hvdata {
 namespace {
@@ -57,7 +59,7 @@ class Dealer {
         continue;
       }
       bool end = false;
-      const absl::Status status = DealOne(&end);
+      const absl::Status status = Caught([&] { return DealOne(&end); });
       if (!status.ok() || end) {
         Finish(status);
         break;
@@ -76,6 +78,9 @@ class Dealer {
  private:
   absl::Status DealOne(bool* end) {
     const ChannelConfig& config = source_->config();
+    const tensorflow::profiler::TraceMe trace([&] {
+      return tensorflow::profiler::TraceMeEncode("HorovodDataDealElement", {{"channel", config.name}, {"element", input_->position()}});
+    });
     if (config.batch != plan::Batch::kPerRank) return DealGlobal(end);
     if (config.schedule == plan::Schedule::kDynamic) return DealDynamic(end);
     return DealGroup(end);
@@ -209,7 +214,8 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   Checkpoint::Place place;
   bool over = false;
   const bool resumes = !epoch->handed().empty();
-  const absl::Status status = resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start();
+  const absl::Status status =
+      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start(); });
   epoch->Start(place.positions, place.turn, place.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
   if (!status.ok() && !resumes) dealer.Finish(status);

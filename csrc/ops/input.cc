@@ -143,22 +143,15 @@ absl::Status Input::Next(Tensors* element, bool* end) {
   }
 }
 
-absl::Status Input::Save(std::vector<std::string>* saved) {
+absl::Status Input::Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved) {
   tensorflow::data::SerializationContext::Params params(ctx_);
   // A function with a state of its own (a generator, py_function) would come back without it.
   params.external_state_policy = tensorflow::data::ExternalStatePolicy::POLICY_FAIL;
   tensorflow::data::SerializationContext serialization(std::move(params));
   tensorflow::data::VariantTensorDataWriter writer;
   const absl::Status status = iterator_->Save(&serialization, &writer);
-  if (!status.ok()) return status;
-  std::vector<std::unique_ptr<tensorflow::VariantTensorData>> data;
-  writer.ReleaseData(&data);
-  saved->clear();
-  for (const auto& d : data) {
-    saved->emplace_back();
-    if (!d->SerializeToString(&saved->back())) return absl::InternalError("the state of the input can't be serialized");
-  }
-  return absl::OkStatus();
+  if (status.ok()) writer.ReleaseData(saved);
+  return status;
 }
 
 void Input::Close() {

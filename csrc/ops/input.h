@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/function_handle_cache.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace hvdata {
 
@@ -33,7 +34,7 @@ class Input {
   // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
   // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
   absl::Status Start(uint64_t number = 0);
-  // Makes the iterator from what Save returned, `position` elements on.
+  // Makes the iterator from what Save returned, each part serialized, `position` elements on.
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position);
   // Elements that come before those of the iterator, with their numbers.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
@@ -57,7 +58,7 @@ class Input {
   bool keeps_tensors() const { return keeps_tensors_; }
 
   // The iterator's state in TensorFlow's own words. Fails for pipelines that can't be saved.
-  absl::Status Save(std::vector<std::string>* saved);
+  absl::Status Save(std::vector<std::unique_ptr<tensorflow::VariantTensorData>>* saved);
 
   // Interrupts a Next() that waits; may be called when this object is gone.
   std::function<void()> Canceller() const;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,9 +70,9 @@ class ChannelUse {
     return absl::OkStatus();
   }
   ~ChannelUse() {
-    if (const std::shared_ptr<Engine> engine = engine_.lock()) {
-      if (engine == Engine::Current()) engine->UnuseChannel(channel_);  // not in a forked child
-    }
+    const std::shared_ptr<Engine> engine = engine_.lock();
+    if (!engine || engine != Engine::Current()) return;  // in a forked child
+    (void)Caught([&] { return engine->UnuseChannel(channel_), absl::OkStatus(); });
   }
   // Null on a dedicated reader, whose dataset can be made but not iterated.
   Sink* sink() const { return sink_.get(); }
@@ -98,7 +99,7 @@ class ReceiverOp : public DatasetOpKernel {
 
   void MakeDataset(OpKernelContext* ctx, DatasetBase** output) override {
     std::unique_ptr<ChannelUse> use;
-    OP_REQUIRES_OK(ctx, ChannelUse::Make(attributes_, &use));
+    OP_REQUIRES_OK(ctx, Caught([&] { return ChannelUse::Make(attributes_, &use); }));
     *output = new Dataset(ctx, attributes_, std::move(use));
   }
 
@@ -142,10 +143,43 @@ class ReceiverOp : public DatasetOpKernel {
      public:
       explicit Iterator(const Params& params) : DatasetIterator<Dataset>(params) {}
       ~Iterator() override {
-        if (sink() && Engine::Current()) sink()->Drop(&iterator_);  // not in a forked child
+        if (!sink() || !Engine::Current()) return;  // a dedicated reader, or a forked child
+        (void)Caught([this] { return sink()->Drop(&iterator_), absl::OkStatus(); });
       }
 
+      bool SymbolicCheckpointCompatible() const override { return true; }
+
       absl::Status GetNextInternal(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) override {
+        return Caught([&] { return Take(ctx, out, end); });
+      }
+
+     protected:
+      absl::Status SaveInternal(SerializationContext* ctx, IteratorStateWriter* writer) override {
+        return Caught([&] { return Write(ctx->symbolic_checkpoint(), writer); });
+      }
+
+      absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
+        return Caught([&] { return Read(reader); });
+      }
+
+      // What the profiler shows of a GetNext.
+      tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
+        const std::shared_ptr<Engine> engine = Engine::Current();
+        if (!engine) return {};
+        std::string readers;
+        for (int lane = 0; lane < engine->world().source_count(); ++lane) {
+          readers += (lane > 0 ? "; " : "") + engine->world().SourceName(lane);
+        }
+        std::lock_guard<std::mutex> lock(mu_);
+        return {{"channel", dataset()->attributes_.channel_name},
+                {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
+                {"step", std::to_string(iterator_.taken)},
+                {"reader", std::move(readers)}};
+      }
+
+     private:
+      absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
+        Arrival arrival;  // tensors are freed when the mutex is not held
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
@@ -153,23 +187,47 @@ class ReceiverOp : public DatasetOpKernel {
         const absl::Status registered = tensorflow::RegisterCancellationCallback(
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
         if (!registered.ok()) return registered;
-        Arrival arrival;
         const Outcome outcome = Engine::State() == EngineState::kForked
                                     ? Engine::NotRunning()
                                     : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });
         deregister();
-        if (!outcome.ok()) return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
+        if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
-        return TakeTensors(arrival.bundle, out);
+        const absl::Status status = TakeTensors(arrival.bundle, out);
+        return status.ok() ? Check(*out) : status;
       }
 
-     protected:
-      absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
+      // TensorFlow trusts a dataset, and we no other process.
+      absl::Status Check(const std::vector<Tensor>& share) const {
+        const DataTypeVector& types = dataset()->attributes_.types;
+        bool same = share.size() == types.size();
+        for (size_t i = 0; same && i < types.size(); ++i) same = share[i].dtype() == types[i];
+        return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
+      }
+
+      // Symbolic checkpoints are made after every element. Only the first of an epoch asks the readers for their state: those
+      // after it say how far this rank has come since, and a restore has the input run again from there.
+      absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
+        if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
+          return Here({kFailedPrecondition, "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
+                                              "where no rank knows which elements the others have. Set it to False, or use "
+                                              "schedule=\"static\""});
+        }
+        const bool known = symbolic && iterator_.epoch != 0 && iterator_.epoch == words_epoch_ && !iterator_.over;
         SinkState state;
-        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state); });
-        if (!outcome.ok()) return ToStatus(outcome);
+        const Outcome outcome = Guarded([&] { return sink()->Save(&iterator_, &state, !known); });
+        if (!outcome.ok()) return Here(outcome);
+        std::vector<Tensor> words = known ? words_ : WordsOf(&state);
+        uint64_t bytes = 0;
+        for (const Tensor& of_lane : words) bytes += of_lane.scalar<tensorflow::tstring>()().size();
+        if (bytes > kMostState) {
+          return Here({kInvalidArgument, "the states of " + std::to_string(words.size()) + " readers take " +
+                                               std::to_string(bytes >> 20) + " MiB together, and no more than " +
+                                               std::to_string(kMostState >> 20) + " can be saved. Use a smaller prefetch=, "
+                                               "smaller batches or smaller shuffle buffers"});
+        }
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
           if (status.ok()) status = writer->WriteScalar(prefix(), key, static_cast<int64_t>(value));
@@ -184,12 +242,22 @@ class ReceiverOp : public DatasetOpKernel {
           const std::string of = std::to_string(r);
           put("position" + of, state.lanes[r].position);
           put("turn" + of, state.lanes[r].turn.n);
-          if (status.ok()) status = writer->WriteScalar(prefix(), "words" + of, tensorflow::tstring(state.lanes[r].words));
+          if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words[r]);
         }
+        if (symbolic) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
         return status;
       }
 
-      absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
+      static std::vector<Tensor> WordsOf(SinkState* state) {
+        std::vector<Tensor> words;
+        for (SinkState::Lane& lane : state->lanes) {
+          words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
+          words.back().scalar<tensorflow::tstring>()() = std::exchange(lane.words, {});
+        }
+        return words;
+      }
+
+      absl::Status Read(IteratorStateReader* reader) {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         absl::Status status;
@@ -215,10 +283,14 @@ class ReceiverOp : public DatasetOpKernel {
           lane.words = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
-        return status.ok() ? ToStatus(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
+        return status.ok() ? Here(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;
       }
 
-     private:
+      absl::Status Here(const Outcome& outcome) const {
+        if (outcome.ok()) return absl::OkStatus();
+        return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
+      }
+
       Sink* sink() const { return dataset()->use_->sink(); }
 
       absl::Status NoBatchesHere() const {
@@ -226,8 +298,10 @@ class ReceiverOp : public DatasetOpKernel {
                                              "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
-      std::mutex mu_;  // one GetNext at a time
+      mutable std::mutex mu_;  // one GetNext at a time
       SinkIterator iterator_;
+      std::vector<Tensor> words_;  // of symbolic checkpoints, and the epoch that they are of
+      uint64_t words_epoch_ = 0;
     };
 
     const Attributes attributes_;

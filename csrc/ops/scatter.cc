@@ -69,6 +69,7 @@ class ExchangeOp : public AsyncOpKernel {
     std::vector<Tensor> tensors;
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
     if (!status.ok()) return status;
+    if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
     if (tensors[0].dtype() != dtype_) {
       return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
                                         tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
@@ -76,6 +77,19 @@ class ExchangeOp : public AsyncOpKernel {
     }
     *tensor = std::move(tensors[0]);
     return absl::OkStatus();
+  }
+
+  // Who brings a parcel is the communication thread, or one that waits for something else: what the op makes of it, and all
+  // that TensorFlow does next, runs on a thread of TensorFlow's. Errors of `call` are the op's.
+  template <typename Call>
+  static void Later(OpKernelContext* ctx, const DoneCallback& done, Call call) {
+    const auto run = [ctx, done, call] {
+      const absl::Status status = Caught(call);
+      if (!status.ok()) ctx->SetStatus(status);
+      done();
+    };
+    if (ctx->runner() != nullptr) (*ctx->runner())(run);
+    else run();
   }
 
   static std::string error_of(const BundlePtr& bundle) {
@@ -109,19 +123,22 @@ class ScatterOp : public ExchangeOp {
       return done();
     }
     if (roots) {
-      const absl::Status status = Cut(engine.get(), ctx->input(0), ctx->input(1), &parts);
+      const absl::Status status = Caught([&] { return Cut(engine.get(), ctx->input(0), ctx->input(1), &parts); });
       if (!status.ok()) Refuse(engine.get(), status);
       OP_REQUIRES_OK_ASYNC(ctx, status, done);
     }
     engine->exchange().Scatter(
-        name_, root_, std::move(parts), [this, ctx, engine, done = std::move(done)](Outcome outcome, Exchanged exchanged) {
-          OP_REQUIRES_OK_ASYNC(ctx, ToStatus(outcome), done);
-          Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-          OP_REQUIRES_OK_ASYNC(ctx, Take(engine->world(), root_, exchanged, &part), done);
-          number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
-          ctx->set_output(0, part);
-          ctx->set_output(1, number);
-          done();
+        name_, root_, std::move(parts), [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
+          Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
+            if (!outcome.ok()) return ToStatus(outcome);
+            Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
+            const absl::Status status = Take(engine->world(), root_, exchanged, &part);
+            if (!status.ok()) return status;
+            number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
+            ctx->set_output(0, part);
+            ctx->set_output(1, number);
+            return status;
+          });
         });
     engine->post().Fetch();
   }
@@ -196,29 +213,37 @@ class GatherOp : public ExchangeOp {
       engine->exchange().Expect(
           name_, number, t,
           [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
-            absl::Status status = ToStatus(outcome);
-            if (status.ok()) status = Take(engine->world(), t, exchanged, &parts->tensors[static_cast<size_t>(t)]);
-            parts->statuses[static_cast<size_t>(t)] = status;
-            if (--parts->missing == 0) Join(ctx, *parts, done);
+            Part& part = parts->of[static_cast<size_t>(t)];
+            part = {std::move(outcome), std::move(exchanged)};
+            if (--parts->missing == 0) Later(ctx, done, [this, ctx, engine, parts] { return Join(ctx, *engine, *parts); });
           });
     }
     engine->post().Fetch();
   }
 
  private:
+  struct Part {
+    Outcome outcome;
+    Exchanged exchanged;
+  };
   struct Parts {
-    explicit Parts(size_t n) : tensors(n), statuses(n), missing(static_cast<int>(n)) {}
-    std::vector<Tensor> tensors;
-    std::vector<absl::Status> statuses;
+    explicit Parts(size_t n) : of(n), missing(static_cast<int>(n)) {}
+    std::vector<Part> of;
     std::atomic<int> missing;
   };
 
-  static void Join(OpKernelContext* ctx, const Parts& parts, const DoneCallback& done) {
-    for (const absl::Status& status : parts.statuses) OP_REQUIRES_OK_ASYNC(ctx, status, done);
+  absl::Status Join(OpKernelContext* ctx, const Engine& engine, const Parts& parts) const {
+    std::vector<Tensor> tensors(parts.of.size());
     Tensor value;
-    OP_REQUIRES_OK_ASYNC(ctx, tensorflow::tensor::Concat(parts.tensors, &value), done);
-    ctx->set_output(0, value);
-    done();
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const Part& part = parts.of[t];
+      absl::Status status = ToStatus(part.outcome);
+      if (status.ok()) status = Take(engine.world(), static_cast<int>(t), part.exchanged, &tensors[t]);
+      if (!status.ok()) return status;
+    }
+    const absl::Status status = tensorflow::tensor::Concat(tensors, &value);
+    if (status.ok()) ctx->set_output(0, value);
+    return status;
   }
 };
 

@@ -24,10 +24,10 @@ class DynamicLanesTest : public testing::Test {
 
 TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
   Make(3);
-  for (int t = 0; t < 3; ++t) lanes_->Open(t, 2);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(2));
   Deal(4);
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "2<0:2", "0<1:3"}));
-  lanes_->Taken(2, 1, 3);
+  lanes_->Taken(2, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), (Texts{"2 took 2"}));
   Deal(2);
   EXPECT_EQ(Out(), (Texts{"2<1:4", "1<1:5"})) << "among equals, the one served longest ago";
@@ -40,149 +40,149 @@ TEST_F(DynamicLanesTest, TheLaneThatHoldsFewestComesFirst) {
 TEST_F(DynamicLanesTest, OneOpenLaneIsEnough) {
   Make(2);
   EXPECT_FALSE(lanes_->Room());
-  lanes_->Open(1, 1);
+  lanes_->Open(1, LaneStep(1));
   EXPECT_TRUE(lanes_->Room());
   Deal();
-  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
   Deal();
   EXPECT_EQ(Out(), (Texts{"1<0:0", "1 took 0", "1<1:1"}));
 }
 
 TEST_F(DynamicLanesTest, WhatAClosedLaneHeldGoesToTheOthersOldestFirst) {
   Make(2);
-  lanes_->Open(0, 3);
+  lanes_->Open(0, LaneStep(3));
   Deal(3);
-  lanes_->Open(1, 3);
+  lanes_->Open(1, LaneStep(3));
   Out();
-  lanes_->Close(0, 1);
+  lanes_->Close(0, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"0 took 0", "1<0:1", "1<1:2"}));
   EXPECT_TRUE(lanes_->Room());
 }
 
 TEST_F(DynamicLanesTest, WhatAClosedLaneHeldWaitsForALaneThatOpensLater) {
   Make(2);
-  lanes_->Open(0, 2);
+  lanes_->Open(0, LaneStep(2));
   Deal(2);
   lanes_->Finish({});
-  lanes_->Close(0, 0);
+  lanes_->Close(0, LaneStep(0));
   EXPECT_EQ(lanes_->Untaken().size(), 2u);
   Out();
-  lanes_->Open(1, 2);
+  lanes_->Open(1, LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"1<0:0", "1<1:1"}));
-  lanes_->Taken(1, 2, 4);
+  lanes_->Taken(1, LaneStep(2), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"1 took 0", "1 took 1", "1<end@2"}));
 }
 
 TEST_F(DynamicLanesTest, NothingIsPulledWhileSomethingWaits) {
   Make(2);
-  lanes_->Open(0, 2);
+  lanes_->Open(0, LaneStep(2));
   Deal(2);
-  lanes_->Open(1, 1);
-  lanes_->Close(0, 0);
+  lanes_->Open(1, LaneStep(1));
+  lanes_->Close(0, LaneStep(0));
   EXPECT_FALSE(lanes_->Room()) << "element 1 has no lane yet";
 }
 
 TEST_F(DynamicLanesTest, AnIdleLaneHasTheOthersRecalledOnce) {
   Make(3);
-  for (int t = 0; t < 3; ++t) lanes_->Open(t, 2);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(2));
   Deal(4);
   Out();
   lanes_->Finish({});
   EXPECT_EQ(Out(), Texts()) << "nobody is idle yet";
-  lanes_->Taken(2, 1, 3);
+  lanes_->Taken(2, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), (Texts{"2 took 2", "0<recall", "1<recall"}));
-  lanes_->Taken(0, 1, 3);  // sent before it saw the recall
+  lanes_->Taken(0, LaneStep(1), LaneStep(3));  // sent before it saw the recall
   EXPECT_EQ(Out(), (Texts{"0 took 0"}));
-  lanes_->Recalled(0, 1, 1);
+  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"2<1:3"}));
-  lanes_->Recalled(1, 0, 1);  // hands back, and asks for one
+  lanes_->Recalled(1, LaneStep(0), LaneStep(1));  // hands back, and asks for one
   EXPECT_EQ(Out(), (Texts{"1<0:1"})) << "it holds nothing, lane 2 has one";
-  lanes_->Taken(2, 2, 4);
+  lanes_->Taken(2, LaneStep(2), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"2 took 3"})) << "what is held now has been asked for: no second recall";
-  lanes_->Taken(1, 1, 1);
+  lanes_->Taken(1, LaneStep(1), LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"1 took 1", "0<end@1", "1<end@1", "2<end@2"}));
 }
 
 TEST_F(DynamicLanesTest, TheTailEndsThoughOneLaneHoldsElementsAndNeverTakes) {
   Make(2);
-  lanes_->Open(0, 4);
+  lanes_->Open(0, LaneStep(4));
   Deal(3);
-  lanes_->Open(1, 1);
+  lanes_->Open(1, LaneStep(1));
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<2:2", "0<recall"}));
   EXPECT_EQ(lanes_->WaitsFor(1), std::vector<int>{0});
-  lanes_->Recalled(0, 0, 0);  // takes nothing: no demand
+  lanes_->Recalled(0, LaneStep(0), LaneStep(0));  // takes nothing: no demand
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Taken(1, 1, 2);
-  lanes_->Taken(1, 2, 3);
-  lanes_->Taken(1, 3, 4);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
+  lanes_->Taken(1, LaneStep(2), LaneStep(3));
+  lanes_->Taken(1, LaneStep(3), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"1 took 0", "1<1:1", "1 took 1", "1<2:2", "1 took 2", "0<end@0", "1<end@3"}));
 }
 
 TEST_F(DynamicLanesTest, ALaneThatTookAllBeforeTheRecallCame) {
   Make(2);
-  lanes_->Open(0, 1);
-  lanes_->Open(1, 1);
+  lanes_->Open(0, LaneStep(1));
+  lanes_->Open(1, LaneStep(1));
   Deal();
   lanes_->Finish({});
   Out();
-  lanes_->Taken(0, 1, 2);
+  lanes_->Taken(0, LaneStep(1), LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"0 took 0", "0<end@1", "1<end@0"}));
-  lanes_->Recalled(0, 1, 1);
+  lanes_->Recalled(0, LaneStep(1), LaneStep(1));
   EXPECT_EQ(Out(), Texts());
 }
 
 TEST_F(DynamicLanesTest, CloseAnswersARecallToo) {
   Make(2);
-  lanes_->Open(0, 2);
-  lanes_->Open(1, 2);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(2));
   Deal();
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<recall"}));
-  lanes_->Close(0, 0);
+  lanes_->Close(0, LaneStep(0));
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Recalled(0, 0, 0);
+  lanes_->Recalled(0, LaneStep(0), LaneStep(0));
   EXPECT_EQ(Out(), Texts());
 }
 
 TEST_F(DynamicLanesTest, ALateOpenerIsEnded) {
   Make(2);
-  lanes_->Open(0, 1);
+  lanes_->Open(0, LaneStep(1));
   lanes_->Finish({});
-  lanes_->Open(1, 1);
+  lanes_->Open(1, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"0<end@0", "1<end@0"}));
 }
 
 TEST_F(DynamicLanesTest, AnErrorComesAfterEverythingBeforeIt) {
   Make(3);
-  lanes_->Open(0, 2);
-  lanes_->Open(1, 2);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(2));
   Deal(3);
   lanes_->Finish({kInternal, "broken"});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:1", "0<1:2"}));
-  lanes_->Taken(1, 1, 3);
+  lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), (Texts{"1 took 1", "0<recall"})) << "one that is idle takes over from one that is slow";
-  lanes_->Close(0, 1);
+  lanes_->Close(0, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"0 took 0", "1<1:2"}));
-  lanes_->Taken(1, 2, 4);
+  lanes_->Taken(1, LaneStep(2), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"1 took 2", "1<end@2!13 broken"}));
-  lanes_->Open(2, 2);
+  lanes_->Open(2, LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"2<end@0!13 broken"}));
 }
 
 TEST_F(DynamicLanesTest, WhatAClosedLaneGaveBackBeforeTheErrorIsDelivered) {
   Make(2);
-  lanes_->Open(0, 2);
-  lanes_->Open(1, 1);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(1));
   Deal(3);
   Out();
-  lanes_->Close(0, 0);  // while the pull is under way that will fail, and the other lane is full
+  lanes_->Close(0, LaneStep(0));  // while the pull is under way that will fail, and the other lane is full
   lanes_->Finish({kInternal, "broken"});
   EXPECT_EQ(Out(), Texts());
-  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"1 took 1", "1<1:0"}));
-  lanes_->Taken(1, 2, 3);
-  lanes_->Taken(1, 3, 4);
+  lanes_->Taken(1, LaneStep(2), LaneStep(3));
+  lanes_->Taken(1, LaneStep(3), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"1 took 0", "1<2:2", "1 took 2", "1<end@3!13 broken"}));
 }
 
@@ -210,10 +210,10 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   std::vector<int> seen(elements, 0);
   LaneOutput output;
   const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
-  output.data = [&](int t, uint64_t, uint64_t, uint64_t, const Share& share) {
+  output.data = [&](int t, LaneStep, Turn, Position, const Share& share) {
     at(t).in.push_back({Message::kData, TokenOf(share.bundle).element, 0});
   };
-  output.end = [&](int t, uint64_t step, uint64_t, const Outcome&) { at(t).in.push_back({Message::kEnd, step, 0}); };
+  output.end = [&](int t, LaneStep step, const Outcome&) { at(t).in.push_back({Message::kEnd, step.n, 0}); };
   output.recall = [&](int t) { at(t).in.push_back({Message::kRecall, 0, 0}); };
   std::vector<int> told(elements, 0);
   output.taken = [&](int, uint64_t element) { ++told[element]; };
@@ -244,16 +244,16 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
     Trainer& me = trainers[pick];
     if (!me.open) {
       me.open = true;
-      lanes->Open(t, limit(me));
+      lanes->Open(t, LaneStep(limit(me)));
       continue;
     }
     switch (below(3)) {
       case 0:  // to the source
         if (me.out.empty()) break;
         switch (me.out.front().kind) {
-          case Message::kTaken: lanes->Taken(t, me.out.front().a, me.out.front().b); break;
-          case Message::kRecalled: lanes->Recalled(t, me.out.front().a, me.out.front().b); break;
-          default: lanes->Close(t, me.out.front().a);
+          case Message::kTaken: lanes->Taken(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b)); break;
+          case Message::kRecalled: lanes->Recalled(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b)); break;
+          default: lanes->Close(t, LaneStep(me.out.front().a));
         }
         me.out.pop_front();
         break;

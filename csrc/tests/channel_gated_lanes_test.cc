@@ -16,7 +16,7 @@ class GatedLanesTest : public testing::Test {
   void Make(int trainers, uint64_t limit) {
     trainers_ = trainers;
     lanes_ = MakeStaticLanes(trainers, limit, true, recorder_.Output());
-    for (int t = 0; t < trainers; ++t) lanes_->Open(t, limit);
+    for (int t = 0; t < trainers; ++t) lanes_->Open(t, LaneStep(limit));
   }
   void Deal(uint64_t steps = 1) {
     for (uint64_t i = 0; i < steps; ++i) lanes_->Deal(MakeStep(lanes_->dealt(), trainers_));
@@ -38,8 +38,8 @@ TEST_F(GatedLanesTest, AStepWaitsUntilAllReadersHaveIt) {
   lanes_->Allow(1);
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"}));
   lanes_->Allow(0);  // one that was overtaken
-  lanes_->Taken(0, 1, 3);
-  lanes_->Taken(1, 1, 3);
+  lanes_->Taken(0, LaneStep(1), LaneStep(3));
+  lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_TRUE(lanes_->Room());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
   EXPECT_EQ(Out(), Texts());
@@ -64,7 +64,7 @@ TEST_F(GatedLanesTest, AnEndLeavesOutWhatOthersHaveNot) {
   EXPECT_EQ(Out(), (Texts{"0<1:1", "0<end@2", "1<1:1", "1<end@2"}));
   EXPECT_TRUE(lanes_->finished());
   EXPECT_FALSE(lanes_->Room());
-  for (int t = 0; t < 2; ++t) lanes_->Taken(t, 2, 5);
+  for (int t = 0; t < 2; ++t) lanes_->Taken(t, LaneStep(2), LaneStep(5));
   EXPECT_EQ(Out(), Texts());
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "nobody has taken it: a checkpoint holds it";
 }
@@ -85,10 +85,10 @@ TEST_F(GatedLanesTest, FillersStandForStepsThatOthersHave) {
   EXPECT_EQ(Out(), (Texts{"0<1:99", "1<1:99"}));
   lanes_->Allow(4);
   EXPECT_EQ(Out(), Texts()) << "fillers keep to the window too";
-  lanes_->Taken(0, 2, 4);
+  lanes_->Taken(0, LaneStep(2), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"0<2:99", "0<3:99"}));
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "of the elements, trainer 1 has not taken its first";
-  lanes_->Taken(1, 2, 4);
+  lanes_->Taken(1, LaneStep(2), LaneStep(4));
   EXPECT_EQ(lanes_->Untaken().size(), 0u) << "a filler is no element";
   EXPECT_EQ(Out(), (Texts{"1<2:99", "1<3:99"}));
   lanes_->EndAt(4, {});
@@ -107,14 +107,14 @@ TEST_F(GatedLanesTest, AReaderWithoutAnyElementGivesFillersOnly) {
 TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
   lanes_ = MakeStaticLanes(2, 1, true, recorder_.Output());
   trainers_ = 2;
-  lanes_->Open(0, 1);
+  lanes_->Open(0, LaneStep(1));
   Deal(1);
   lanes_->Allow(1);
   EXPECT_EQ(Out(), (Texts{"0<0:0"}));
-  lanes_->Open(1, 1);
+  lanes_->Open(1, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Close(1, 0);
-  lanes_->Taken(0, 1, 2);
+  lanes_->Close(1, LaneStep(0));
+  lanes_->Taken(0, LaneStep(1), LaneStep(2));
   ASSERT_TRUE(lanes_->Room());
   lanes_->EndAt(1, {});
   EXPECT_EQ(Out(), (Texts{"0<end@1"}));
@@ -124,7 +124,7 @@ TEST_F(GatedLanesTest, AResumedLanePassesOverWhatItHadGateOrNot) {
   lanes_ = MakeStaticLanes(2, 2, true, recorder_.Output());
   trainers_ = 2;
   lanes_->Skip(0, 1);
-  for (int t = 0; t < 2; ++t) lanes_->Open(t, 2);
+  for (int t = 0; t < 2; ++t) lanes_->Open(t, LaneStep(2));
   Deal(2);
   lanes_->Allow(1);
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
@@ -149,22 +149,23 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
   };
   std::vector<Trainer> trainers(n);
   LaneOutput output;
-  output.data = [&](int t, uint64_t step, uint64_t turn, uint64_t, const Share& share) {
+  output.data = [&](int t, LaneStep lane_step, Turn turn, Position, const Share& share) {
+    const uint64_t step = lane_step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_EQ(step, trainer.sent++);
-    ASSERT_EQ(turn, step);
+    ASSERT_EQ(turn.n, step);
     ASSERT_LT(step, allowed);
     ASSERT_EQ(TokenOf(share.bundle).trainer, t);
     ASSERT_EQ(TokenOf(share.bundle).element, step < mine ? step : 1000) << "a filler only where the elements are over";
     ASSERT_LE(trainer.sent - trainer.taken, prefetch);
   };
-  output.end = [&](int t, uint64_t step, uint64_t, const Outcome&) {
+  output.end = [&](int t, LaneStep step, const Outcome&) {
     ASSERT_TRUE(over && !trainers[static_cast<size_t>(t)].ended);
-    ASSERT_EQ(step, end);
+    ASSERT_EQ(step.n, end);
     trainers[static_cast<size_t>(t)].ended = true;
   };
   const std::unique_ptr<Lanes> lanes = MakeStaticLanes(static_cast<int>(n), prefetch, true, std::move(output));
-  for (size_t t = 0; t < n; ++t) lanes->Open(static_cast<int>(t), prefetch);
+  for (size_t t = 0; t < n; ++t) lanes->Open(static_cast<int>(t), LaneStep(prefetch));
   bool filled = false;
   for (int round = 0; !lanes->AllClosed(); ++round) {
     ASSERT_LT(round, 100000) << "no progress";
@@ -185,10 +186,10 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
     if (trainer.closed) continue;
     if (trainer.taken < trainer.sent) {
       ++trainer.taken;
-      lanes->Taken(static_cast<int>(pick), trainer.taken, trainer.taken + prefetch);
+      lanes->Taken(static_cast<int>(pick), LaneStep(trainer.taken), LaneStep(trainer.taken + prefetch));
     } else if (trainer.ended) {
       trainer.closed = true;
-      lanes->Close(static_cast<int>(pick), trainer.taken);
+      lanes->Close(static_cast<int>(pick), LaneStep(trainer.taken));
     }
     ASSERT_LE(lanes->Untaken().size(), prefetch);
   }

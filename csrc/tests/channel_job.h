@@ -25,6 +25,7 @@
 #include "channel/sink.h"
 #include "channel/source.h"
 #include "channel_job_dealer.h"
+#include "plain_messages.h"
 
 namespace hvdata {
 
@@ -85,23 +86,14 @@ class Job {
     }
     for (int m = 0; m < count; ++m) {
       Node& node = *nodes_[static_cast<size_t>(m)];
+      const auto send = [this, m](int member, wire::Header h, const Share* share) {
+        Send(m, member, std::move(h), share ? share->bundle : nullptr);
+      };
       if (node.world.me().trains()) {
-        const auto send = [this, m, &node](int reader, wire::Header h) {
-          Send(m, node.world.sources[static_cast<size_t>(reader)], std::move(h), nullptr);
-        };
         node.sink = std::make_unique<Sink>(config, &node.world, options.stall, options.timeout, send);
       }
-      if (node.world.me().reads()) {
-        const auto send = [this, m](int member, wire::Header h, const Share* share) {
-          Send(m, member, std::move(h), share ? share->bundle : nullptr);
-        };
-        node.source = std::make_unique<Source>(config, &node.world, 60, send);
-      }
-      if (node.world.me().reader == 0) {
-        node.in_step = std::make_unique<StepCoordinator>(&node.world, [this, m, &node](int reader, wire::Header h) {
-          Send(m, node.world.readers[static_cast<size_t>(reader)], std::move(h), nullptr);
-        });
-      }
+      if (node.world.me().reads()) node.source = std::make_unique<Source>(config, &node.world, 60, send);
+      if (node.world.me().reader == 0) node.in_step = std::make_unique<StepCoordinator>(&node.world, send);
     }
     for (int m = 0; m < count; ++m) {
       Node& node = *nodes_[static_cast<size_t>(m)];
@@ -131,11 +123,7 @@ class Job {
   void Leave(int trainer) {
     Node& node = NodeOf(trainer);
     if (node.left.exchange(true)) return;
-    for (int reader : node.world.sources) {
-      wire::Header h;
-      h.kind = wire::Kind::kRelease;
-      Send(node.world.self, reader, h, nullptr);
-    }
+    for (int reader : node.world.sources) Send(node.world.self, reader, MakeHeader(1, 0, wire::Release()), nullptr);
   }
 
   // Runs `script` for every trainer, each on its own thread.
@@ -168,7 +156,6 @@ class Job {
   }
 
   void Send(int from, int to, wire::Header header, BundlePtr bundle) {
-    if (from == to) return Dispatch(to, from, header, std::move(bundle));
     Node& node = *nodes_[static_cast<size_t>(to)];
     std::lock_guard<std::mutex> lock(node.mu);
     node.inbox[from].push_back({std::move(header), std::move(bundle)});
@@ -192,38 +179,24 @@ class Job {
         if (pick->second.empty()) node.inbox.erase(pick);
       }
       if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-      Dispatch(member, from, item.header, std::move(item.bundle));
+      Dispatch(member, from, std::move(item.header), std::move(item.bundle));
     }
   }
 
-  void Dispatch(int to, int from, const wire::Header& h, BundlePtr bundle) {
+  void Dispatch(int to, int from, wire::Header h, BundlePtr bundle) {
     Node& node = *nodes_[static_cast<size_t>(to)];
-    const int trainer = node.world.AudienceLane(from), reader = node.world.SourceLane(from);
-    const auto limit = static_cast<uint64_t>(h.a);
-    switch (h.kind) {
-      case wire::Kind::kOpen: return node.source->OnOpen(trainer, h.epoch, limit);
-      case wire::Kind::kTaken: return node.source->OnTaken(trainer, h.epoch, h.step, limit);
-      case wire::Kind::kRecalled: return node.source->OnRecalled(trainer, h.epoch, h.step, limit);
-      case wire::Kind::kClose: return node.source->OnClose(trainer, h.epoch, h.step, h.a);
-      case wire::Kind::kClaim: return node.source->OnClaim(trainer, h.epoch, h.step, h.a, h.b != 0);
-      case wire::Kind::kRelease: return node.source->OnGone(trainer);
-      case wire::Kind::kWhy: return node.source->OnWhy(trainer, h.epoch, h.step);
-      case wire::Kind::kSave: return node.source->OnSave(trainer, h.epoch, h.step, h.a);
-      case wire::Kind::kRestore: return node.source->OnRestore(trainer, h.epoch, Source::Handed::From(h), h.a);
-      case wire::Kind::kData: return node.sink->OnData(reader, h, std::move(bundle));
-      case wire::Kind::kEnd: return node.sink->OnEnd(reader, h);
-      case wire::Kind::kRecall: return node.sink->OnRecall(reader, h);
-      case wire::Kind::kBecause: return node.sink->OnBecause(h);
-      case wire::Kind::kState: return node.sink->OnState(h);
-      case wire::Kind::kReady:
-        return node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
-      case wire::Kind::kGo: return node.source->OnGo(h);
-      default: FAIL() << "nobody sends " << static_cast<int>(h.kind);
+    if (std::holds_alternative<wire::Ready>(h.message)) {
+      node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
+    } else if (wire::IsForReader(h.message)) {
+      node.source->Handle(from, h);
+    } else {
+      node.sink->Handle(node.world.SourceLane(from), std::move(h), std::move(bundle));
     }
   }
 
   void RunDealer(Node* node) {
-    for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50))) >= 0;) {
+    uint64_t number = 0;
+    for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
       if (next == 0) continue;
       JobDealer(node->source.get(), &pipeline_, options_.has_fillers).RunEpoch(static_cast<uint64_t>(next));
     }

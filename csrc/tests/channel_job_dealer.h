@@ -40,19 +40,21 @@ class JobDealer {
   JobDealer(Source* source, const Pipeline* pipeline, bool has_fillers)
       : source_(source), pipeline_(pipeline), has_fillers_(has_fillers), world_(source->world()) {}
 
-  void RunEpoch(uint64_t epoch) {
-    epoch_ = epoch;
+  void RunEpoch(uint64_t number) {
+    number_ = number;
     cancelled_ = std::make_shared<std::atomic<bool>>(false);
-    const auto handed = source_->Begin(epoch, [cancelled = cancelled_] { *cancelled = true; });
-    std::vector<uint64_t> positions;
-    uint64_t turn = 0, tail_taken = 0;
+    epoch_ = source_->Begin(number, [cancelled = cancelled_] { *cancelled = true; });
+    const std::map<int, wire::Restore>& handed = epoch_->handed();
+    std::vector<Position> positions;
+    Turn turn;
+    TailStep tail_taken = 0;
     const bool over = !handed.empty() && Resume(handed, &positions, &turn, &tail_taken);
-    source_->Start(positions, turn, tail_taken);
-    if (over) source_->Finish({});
+    epoch_->Start(positions, turn, tail_taken);
+    if (over) epoch_->Finish({});
     for (;;) {
-      const Source::Wish wish = source_->Await();
-      if (wish == Source::Wish::kStop) break;
-      if (wish == Source::Wish::kSave) {
+      const ReaderEpoch::Wish wish = epoch_->Await();
+      if (wish == ReaderEpoch::Wish::kStop) break;
+      if (wish == ReaderEpoch::Wish::kSave) {
         AnswerSaves();
         continue;
       }
@@ -60,13 +62,13 @@ class JobDealer {
       bool end = false;
       Outcome outcome = DealOne(&end);
       if (outcome.ok() && !end) continue;
-      if (source_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
-      if (outcome.ok()) source_->Finish({});
-      else source_->FinishFailed(std::move(outcome));
+      if (epoch_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
+      if (outcome.ok()) epoch_->Finish({});
+      else epoch_->FinishFailed(std::move(outcome));
       break;
     }
-    while (source_->Linger() == Source::Wish::kSave) AnswerSaves();
-    source_->End();
+    while (epoch_->Linger() == ReaderEpoch::Wish::kSave) AnswerSaves();
+    epoch_->End();
   }
 
  private:
@@ -95,8 +97,7 @@ class JobDealer {
   bool dynamic() const { return source_->config().schedule == plan::Schedule::kDynamic; }
 
   // As Checkpoint::Resume. True when nothing is left of the epoch.
-  bool Resume(const std::map<int, Source::Handed>& handed, std::vector<uint64_t>* positions, uint64_t* turn,
-              uint64_t* tail_taken) {
+  bool Resume(const std::map<int, wire::Restore>& handed, std::vector<Position>* positions, Turn* turn, TailStep* tail_taken) {
     positions->assign(static_cast<size_t>(world_.audience_count()), handed.begin()->second.position);
     bool behind = true, found = false, uneven = false, running = false;
     State first;
@@ -105,9 +106,9 @@ class JobDealer {
       (*positions)[static_cast<size_t>(trainer)] = hand.position;
       behind = behind && hand.position == kAllBehind;
       uneven = uneven || hand.position != handed.begin()->second.position;
-      running = running || (hand.position != kAllBehind && !hand.state.empty());
-      if (hand.state.empty()) continue;
-      State state = State::Of(hand.state);
+      running = running || (hand.position != kAllBehind && !hand.words.empty());
+      if (hand.words.empty()) continue;
+      State state = State::Of(hand.words);
       taken.insert(state.taken.begin(), state.taken.end());
       if (!found || state.pulled < first.pulled) first = std::move(state);
       found = true;
@@ -137,7 +138,7 @@ class JobDealer {
       return {};
     }
     while (skip_.count(next_) > 0) ++next_;
-    Outcome outcome = (*pipeline_)(world_.me().reader, epoch_, next_, *cancelled_, end);
+    Outcome outcome = (*pipeline_)(world_.me().reader, number_, next_, *cancelled_, end);
     if (outcome.ok() && !*end) *k = next_++;
     return outcome;
   }
@@ -148,7 +149,7 @@ class JobDealer {
 
   std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
     const int trainer = lane < 0 ? -1 : TrainerOf(lane);
-    return MakeToken(Number(epoch_, world_.me().reader, k) + (filler ? kFiller : 0), trainer);
+    return MakeToken(Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer);
   }
 
   Outcome DealOne(bool* end) {
@@ -166,10 +167,10 @@ class JobDealer {
     Step step;
     step.first = group[0];
     for (uint64_t k : group) step.elements.push_back(std::make_shared<Token>(Token{k, -1}));
-    if (*end && source_->shares_tail()) return Leave(group, step);
+    if (*end && epoch_->shares_tail()) return Leave(group, step);
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
-      source_->Dropped(static_cast<int64_t>(group.size()), group.size());
+      epoch_->Dropped(static_cast<int64_t>(group.size()), group.size());
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
@@ -178,17 +179,17 @@ class JobDealer {
       if (whole == 1) step.shares.push_back(ShareOf(group[0], dynamic() ? -1 : t));
       else step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
     }
-    source_->Deal(std::move(step));
+    epoch_->Deal(std::move(step));
     return {};
   }
 
   Outcome Leave(const std::vector<uint64_t>& group, const Step& step) {
-    std::vector<Source::Left> left;
+    std::vector<ReaderEpoch::Left> left;
     const bool fills = source_->config().remainder != plan::Remainder::kDrop && has_fillers_;
     for (size_t i = 0; i < group.size(); ++i) {
       left.push_back({step.elements[i], ShareOf(group[i], -1), fills ? ShareOf(group[i], -1, true) : nullptr});
     }
-    source_->Leave(std::move(left), group[0], has_fillers_ ? "" : "no filler");
+    epoch_->Leave(std::move(left), group[0], has_fillers_ ? "" : "no filler");
     return {};
   }
 
@@ -198,33 +199,33 @@ class JobDealer {
     for (int t = 0; t < world_.audience_count(); ++t) {
       step.shares.push_back(MakeToken(kFiller, TrainerOf(t)));
     }
-    source_->Fill(std::move(step));
+    epoch_->Fill(std::move(step));
   }
 
   void AnswerSaves() {
-    for (const auto& request : source_->TakeSaveRequests()) {
+    for (const auto& request : epoch_->TakeSaveRequests()) {
       State state;
       if (!dynamic()) {
         Capture(&state);
       } else {
         if (saved_.empty() || saved_.count(request.trainer) > 0) {
           ++snapshot_.snapshot;
-          source_->ForgetTaken();
+          epoch_->ForgetTaken();
           Capture(&snapshot_);
           saved_.clear();
         }
         saved_.insert(request.trainer);
         state = snapshot_;
-        state.taken = source_->TakenSince(request.trainer);
+        state.taken = epoch_->TakenSince(request.trainer);
       }
-      source_->AnswerSave(request, {}, state.Text());
+      epoch_->AnswerSave(request, {}, state.Text());
     }
   }
 
   void Capture(State* state) const {
     state->pulled = next_;
     state->elements.clear();
-    for (const auto& [k, bundle] : source_->UntakenElements()) {
+    for (const auto& [k, bundle] : epoch_->UntakenElements()) {
       EXPECT_EQ(TokenOf(bundle).element, k);
       state->elements.push_back(k);
     }
@@ -240,7 +241,8 @@ class JobDealer {
   const Pipeline* const pipeline_;
   const bool has_fillers_;
   const World& world_;
-  uint64_t epoch_ = 0, next_ = 0;
+  std::shared_ptr<ReaderEpoch> epoch_;
+  uint64_t number_ = 0, next_ = 0;
   std::shared_ptr<std::atomic<bool>> cancelled_;
   std::deque<uint64_t> put_back_;
   std::set<uint64_t> skip_;

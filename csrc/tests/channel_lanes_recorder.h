@@ -44,16 +44,15 @@ class Recorder {
  public:
   LaneOutput Output() {
     LaneOutput output;
-    output.data = [this](int trainer, uint64_t step, uint64_t turn, uint64_t position, const Share& share) {
+    output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
       const Token& token = TokenOf(share.bundle);
       if (token.trainer >= 0 && token.trainer != trainer) Add(trainer, "<someone else's share");
       if (position <= token.element) Add(trainer, "<bad position");
-      Add(trainer, "<" + std::to_string(step) + ":" + std::to_string(token.element));
-      turns_.push_back(turn);
+      Add(trainer, "<" + std::to_string(step.n) + ":" + std::to_string(token.element));
+      turns_.push_back(turn.n);
     };
-    output.end = [this](int trainer, uint64_t step, uint64_t turn, const Outcome& outcome) {
-      turns_.push_back(turn);
-      Add(trainer, "<end@" + std::to_string(step) +
+    output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
+      Add(trainer, "<end@" + std::to_string(step.n) +
                        (outcome.ok() ? "" : "!" + std::to_string(outcome.code) + " " + outcome.message));
     };
     output.recall = [this](int trainer) { Add(trainer, "<recall"); };
@@ -63,7 +62,7 @@ class Recorder {
 
   // What has come out since the last call.
   Texts Take() { return std::exchange(texts_, {}); }
-  // The turns that shares and ends were sent with since the last call.
+  // The turns that shares were sent with since the last call.
   std::vector<uint64_t> Turns() { return std::exchange(turns_, {}); }
 
  private:

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader with trainers of its own, which keeps in step with others.
-#include "channel/step_coordinator.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
 namespace {
+
+using Tells = wire::Go::Tells;
 
 // Reader 1 of two, each with two trainers of its own: this one ranks 2 and 3.
 class GroupedTest : public SourceTest {
@@ -21,15 +22,8 @@ class GroupedTest : public SourceTest {
   void OpenAll(uint64_t epoch, uint64_t limit = 2) {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
   }
-  void Go(uint64_t epoch, uint64_t step, int64_t a = 0, Outcome outcome = {}) {
-    Header h;
-    h.kind = Kind::kGo;
-    h.epoch = epoch;
-    h.step = step;
-    h.a = a;
-    h.b = outcome.code;
-    h.text = outcome.message;
-    source_->OnGo(h);
+  void Go(uint64_t epoch, uint64_t step, Tells tells = Tells::kAllHave, Outcome outcome = {}) {
+    source_->Handle(world_.readers[0], MakeHeader(0, epoch, wire::Go{tells, Turn(step), outcome.code, outcome.message}));
   }
   std::string LogOf(const std::function<void()>& what) {
     testing::internal::CaptureStderr();
@@ -45,35 +39,35 @@ TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,0,0"}));
   Go(1, 1);
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0"}));
-  EXPECT_EQ(source_->Await(), Source::Wish::kElement);
+  EXPECT_EQ(source_->Await(), Wish::kElement);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,1,0"}));
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
-  EXPECT_EQ(LogOf([&] { Go(1, 1, 1); }), "") << "nothing is left out";
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(LogOf([&] { Go(1, 1, Tells::kEndsThere); }), "") << "nothing is left out";
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
   Go(1, 5);  // overtaken
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 1,4,0"}));
 }
 
 TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Go(1, 1);
-  Go(2, 0, 1);  // the next one is over before it has begun
+  Go(2, 0, Tells::kEndsThere);  // the next one is over before it has begun
   Go(1, 0);     // overtaken
   OpenAll(1);
   Begin(1);
   Deal();
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,1,0", "3 DATA e1 0,1,0", "r0 READY e1 1,0,0"}));
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
   Sent();
   OpenAll(2);
   Begin(2);
   EXPECT_EQ(Sent(), (Texts{"2 END e2 0,0,0", "3 END e2 0,0,0"}));
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
   Go(1, 3);  // of an epoch that is over
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
@@ -89,9 +83,9 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   Deal();
   Go(1, 1);
   Sent();
-  Go(1, 1, 1);
+  Go(1, 1, Tells::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
   EXPECT_EQ(LogOf([&] { source_->End(); }),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
@@ -104,7 +98,7 @@ TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
   Begin(1);
   source_->Finish({kInternal, "broken"});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,3,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
-  EXPECT_EQ(LogOf([&] { Go(1, 0, 1, {kInternal, "[reader 0 on host0] broken too"}); }), "");
+  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kEndsThere, {kInternal, "[reader 0 on host0] broken too"}); }), "");
   EXPECT_EQ(Sent(), (Texts{"2 END e1 0,13,0 [reader 0 on host0] broken too",
                            "3 END e1 0,13,0 [reader 0 on host0] broken too"}));
 }
@@ -116,7 +110,7 @@ TEST_F(GroupedTest, WithoutFillersTheEndSaysWhy) {
   source_->CannotFill("a scalar");
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,3 [reader 1 on host1, channel train, epoch 1, step 0] a scalar"}));
-  Go(1, 0, StepCoordinator::kEndsThere);
+  Go(1, 0, Tells::kEndsThere);
   EXPECT_EQ(Sent().size(), 2u);
 }
 
@@ -149,7 +143,7 @@ TEST_F(GroupedTest, FillersAreGivenOnceTheDataIsOver) {
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,2,0"}));
   Go(1, 1);
   EXPECT_EQ(Sent().size(), 2u);
-  Go(1, 1, 1);
+  Go(1, 1, Tells::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
@@ -158,7 +152,7 @@ TEST_F(GroupedTest, NothingIsPulledAfterTheInputIsOver) {
   OpenAll(1);
   Begin(1);
   source_->Finish({kInternal, "no such checkpoint"});
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop) << "though the others have not agreed to the end yet";
+  EXPECT_EQ(source_->Await(), Wish::kStop) << "though the others have not agreed to the end yet";
   Sent();
   source_->Deal(MakeStep(0, 2));
   EXPECT_EQ(Sent(), Texts());
@@ -173,9 +167,9 @@ TEST_F(GroupedTest, ARestoreThatComesTooLateEndsTheEpochForAllReaders) {
   source_->OnRestore(1, 1, {"words", 4, 1, 2, 0}, 1);
   const Texts sent = Sent();
   ASSERT_EQ(sent.size(), 2u);
-  EXPECT_EQ(sent[0].substr(0, 18), "3 STATE e1 0,1,9 [");
-  EXPECT_EQ(sent[1].substr(0, 19), "r0 READY e1 1,3,9 [");
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(sent[0].substr(0, 19), "r0 READY e1 1,3,9 [");
+  EXPECT_EQ(sent[1].substr(0, 18), "3 STATE e1 0,1,9 [");
+  EXPECT_EQ(source_->Await(), Wish::kStop);
 }
 
 // The pull that the last one's leaving cancels ends somehow: that is no end for the others.
@@ -185,12 +179,12 @@ TEST_F(GroupedTest, WhatComesOfACancelledPullIsNoWordToTheOthers) {
     OpenAll(epoch);
     Begin(epoch);
     Deal();
-    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+    ASSERT_EQ(source_->Await(), Wish::kElement);
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
     Sent();
     source_->Finish(outcome);
     EXPECT_EQ(Sent(), Texts());
-    EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Wish::kStop);
     source_->End();
     EXPECT_EQ(Sent(), (Texts{"r0 READY e" + std::to_string(epoch) + " 1,4,0"}));
   }
@@ -219,7 +213,7 @@ TEST_F(GroupedTest, WhoLeavesForGoodSaysSo) {
   source_->OnGone(1);
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,5,0"}));
   source_->OnGone(1);
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
   source_->End();
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,4,0"}));
 }
@@ -232,7 +226,7 @@ TEST_F(GroupedTest, StepsAreCountedOverRuns) {
   source_->Begin(1, nullptr);
   source_->Start({6, 6}, 3);
   Sent();
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(6, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,0,0"}));
   Go(1, 2);
@@ -241,7 +235,7 @@ TEST_F(GroupedTest, StepsAreCountedOverRuns) {
   EXPECT_EQ(Sent(), (Texts{"2 DATA e1 0,8,3", "3 DATA e1 0,8,3"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 4,1,0"}));
-  Go(1, 4, 1);
+  Go(1, 4, Tells::kEndsThere);
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
 }
 
@@ -255,27 +249,27 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   const std::string has = "2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which ";
   EXPECT_EQ(Sent(), (Texts{has + "keeps the readers of all hosts in step: it has not answered", "r0 READY e1 2,6,0"}))
       << "its own ranks wait for steps that are here";
-  EXPECT_EQ(LogOf([&] { Go(1, 0, StepCoordinator::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "") << "the reason may follow";
+  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "") << "the reason may follow";
   EXPECT_EQ(Sent(), (Texts{has + "has not"}));
   const std::string place = "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0] rank 2 on node2 waits for this step: ";
   const std::string held = "reader 1 on host1 has step 0 and waits for reader 0 on host0, which has not";
   EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n") << "it asks again, and no reason has followed";
   EXPECT_EQ(Sent(), (Texts{has + "has not", "r0 READY e1 2,6,0"}));
-  Go(1, 0, StepCoordinator::kBehind, {1, "reader 0 on host0, which has not: it sleeps"});
+  Go(1, 0, Tells::kBecause, {kOk, "reader 0 on host0, which has not: it sleeps"});
   EXPECT_EQ(Sent(), (Texts{has + "has not: it sleeps"}));
-  Go(1, 0, StepCoordinator::kExplain);
+  Go(1, 0, Tells::kExplain);
   EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
                            "node3 has taken more of them"}));
   Go(1, 2);
   Sent();
   source_->OnTaken(0, 1, 2, 4);
   source_->OnWhy(0, 1, 2);
-  EXPECT_EQ(Sent(), (Texts{"2 BECAUSE e1 2,0,0 reader 1 on host1 has dealt 2 steps and waits until rank 3 on node3 has "
+  EXPECT_EQ(Sent(), (Texts{"2 BECAUSE e1 0,0,0 reader 1 on host1 has dealt 2 steps and waits until rank 3 on node3 has "
                            "taken more of them"}));
   source_->OnTaken(1, 1, 2, 4);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->OnWhy(0, 1, 2);
-  EXPECT_EQ(Sent()[0].substr(0, 41), "2 BECAUSE e1 2,0,0 the pipeline of reader");
+  EXPECT_EQ(Sent()[0].substr(0, 41), "2 BECAUSE e1 0,0,0 the pipeline of reader");
   source_->Finish({});
   Sent();
   source_->OnWhy(1, 1, 2);

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "channel/source.h"
 #include "channel_job.h"
@@ -15,7 +18,82 @@
 namespace hvdata {
 
 using wire::Header;
-using wire::Kind;
+using Wish = ReaderEpoch::Wish;
+
+// A Source whose messages are calls, and whose epoch is the one that Begin gave last.
+class PlainSource : public Source {
+ public:
+  using Source::Source;
+
+  struct Handed {
+    std::string state;
+    Position position = 0;
+    uint64_t epoch = 0, turn = 0;
+    TailStep tail_taken = 0;
+    uint64_t number = 0;
+  };
+
+  // ---- What trainers say.
+
+  void Hear(int trainer, uint64_t epoch, wire::Message message) {
+    Handle(world().audience[static_cast<size_t>(trainer)], MakeHeader(config().number, epoch, std::move(message)));
+  }
+  void OnOpen(int trainer, uint64_t epoch, uint64_t limit) { Hear(trainer, epoch, wire::Open{LaneStep(limit)}); }
+  void OnTaken(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
+    Hear(trainer, epoch, wire::Taken{LaneStep(taken), LaneStep(limit)});
+  }
+  void OnRecalled(int trainer, uint64_t epoch, uint64_t taken, uint64_t limit) {
+    Hear(trainer, epoch, wire::Recalled{LaneStep(taken), LaneStep(limit)});
+  }
+  void OnClose(int trainer, uint64_t epoch, uint64_t taken, int64_t dropped = 0) {
+    Hear(trainer, epoch, wire::Close{LaneStep(taken), dropped});
+  }
+  void OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler) {
+    Hear(trainer, epoch, wire::Claim{step, static_cast<uint64_t>(element), filler});
+  }
+  void OnSave(int trainer, uint64_t epoch, int64_t request) { Hear(trainer, epoch, wire::Save{request}); }
+  void OnRestore(int trainer, uint64_t epoch, Handed h, int64_t request) {
+    Hear(trainer, epoch, wire::Restore{request, h.epoch, h.number, h.position, Turn(h.turn), h.tail_taken, h.state});
+  }
+  void OnWithdraw(int trainer, uint64_t epoch) { Hear(trainer, epoch, wire::Withdraw()); }
+  void OnWhy(int trainer, uint64_t epoch, EpochStep step) { Hear(trainer, epoch, wire::Why{step}); }
+
+  // ---- The dealer.
+
+  const std::map<int, wire::Restore>& Begin(uint64_t epoch, std::function<void()> cancel) {
+    epoch_ = Source::Begin(epoch, std::move(cancel));
+    return epoch_->handed();
+  }
+  void Start(const std::vector<Position>& positions, uint64_t turn = 0, TailStep tail_taken = 0) {
+    epoch_->Start(positions, Turn(turn), tail_taken);
+  }
+  Wish Await() { return epoch_->Await(); }
+  void Deal(Step step) { epoch_->Deal(std::move(step)); }
+  uint64_t Steps() const { return epoch_->Steps(); }
+  void Dropped(int64_t count, uint64_t stepless) { epoch_->Dropped(count, stepless); }
+  bool shares_tail() const { return epoch_->shares_tail(); }
+  void Leave(std::vector<ReaderEpoch::Left> left, uint64_t first, std::string no_filler) {
+    epoch_->Leave(std::move(left), first, std::move(no_filler));
+  }
+  bool fills() const { return epoch_->fills(); }
+  void Fill(Step step) { epoch_->Fill(std::move(step)); }
+  void CannotFill(std::string why) { epoch_->CannotFill(std::move(why)); }
+  void Finish(Outcome outcome) { epoch_->Finish(std::move(outcome)); }
+  void FinishFailed(Outcome error) { epoch_->FinishFailed(std::move(error)); }
+  Wish Linger() { return epoch_->Linger(); }
+  void End() { epoch_->End(); }
+  std::vector<SaveRequest> TakeSaveRequests() { return epoch_->TakeSaveRequests(); }
+  void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
+    epoch_->AnswerSave(request, outcome, std::move(state));
+  }
+  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() const { return epoch_->UntakenElements(); }
+  std::vector<uint64_t> TakenSince(int trainer) const { return epoch_->TakenSince(trainer); }
+  void ForgetTaken() { epoch_->ForgetTaken(); }
+  void KeepLastWords(int trainer, std::string state) { epoch_->KeepLastWords(trainer, std::move(state)); }
+
+ private:
+  std::shared_ptr<ReaderEpoch> epoch_;
+};
 
 // A reader, by default of 2 trainers, one call at a time.
 class SourceTest : public testing::Test {
@@ -31,31 +109,30 @@ class SourceTest : public testing::Test {
     world_ = std::move(world);
     config.name = "train";
     config.batch = plan::Batch::kPerRank;
-    source_ = std::make_unique<Source>(config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
-      EXPECT_EQ(share != nullptr, h.kind == Kind::kData);
+    source_ = std::make_unique<PlainSource>(config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
+      EXPECT_EQ(share != nullptr, KindOf(h) == Kind::kData);
+      EXPECT_TRUE(HoldsLocks()) << "what is sent is sent in the order in which it was decided upon";
       const Member& to = world_.members[static_cast<size_t>(member)];
-      sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
-                      wire::KindName(h.kind) + " e" + std::to_string(h.epoch) + " " +
-                      std::to_string(h.step) + "," + std::to_string(h.a) + "," + std::to_string(h.b) +
-                      (h.text.empty() ? "" : " " + h.text));
+      sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " + TextOf(h));
     });
   }
   Texts Sent() { return std::exchange(sent_, {}); }
-  int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0)); }
+  int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0), &number_); }
   void Begin(uint64_t epoch) {
     ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
     EXPECT_TRUE(source_->Begin(epoch, nullptr).empty());
     source_->Start({});
   }
   void Deal(int shares = 2) {
-    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+    ASSERT_EQ(source_->Await(), Wish::kElement);
     source_->Deal(MakeStep(source_->Steps(), shares));
   }
 
   double stall_seconds_ = 60;
   World world_;
   Texts sent_;
-  std::unique_ptr<Source> source_;
+  uint64_t number_ = 0;  // of the epoch that WaitEpoch gave last, over all runs
+  std::unique_ptr<PlainSource> source_;
 };
 
 }  // namespace hvdata

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader that takes turns with others.
+#include <deque>
+
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -23,7 +25,7 @@ class TurnsTest : public SourceTest {
   }
   // Elements `first` and so on, too few for a step.
   void Leave(uint64_t first, uint64_t count, bool fillers, std::string no_filler = "") {
-    std::vector<Source::Left> left;
+    std::vector<ReaderEpoch::Left> left;
     for (uint64_t k = first; k < first + count; ++k) {
       left.push_back({std::make_shared<Token>(Token{k, -1}), MakeToken(k, -1), fillers ? MakeToken(k + 100, -1) : nullptr});
     }
@@ -34,25 +36,25 @@ class TurnsTest : public SourceTest {
 TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   OpenAll(1, 0);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(0, 2, 2));
   EXPECT_EQ(Sent(), Texts());
   EXPECT_EQ(source_->Steps(), 0u);
-  source_->OnSave(0, 1, 0, 4);
-  ASSERT_EQ(source_->Await(), Source::Wish::kSave) << "one step in hand is enough";
+  source_->OnSave(0, 1, 4);
+  ASSERT_EQ(source_->Await(), Wish::kSave) << "one step in hand is enough";
   const auto untaken = source_->UntakenElements();
   ASSERT_EQ(untaken.size(), 2u) << "what is in hand has been taken by nobody";
   EXPECT_EQ(untaken[1].first, 1u);
   source_->TakeSaveRequests();
   source_->OnTaken(0, 1, 0, 1);
   source_->OnTaken(1, 1, 0, 1);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement) << "it has its place, and the next one is pulled";
+  ASSERT_EQ(source_->Await(), Wish::kElement) << "it has its place, and the next one is pulled";
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
   source_->Deal(MakeStep(2, 2, 2));
   EXPECT_EQ(Sent(), Texts());
   source_->OnTaken(0, 1, 1, 2);
   source_->OnTaken(1, 1, 1, 2);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 1,4,1", "1 DATA e1 1,4,1"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 2,0,0", "1 END e1 2,0,0"}));
@@ -61,14 +63,14 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
 TEST_F(TurnsTest, WhatIsInHandWhenEverybodyLeavesIsForgotten) {
   OpenAll(1, 0);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(0, 2, 2));
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
-  EXPECT_EQ(source_->Await(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
   source_->End();
   OpenAll(2, 1);
   Begin(2);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   EXPECT_EQ(Sent(), Texts());
 }
 
@@ -76,10 +78,10 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   OpenAll(1, 1);
   Begin(1);
   EXPECT_TRUE(source_->shares_tail());
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(0, 2, 2));
   Sent();
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   Leave(2, 1, true);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,1", "1 END e1 1,0,1"})) << "one is left";
@@ -98,7 +100,7 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   source_->OnClaim(0, 2, 0, 0, false);   // of another epoch
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
   source_->OnClaim(0, 1, 0, 0, false);
   EXPECT_EQ(Sent(), Texts());
@@ -121,7 +123,7 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   source_->Finish({});
   testing::internal::CaptureStderr();
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
-  EXPECT_EQ(source_->Linger(), Source::Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0 of "
                                                     "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
@@ -140,7 +142,7 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   OpenAll(1, 9);
   Begin(1);
   for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+    ASSERT_EQ(source_->Await(), Wish::kElement);
     source_->Deal(MakeStep(k, 2, 2));
   }
   Sent();
@@ -187,7 +189,7 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
   source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(4, 2, 2));
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
@@ -225,7 +227,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   SourceTest::Make(config, MakeWorld(1, 2, 2, true));
   OpenAll(1, 9);
   Begin(1);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
@@ -251,14 +253,14 @@ TEST_F(TurnsTest, TurnsAreCountedOverRuns) {
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 1u);
-  EXPECT_EQ(handed.at(0).turn, 2u);
+  EXPECT_EQ(handed.at(0).turn.n, 2u);
   EXPECT_EQ(handed.at(0).tail_taken, 1u);
   source_->Start({4, 4}, 2, 1);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   Sent();
   source_->Deal(MakeStep(4, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,4294967296"}))
       << "rank 0 has its own count of the last steps; rank 1, which restored nothing, stands where it stands";
@@ -273,38 +275,44 @@ TEST_F(TurnsTest, AFirstStepGoesToWhoDoesNotKnowWhereTheLaneBegins) {
   ASSERT_EQ(NextEpoch(), 1);
   source_->Begin(1, nullptr);
   source_->Start({4, 4}, 2);
-  ASSERT_EQ(source_->Await(), Source::Wish::kElement);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
   Sent();
   source_->Deal(MakeStep(4, 2, 2));
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,6,2", "1 DATA e1 0,6,2"}));
 }
 
-// A trainer in our own process answers inside of our sending it a share: with room for more, and at once.
-TEST_F(TurnsTest, AShareMayBeAnsweredWhileItIsSent) {
+// A trainer in our own process answers once the call that sent it a share has returned: with room for more, and at once.
+TEST_F(TurnsTest, AShareIsAnsweredAfterItWasSent) {
   ChannelConfig config;
   config.batch = plan::Batch::kPerRank;
   const World world = MakeWorld(1, 2, 2, false);
   Texts sent;
-  std::unique_ptr<Source> source;
-  source = std::make_unique<Source>(config, &world, 60, [&](int member, Header h, const Share*) {
-    sent.push_back(std::to_string(member) + " " + wire::KindName(h.kind) + " " + std::to_string(h.step));
-    if (h.kind == Kind::kData && member == 1) {
-      source->OnTaken(1, h.epoch, h.step + 1, h.step + 2);
-      source->OnWhy(1, h.epoch, h.step + 1);
-    }
+  std::deque<Header> queue;
+  PlainSource source(config, &world, 60, [&](int member, Header h, const Share*) {
+    sent.push_back(std::to_string(member) + " " + h.name() + " " + std::to_string(PlainOf(h.message).step));
+    if (KindOf(h) == Kind::kData && member == 1) queue.push_back(std::move(h));
   });
-  for (int t = 0; t < 2; ++t) source->OnOpen(t, 1, 1);
-  source->Begin(1, nullptr);
-  source->Start({});
+  const auto answer = [&] {
+    for (; !queue.empty(); queue.pop_front()) {
+      const uint64_t epoch = queue.front().epoch, step = PlainOf(queue.front().message).step;
+      source.OnTaken(1, epoch, step + 1, step + 2);
+      source.OnWhy(1, epoch, step + 1);
+    }
+  };
+  for (int t = 0; t < 2; ++t) source.OnOpen(t, 1, 1);
+  source.Begin(1, nullptr);
+  source.Start({});
   for (uint64_t k = 0; k < 4; k += 2) {
-    ASSERT_EQ(source->Await(), Source::Wish::kElement);
-    source->Deal(MakeStep(k, 2, 2));  // the second one is in hand until there is room for it on rank 0
+    ASSERT_EQ(source.Await(), Wish::kElement);
+    source.Deal(MakeStep(k, 2, 2));  // the second one is in hand until there is room for it on rank 0
+    answer();
   }
-  EXPECT_EQ(sent, (Texts{"0 DATA 0", "1 DATA 0", "1 BECAUSE 1"}));
+  EXPECT_EQ(sent, (Texts{"0 DATA 0", "1 DATA 0", "1 BECAUSE 0"}));
   sent.clear();
-  source->OnTaken(0, 1, 1, 2);
-  ASSERT_EQ(source->Await(), Source::Wish::kElement);
-  EXPECT_EQ(sent, (Texts{"0 DATA 1", "1 DATA 1", "1 BECAUSE 2"}));
+  source.OnTaken(0, 1, 1, 2);
+  ASSERT_EQ(source.Await(), Wish::kElement);
+  answer();
+  EXPECT_EQ(sent, (Texts{"0 DATA 1", "1 DATA 1", "1 BECAUSE 0"}));
 }
 
 }  // namespace

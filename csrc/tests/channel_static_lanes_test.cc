@@ -28,7 +28,7 @@ class StaticLanesTest : public testing::Test {
 
 TEST_F(StaticLanesTest, AStepIsReleasedWhole) {
   Make(3, 1);
-  for (int t = 0; t < 3; ++t) lanes_->Open(t, 1);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(1));
   EXPECT_EQ(Out(), Texts());
   ASSERT_TRUE(lanes_->Room());
   Deal();
@@ -38,15 +38,15 @@ TEST_F(StaticLanesTest, AStepIsReleasedWhole) {
 
 TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
   Make(2, 2);
-  lanes_->Open(0, 2);
-  lanes_->Open(1, 2);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(2));
   Deal(2);
   EXPECT_FALSE(lanes_->Room());
-  lanes_->Taken(0, 2, 4);
+  lanes_->Taken(0, LaneStep(2), LaneStep(4));
   EXPECT_FALSE(lanes_->Room());
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>{1});
   EXPECT_EQ(lanes_->Untaken().size(), 2u);
-  lanes_->Taken(1, 1, 3);
+  lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_TRUE(lanes_->Room());
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
@@ -55,133 +55,132 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
 TEST_F(StaticLanesTest, RoomForSeveralSteps) {
   Make(3, 8);
   lanes_->Skip(1, 2);  // which has had two of these steps in an earlier run
-  for (int t = 0; t < 3; ++t) lanes_->Open(t, 8);
+  for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(8));
   Deal(8);
   EXPECT_EQ(lanes_->FullFor(1), (std::vector<int>{0, 2}));
   EXPECT_EQ(lanes_->FullFor(2), (std::vector<int>{0, 2}));
   EXPECT_EQ(lanes_->FullFor(3), (std::vector<int>{0, 1, 2}));
-  EXPECT_EQ(lanes_->LimitFor(0, 3), 11u);
-  EXPECT_EQ(lanes_->LimitFor(1, 3), 9u) << "in its own counting";
-  lanes_->Taken(0, 3, 11);
-  lanes_->Taken(1, 1, 9);
-  lanes_->Taken(2, 2, 10);
+  EXPECT_EQ(lanes_->LimitFor(0, 3).n, 11u);
+  EXPECT_EQ(lanes_->LimitFor(1, 3).n, 9u) << "in its own counting";
+  lanes_->Taken(0, LaneStep(3), LaneStep(11));
+  lanes_->Taken(1, LaneStep(1), LaneStep(9));
+  lanes_->Taken(2, LaneStep(2), LaneStep(10));
   EXPECT_TRUE(lanes_->RoomFor(2));
   EXPECT_FALSE(lanes_->RoomFor(3));
   EXPECT_EQ(lanes_->FullFor(3), std::vector<int>{2});
-  lanes_->Close(2, 2);
+  lanes_->Close(2, LaneStep(2));
   EXPECT_TRUE(lanes_->RoomFor(3));
 }
 
 TEST_F(StaticLanesTest, ALateOpenerGetsTheWindowAndTheEnd) {
   Make(2, 2);
-  lanes_->Open(0, 2);
+  lanes_->Open(0, LaneStep(2));
   Deal(2);
-  lanes_->Taken(0, 2, 4);
+  lanes_->Taken(0, LaneStep(2), LaneStep(4));
   EXPECT_FALSE(lanes_->Room());
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<end@2"}));
-  lanes_->Open(1, 2);
+  lanes_->Open(1, LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"1<0:0", "1<1:1", "1<end@2"}));
 }
 
 TEST_F(StaticLanesTest, ALaneWithLessRoomGetsTheRestAndThenTheEnd) {
   Make(2, 3);
-  lanes_->Open(0, 3);
+  lanes_->Open(0, LaneStep(3));
   Deal(3);
-  lanes_->Open(1, 1);
+  lanes_->Open(1, LaneStep(1));
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<2:2", "1<0:0", "0<end@3"}));
-  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"1<1:1"}));
-  lanes_->Taken(1, 2, 3);
+  lanes_->Taken(1, LaneStep(2), LaneStep(3));
   EXPECT_EQ(Out(), (Texts{"1<2:2", "1<end@3"}));
 }
 
 TEST_F(StaticLanesTest, TheEndOfAnEmptyEpochNeedsNoRoom) {
   Make(2, 0);
-  lanes_->Open(0, 0);
+  lanes_->Open(0, LaneStep(0));
   lanes_->Finish({});
-  lanes_->Open(1, 0);
+  lanes_->Open(1, LaneStep(0));
   EXPECT_EQ(Out(), (Texts{"0<end@0", "1<end@0"}));
 }
 
 TEST_F(StaticLanesTest, AnErrorComesInPlaceOfTheFailedStepAndOnce) {
   Make(2, 2);
-  lanes_->Open(0, 2);
-  lanes_->Open(1, 2);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(2));
   Deal();
   lanes_->Finish({kInternal, "broken"});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "0<end@1!13 broken", "1<end@1!13 broken"}));
   EXPECT_FALSE(lanes_->Room());
-  lanes_->Taken(0, 1, 3);
+  lanes_->Taken(0, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), Texts());
 }
 
 TEST_F(StaticLanesTest, AClosedLaneHoldsNobodyAndGetsNothing) {
   Make(3, 1);
-  for (int t = 0; t < 2; ++t) lanes_->Open(t, 1);
+  for (int t = 0; t < 2; ++t) lanes_->Open(t, LaneStep(1));
   Deal();
   Out();
-  lanes_->Close(0, 0);
-  lanes_->Close(2, 0);  // has never opened
+  lanes_->Close(0, LaneStep(0));
+  lanes_->Close(2, LaneStep(0));  // has never opened
   EXPECT_FALSE(lanes_->Room());
-  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
   EXPECT_TRUE(lanes_->Room());
   Deal();
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"1<1:1", "1<end@2"}));
   EXPECT_FALSE(lanes_->AllClosed());
-  lanes_->Close(1, 2);
+  lanes_->Close(1, LaneStep(2));
   EXPECT_TRUE(lanes_->AllClosed());
   EXPECT_EQ(lanes_->Untaken().size(), 0u);
 }
 
 TEST_F(StaticLanesTest, NoRoomOnceAllAreClosed) {
   Make(1, 2);
-  lanes_->Open(0, 2);
-  lanes_->Close(0, 0);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Close(0, LaneStep(0));
   EXPECT_FALSE(lanes_->Room());
 }
 
 TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   Make(2, 1);
   lanes_->Skip(0, 2);
-  lanes_->Open(0, 1);
-  lanes_->Open(1, 1);
+  lanes_->Open(0, LaneStep(1));
+  lanes_->Open(1, LaneStep(1));
   Deal();
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Taken(1, 1, 2);
+  lanes_->Taken(1, LaneStep(1), LaneStep(2));
   Deal();
   EXPECT_EQ(Out(), (Texts{"1<1:1"}));
-  lanes_->Taken(1, 2, 3);
+  lanes_->Taken(1, LaneStep(2), LaneStep(3));
   Deal();
   EXPECT_EQ(recorder_.Turns(), (std::vector<uint64_t>{0, 1, 2, 2})) << "a turn is counted over all lanes";
   EXPECT_EQ(Out(), (Texts{"0<0:2", "1<2:2"})) << "its own count begins with the first step that is new to it";
   EXPECT_FALSE(lanes_->Room());
-  lanes_->Taken(0, 1, 2);
-  lanes_->Taken(1, 3, 4);
+  lanes_->Taken(0, LaneStep(1), LaneStep(2));
+  lanes_->Taken(1, LaneStep(3), LaneStep(4));
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<end@1", "1<end@3"}));
-  EXPECT_EQ(recorder_.Turns(), (std::vector<uint64_t>{3, 3}));
   EXPECT_EQ(lanes_->Untaken().size(), 0u);
 }
 
 TEST_F(StaticLanesTest, AResumedLaneMayOpenLate) {
   Make(2, 2);
   lanes_->Skip(1, 2);
-  lanes_->Open(0, 2);
+  lanes_->Open(0, LaneStep(2));
   Deal(2);
-  lanes_->Taken(0, 2, 4);
+  lanes_->Taken(0, LaneStep(2), LaneStep(4));
   Deal();
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<2:2"}));
-  lanes_->Open(1, 2);
+  lanes_->Open(1, LaneStep(2));
   EXPECT_EQ(Out(), (Texts{"1<0:2"}));
 }
 
 TEST_F(StaticLanesTest, PositionsCountElementsNotSteps) {
   Make(2, 4);
   lanes_->Skip(0, 4);  // two steps of two elements
-  lanes_->Open(0, 4);
+  lanes_->Open(0, LaneStep(4));
   lanes_->Deal(MakeStep(0, 2, 2));
   lanes_->Deal(MakeStep(2, 2, 2));
   EXPECT_EQ(Out(), Texts());
@@ -206,23 +205,23 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   std::vector<Trainer> trainers(static_cast<size_t>(n));
   std::unique_ptr<Lanes> lanes;
   LaneOutput output;
-  output.data = [&](int t, uint64_t lane_step, uint64_t turn, uint64_t position, const Share& share) {
+  output.data = [&](int t, LaneStep step, Turn turn, Position position, const Share& share) {
+    const uint64_t lane_step = step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(trainer.open && !trainer.closed && !trainer.ended);
     ASSERT_EQ(TokenOf(share.bundle).trainer, t);
     ASSERT_EQ(TokenOf(share.bundle).element, trainer.skip + lane_step);
-    ASSERT_EQ(turn, trainer.skip + lane_step);
-    ASSERT_EQ(position, turn + 1);
+    ASSERT_EQ(turn.n, trainer.skip + lane_step);
+    ASSERT_EQ(position, turn.n + 1);
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
     trainer.queue.push_back(lane_step);
     ASSERT_LE(trainer.queue.size(), prefetch);
   };
-  output.end = [&](int t, uint64_t lane_step, uint64_t turn, const Outcome& outcome) {
+  output.end = [&](int t, LaneStep step, const Outcome& outcome) {
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(outcome.ok() && !trainer.ended);
-    ASSERT_EQ(turn, trainer.skip + lane_step);
     trainer.ended = true;
-    ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
+    ASSERT_EQ(step.n, trainer.taken + trainer.queue.size());
   };
   output.recall = [&](int) { FAIL() << "static lanes are never recalled"; };
   lanes = MakeStaticLanes(n, prefetch, false, std::move(output));
@@ -246,18 +245,18 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
     if (trainer.closed) continue;
     if (!trainer.open) {
       trainer.open = true;
-      lanes->Open(t, prefetch);
+      lanes->Open(t, LaneStep(prefetch));
     } else if (trainer.taken >= trainer.leaves_after) {
       trainer.closed = true;
-      lanes->Close(t, trainer.taken);
+      lanes->Close(t, LaneStep(trainer.taken));
     } else if (!trainer.queue.empty()) {
       trainer.queue.pop_front();
       ++trainer.taken;
-      lanes->Taken(t, trainer.taken, trainer.taken + prefetch);
+      lanes->Taken(t, LaneStep(trainer.taken), LaneStep(trainer.taken + prefetch));
     } else if (trainer.ended) {
       ASSERT_EQ(trainer.taken, steps - trainer.skip);
       trainer.closed = true;
-      lanes->Close(t, trainer.taken);
+      lanes->Close(t, LaneStep(trainer.taken));
     }
     uint64_t slowest = ~0ull;
     for (const Trainer& other : trainers) {

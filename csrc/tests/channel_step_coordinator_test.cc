@@ -12,34 +12,27 @@
 namespace hvdata {
 namespace {
 
-using wire::Header;
-using wire::Kind;
+using Says = wire::Ready::Says;
+using Tells = wire::Go::Tells;
 
 // Reader 0 of three, one per host; the test is all of them.
 class InStepTest : public testing::Test {
  protected:
   static constexpr int kReaders = 3;
 
-  void Ready(int reader, StepCoordinator::Says says, uint64_t steps, uint64_t epoch = 1, Outcome outcome = {}, uint32_t channel = 7) {
-    Header h;
-    h.kind = Kind::kReady;
-    h.channel = channel;
-    h.epoch = epoch;
-    h.step = steps;
-    h.a = says;
-    h.b = outcome.code;
-    h.text = outcome.message;
-    in_step_.OnReady(reader, h);
+  void Ready(int reader, Says says, uint64_t steps, uint64_t epoch = 1, Outcome outcome = {}, uint32_t channel = 7) {
+    in_step_.OnReady(reader, MakeHeader(channel, epoch, wire::Ready{says, Turn(steps), outcome.code, outcome.message}));
   }
   // "r1 e1 3" may go up to 3; "... end" and there ends; "... end!13 text"; "... behind: text".
   Texts Gos() {
     std::lock_guard<std::mutex> lock(mu_);
     Texts texts;
-    for (const auto& [reader, h] : std::exchange(gos_, {})) {
-      std::string text = "r" + std::to_string(reader) + " e" + std::to_string(h.epoch) + " " + std::to_string(h.step);
-      if (h.a == 1) text += h.b == kOk ? " end" : " end!" + std::to_string(h.b) + " " + h.text;
-      if (h.a == StepCoordinator::kBehind) text += (h.b ? " since: " : " behind: ") + h.text;
-      if (h.a == StepCoordinator::kExplain) text += " why?";
+    for (const auto& [reader, go] : std::exchange(gos_, {})) {
+      std::string text = "r" + std::to_string(reader) + " e" + std::to_string(go.epoch) + " " + std::to_string(go.steps.n);
+      if (go.tells == Tells::kEndsThere) text += go.code == kOk ? " end" : " end!" + std::to_string(go.code) + " " + go.text;
+      if (go.tells == Tells::kBehind) text += " behind: " + go.text;
+      if (go.tells == Tells::kBecause) text += " since: " + go.text;
+      if (go.tells == Tells::kExplain) text += " why?";
       texts.push_back(text);
     }
     return texts;
@@ -48,39 +41,43 @@ class InStepTest : public testing::Test {
 
   const World world_ = MakeWorld(0, 3, kReaders, false, true);
   std::mutex mu_;
-  std::vector<std::pair<int, Header>> gos_;
-  StepCoordinator in_step_{&world_, [this](int reader, Header h) {
-                    EXPECT_EQ(h.kind, Kind::kGo);
+  struct Told : wire::Go {
+    uint64_t epoch;
+  };
+  std::vector<std::pair<int, Told>> gos_;
+  StepCoordinator in_step_{&world_, [this](int member, wire::Header h, const Share* share) {
+                    EXPECT_TRUE(std::holds_alternative<wire::Go>(h.message) && share == nullptr);
                     std::lock_guard<std::mutex> lock(mu_);
-                    gos_.emplace_back(reader, std::move(h));
+                    const int reader = world_.members[static_cast<size_t>(member)].reader;
+                    gos_.push_back({reader, {std::get<wire::Go>(std::move(h.message)), h.epoch}});
                   }};
 };
 
 TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
-  Ready(0, StepCoordinator::kHas, 1);
-  Ready(1, StepCoordinator::kHas, 2);
+  Ready(0, Says::kHas, 1);
+  Ready(1, Says::kHas, 2);
   EXPECT_EQ(Gos(), Texts());
-  Ready(2, StepCoordinator::kHas, 1);
+  Ready(2, Says::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
-  Ready(2, StepCoordinator::kHas, 2);
+  Ready(2, Says::kHas, 2);
   EXPECT_EQ(Gos(), Texts());
-  Ready(0, StepCoordinator::kHas, 2);
+  Ready(0, Says::kHas, 2);
   EXPECT_EQ(Gos(), ToAll("e1 2"));
 }
 
 TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
   const Outcome scalar(kInvalidArgument, "[r1] a scalar");
-  for (const StepCoordinator::Says last : {StepCoordinator::kHas, StepCoordinator::kFills, StepCoordinator::kFailed}) {
-    const auto epoch = static_cast<uint64_t>(1 + last);
+  for (const Says last : {Says::kHas, Says::kFills, Says::kFailed}) {
+    const auto epoch = 1 + static_cast<uint64_t>(last);
     const std::string e = "e" + std::to_string(epoch);
-    for (int r = 0; r < 3; ++r) Ready(r, StepCoordinator::kHas, 2, epoch);
+    for (int r = 0; r < 3; ++r) Ready(r, Says::kHas, 2, epoch);
     EXPECT_EQ(Gos(), ToAll(e + " 2"));
-    Ready(1, StepCoordinator::kFills, 2, epoch, scalar);
-    Ready(2, StepCoordinator::kFills, 2, epoch);
+    Ready(1, Says::kFills, 2, epoch, scalar);
+    Ready(2, Says::kFills, 2, epoch);
     EXPECT_EQ(Gos(), Texts()) << "reader 0 may have ended too";
-    Ready(0, last, last == StepCoordinator::kHas ? 3 : 2, epoch, last == StepCoordinator::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
-    EXPECT_EQ(Gos(), ToAll(e + (last == StepCoordinator::kHas    ? " 2 end!3 [r1] a scalar"
-                                : last == StepCoordinator::kFills ? " 2 end"
+    Ready(0, last, last == Says::kHas ? 3 : 2, epoch, last == Says::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
+    EXPECT_EQ(Gos(), ToAll(e + (last == Says::kHas    ? " 2 end!3 [r1] a scalar"
+                                : last == Says::kFills ? " 2 end"
                                                          : " 2 end!13 [r0] broken")));
   }
 }
@@ -89,44 +86,44 @@ TEST_F(InStepTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   const Outcome lost1(kInternal, "[r1] lost"), lost2(kInternal, "[r2] lost"), lost0(kInternal, "[r0] lost");
   // drop: reader 0 may still fail in the same step; until that is known nobody hears of an end.
   uint64_t epoch = 0;
-  const auto two_are_lost = [&](StepCoordinator::Says how) {
+  const auto two_are_lost = [&](Says how) {
     ++epoch;
-    for (int r = 0; r < 3; ++r) Ready(r, StepCoordinator::kHas, 1, epoch);
+    for (int r = 0; r < 3; ++r) Ready(r, Says::kHas, 1, epoch);
     EXPECT_EQ(Gos(), ToAll("e" + std::to_string(epoch) + " 1"));
     Ready(1, how, 1, epoch, lost1);
     Ready(2, how, 1, epoch, lost2);
     EXPECT_EQ(Gos(), Texts());
     return "e" + std::to_string(epoch);
   };
-  std::string e = two_are_lost(StepCoordinator::kLostEnds);
-  Ready(0, StepCoordinator::kHas, 2, epoch);
+  std::string e = two_are_lost(Says::kLostEnds);
+  Ready(0, Says::kHas, 2, epoch);
   EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had more";
-  e = two_are_lost(StepCoordinator::kLostEnds);
-  Ready(0, StepCoordinator::kEnded, 1, epoch);
+  e = two_are_lost(Says::kLostEnds);
+  Ready(0, Says::kEnded, 1, epoch);
   EXPECT_EQ(Gos(), ToAll(e + " 1 end")) << "it had no more";
-  e = two_are_lost(StepCoordinator::kLostEnds);
-  Ready(0, StepCoordinator::kLeft, 1, epoch);
+  e = two_are_lost(Says::kLostEnds);
+  Ready(0, Says::kLeft, 1, epoch);
   EXPECT_EQ(Gos(), (Texts{"r1 " + e + " 1 end", "r2 " + e + " 1 end"})) << "its trainers had enough";
-  e = two_are_lost(StepCoordinator::kLostEnds);
-  Ready(0, StepCoordinator::kLostEnds, 1, epoch, lost0);
+  e = two_are_lost(Says::kLostEnds);
+  Ready(0, Says::kLostEnds, 1, epoch, lost0);
   EXPECT_EQ(Gos(), ToAll(e + " 1 end!13 [r0] lost"));
   // partial, pad: those that are left go on; the last one that is lost names the error.
-  e = two_are_lost(StepCoordinator::kLostFills);
-  Ready(0, StepCoordinator::kHas, 3, epoch);
+  e = two_are_lost(Says::kLostFills);
+  Ready(0, Says::kHas, 3, epoch);
   EXPECT_EQ(Gos(), ToAll(e + " 3"));
-  Ready(0, StepCoordinator::kFills, 3, epoch);
+  Ready(0, Says::kFills, 3, epoch);
   EXPECT_EQ(Gos(), ToAll(e + " 3 end"));
-  e = two_are_lost(StepCoordinator::kLostFills);
-  Ready(0, StepCoordinator::kHas, 2, epoch);
+  e = two_are_lost(Says::kLostFills);
+  Ready(0, Says::kHas, 2, epoch);
   EXPECT_EQ(Gos(), ToAll(e + " 2"));
-  Ready(0, StepCoordinator::kLostFills, 2, epoch, lost0);
+  Ready(0, Says::kLostFills, 2, epoch, lost0);
   EXPECT_EQ(Gos(), ToAll(e + " 2 end!13 [r0] lost"));
 }
 
 TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
-  Ready(0, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r0] "});
-  Ready(1, StepCoordinator::kGoesOn, 4, 1, {kOk, "[r1] "});
-  Ready(2, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r2] "});
+  Ready(0, Says::kGoesOn, 5, 1, {kOk, "[r0] "});
+  Ready(1, Says::kGoesOn, 4, 1, {kOk, "[r1] "});
+  Ready(2, Says::kGoesOn, 5, 1, {kOk, "[r2] "});
   EXPECT_EQ(Gos(), ToAll("e1 4"));
 }
 
@@ -134,144 +131,144 @@ TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
   const std::string text = "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
                            ": each host's reader has its own place, so restore the iterator on every rank, each from what "
                            "it saved itself";
-  Ready(1, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r1] "});
+  Ready(1, Says::kGoesOn, 5, 1, {kOk, "[r1] "});
   EXPECT_EQ(Gos(), Texts());
-  Ready(2, StepCoordinator::kHas, 1);
+  Ready(2, Says::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 0 end!9 [r1] " + text));
-  Ready(0, StepCoordinator::kGoesOn, 5, 1, {kOk, "[r0] "});
+  Ready(0, Says::kGoesOn, 5, 1, {kOk, "[r0] "});
   EXPECT_EQ(Gos(), Texts());
   // The other way round.
-  Ready(2, StepCoordinator::kHas, 1, 2);
+  Ready(2, Says::kHas, 1, 2);
   EXPECT_EQ(Gos(), Texts());
-  Ready(1, StepCoordinator::kGoesOn, 3, 2, {kOk, "[r1] "});
+  Ready(1, Says::kGoesOn, 3, 2, {kOk, "[r1] "});
   EXPECT_EQ(Gos(), ToAll("e2 0 end!9 [r1] " + text));
 }
 
 TEST_F(InStepTest, ACheckpointOfTheBeginningIsACheckpoint) {
-  Ready(0, StepCoordinator::kGoesOn, 0, 1, {kOk, "[r0] "});
-  Ready(1, StepCoordinator::kHas, 1);
-  Ready(2, StepCoordinator::kHas, 1);
+  Ready(0, Says::kGoesOn, 0, 1, {kOk, "[r0] "});
+  Ready(1, Says::kHas, 1);
+  Ready(2, Says::kHas, 1);
   EXPECT_EQ(Gos(), Texts()) << "which may stand beside those that begin";
-  Ready(0, StepCoordinator::kHas, 1);
+  Ready(0, Says::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
-  Ready(0, StepCoordinator::kGoesOn, 0, 2, {kOk, "[r0] "});
-  Ready(1, StepCoordinator::kGoesOn, 1, 2, {kOk, "[r1] "});
-  Ready(2, StepCoordinator::kGoesOn, 0, 2, {kOk, "[r2] "});
+  Ready(0, Says::kGoesOn, 0, 2, {kOk, "[r0] "});
+  Ready(1, Says::kGoesOn, 1, 2, {kOk, "[r1] "});
+  Ready(2, Says::kGoesOn, 0, 2, {kOk, "[r2] "});
   EXPECT_EQ(Gos(), Texts()) << "and beside those that go on";
 }
 
 TEST_F(InStepTest, TheFirstToEndEndsAll) {
-  Ready(1, StepCoordinator::kEnded, 2);
-  Ready(0, StepCoordinator::kHas, 5);
-  Ready(2, StepCoordinator::kHas, 1);
+  Ready(1, Says::kEnded, 2);
+  Ready(0, Says::kHas, 5);
+  Ready(2, Says::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
-  Ready(2, StepCoordinator::kHas, 2);
+  Ready(2, Says::kHas, 2);
   EXPECT_EQ(Gos(), ToAll("e1 2 end"));
-  Ready(2, StepCoordinator::kHas, 3);
-  Ready(0, StepCoordinator::kEnded, 6);
+  Ready(2, Says::kHas, 3);
+  Ready(0, Says::kEnded, 6);
   EXPECT_EQ(Gos(), Texts()) << "an end is said once";
 }
 
 TEST_F(InStepTest, WithFillersTheLastToEndEndsAll) {
-  Ready(1, StepCoordinator::kFills, 0);
-  Ready(0, StepCoordinator::kHas, 1);
-  Ready(2, StepCoordinator::kHas, 3);
+  Ready(1, Says::kFills, 0);
+  Ready(0, Says::kHas, 1);
+  Ready(2, Says::kHas, 3);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
-  Ready(0, StepCoordinator::kFills, 1);
+  Ready(0, Says::kFills, 1);
   EXPECT_EQ(Gos(), ToAll("e1 3"));
-  Ready(2, StepCoordinator::kFills, 3);
+  Ready(2, Says::kFills, 3);
   EXPECT_EQ(Gos(), ToAll("e1 3 end"));
 }
 
 TEST_F(InStepTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
-  Ready(2, StepCoordinator::kEnded, 0, 4);
+  Ready(2, Says::kEnded, 0, 4);
   EXPECT_EQ(Gos(), ToAll("e4 0 end"));
-  Ready(0, StepCoordinator::kHas, 1, 4);
-  Ready(1, StepCoordinator::kEnded, 0, 4);
+  Ready(0, Says::kHas, 1, 4);
+  Ready(1, Says::kEnded, 0, 4);
   EXPECT_EQ(Gos(), Texts());
 }
 
 TEST_F(InStepTest, AnErrorEndsAllInItsPlace) {
-  Ready(0, StepCoordinator::kHas, 4);
-  Ready(1, StepCoordinator::kFailed, 2, 1, {kInternal, "broken"});
+  Ready(0, Says::kHas, 4);
+  Ready(1, Says::kFailed, 2, 1, {kInternal, "broken"});
   EXPECT_EQ(Gos(), Texts());
-  Ready(2, StepCoordinator::kHas, 2);
+  Ready(2, Says::kHas, 2);
   EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
 }
 
 TEST_F(InStepTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
-  Ready(0, StepCoordinator::kEnded, 2);
-  Ready(1, StepCoordinator::kFailed, 2, 1, {kInternal, "broken"});
-  Ready(2, StepCoordinator::kEnded, 5);
+  Ready(0, Says::kEnded, 2);
+  Ready(1, Says::kFailed, 2, 1, {kInternal, "broken"});
+  Ready(2, Says::kEnded, 5);
   EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
-  Ready(0, StepCoordinator::kFills, 1, 2);
-  Ready(1, StepCoordinator::kFailed, 3, 2, {kInternal, "broken"});
-  Ready(2, StepCoordinator::kHas, 9, 2);
+  Ready(0, Says::kFills, 1, 2);
+  Ready(1, Says::kFailed, 3, 2, {kInternal, "broken"});
+  Ready(2, Says::kHas, 9, 2);
   EXPECT_EQ(Gos(), ToAll("e2 3 end!13 broken"));
 }
 
 TEST_F(InStepTest, AnEndStandsThoughMoreWordsCome) {
-  Ready(1, StepCoordinator::kFailed, 1, 1, {kInternal, "broken"});
-  Ready(1, StepCoordinator::kHas, 4);
-  Ready(1, StepCoordinator::kEnded, 5);
-  Ready(0, StepCoordinator::kHas, 9);
-  Ready(2, StepCoordinator::kHas, 9);
+  Ready(1, Says::kFailed, 1, 1, {kInternal, "broken"});
+  Ready(1, Says::kHas, 4);
+  Ready(1, Says::kEnded, 5);
+  Ready(0, Says::kHas, 9);
+  Ready(2, Says::kHas, 9);
   EXPECT_EQ(Gos(), ToAll("e1 1 end!13 broken"));
 }
 
 TEST_F(InStepTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
-  Ready(0, StepCoordinator::kHas, 2);
-  Ready(2, StepCoordinator::kHas, 3);
-  Ready(1, StepCoordinator::kLeft, 0);
+  Ready(0, Says::kHas, 2);
+  Ready(2, Says::kHas, 3);
+  Ready(1, Says::kLeft, 0);
   EXPECT_EQ(Gos(), (Texts{"r0 e1 2", "r2 e1 2"}));
-  Ready(0, StepCoordinator::kEnded, 2);
+  Ready(0, Says::kEnded, 2);
   EXPECT_EQ(Gos(), (Texts{"r0 e1 2 end", "r2 e1 2 end"}));
-  Ready(0, StepCoordinator::kHas, 1, 2);
-  Ready(2, StepCoordinator::kHas, 1, 2);
+  Ready(0, Says::kHas, 1, 2);
+  Ready(2, Says::kHas, 1, 2);
   EXPECT_EQ(Gos(), Texts()) << "it has left that epoch, not this one";
-  Ready(1, StepCoordinator::kHas, 1, 2);
+  Ready(1, Says::kHas, 1, 2);
   EXPECT_EQ(Gos(), ToAll("e2 1"));
 }
 
 TEST_F(InStepTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
-  Ready(0, StepCoordinator::kHas, 1, 1);
-  Ready(2, StepCoordinator::kHas, 1, 1);
-  Ready(0, StepCoordinator::kHas, 1, 2);
-  Ready(2, StepCoordinator::kHas, 2, 2);
+  Ready(0, Says::kHas, 1, 1);
+  Ready(2, Says::kHas, 1, 1);
+  Ready(0, Says::kHas, 1, 2);
+  Ready(2, Says::kHas, 2, 2);
   EXPECT_EQ(Gos(), Texts());
-  Ready(1, StepCoordinator::kLeftForGood, 0, 1);
+  Ready(1, Says::kLeftForGood, 0, 1);
   EXPECT_EQ(Gos(), (Texts{"r0 e1 1", "r2 e1 1", "r0 e2 1", "r2 e2 1"}));
-  Ready(0, StepCoordinator::kHas, 1, 3);
-  Ready(2, StepCoordinator::kHas, 1, 3);
+  Ready(0, Says::kHas, 1, 3);
+  Ready(2, Says::kHas, 1, 3);
   EXPECT_EQ(Gos(), (Texts{"r0 e3 1", "r2 e3 1"}));
-  Ready(0, StepCoordinator::kHas, 1, 1, {}, 8);
-  Ready(2, StepCoordinator::kHas, 1, 1, {}, 8);
+  Ready(0, Says::kHas, 1, 1, {}, 8);
+  Ready(2, Says::kHas, 1, 1, {}, 8);
   EXPECT_EQ(Gos(), Texts()) << "of another channel it is still there";
 }
 
 // One that goes on with fillers beside a longer one has been given those steps: they do not end before.
 TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
-  Ready(0, StepCoordinator::kFills, 2);
-  Ready(2, StepCoordinator::kFills, 1);
-  Ready(1, StepCoordinator::kHas, 7);
+  Ready(0, Says::kFills, 2);
+  Ready(2, Says::kFills, 1);
+  Ready(1, Says::kHas, 7);
   EXPECT_EQ(Gos(), ToAll("e1 7"));
-  Ready(1, StepCoordinator::kLeft, 7);
+  Ready(1, Says::kLeft, 7);
   EXPECT_EQ(Gos(), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
 TEST_F(InStepTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
-  Ready(0, StepCoordinator::kHas, 3);
-  Ready(0, StepCoordinator::kAsks, 3);
+  Ready(0, Says::kHas, 3);
+  Ready(0, Says::kAsks, 3);
   EXPECT_EQ(Gos(), (Texts{"r1 e1 0 why?", "r2 e1 0 why?",
                           "r0 e1 0 behind: reader 1 on node1, reader 2 on node2, which has not"}));
-  Ready(2, StepCoordinator::kExplains, 9, 1, {kOk, "it sleeps"});
+  Ready(2, Says::kExplains, 9, 1, {kOk, "it sleeps"});
   EXPECT_EQ(Gos(), (Texts{"r0 e1 0 since: reader 2 on node2, which has not: it sleeps"}));
-  Ready(2, StepCoordinator::kEnded, 2);
-  Ready(1, StepCoordinator::kHas, 1);
+  Ready(2, Says::kEnded, 2);
+  Ready(1, Says::kHas, 1);
   EXPECT_EQ(Gos(), ToAll("e1 1"));
-  Ready(1, StepCoordinator::kExplains, 1, 1, {kOk, "it slept"});
+  Ready(1, Says::kExplains, 1, 1, {kOk, "it slept"});
   EXPECT_EQ(Gos(), Texts()) << "that has passed";
-  Ready(0, StepCoordinator::kAsks, 3);
+  Ready(0, Says::kAsks, 3);
   EXPECT_EQ(Gos(), (Texts{"r1 e1 1 why?", "r0 e1 1 behind: reader 1 on node1, which has not"}))
       << "one that has ended is not waited for";
 }
@@ -279,14 +276,14 @@ TEST_F(InStepTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
 // What three readers have: so many steps, and how they end.
 struct Script {
   uint64_t steps;
-  StepCoordinator::Says last;
+  Says last;
 };
 
 // The end of all, told otherwise: where the first ends that can't be filled up, or else the longest.
 uint64_t EndOf(const std::vector<Script>& scripts) {
   uint64_t end = ~0ull, longest = 0;
   for (const Script& s : scripts) {
-    if (s.last != StepCoordinator::kFills) end = std::min(end, s.steps);
+    if (s.last != Says::kFills) end = std::min(end, s.steps);
     longest = std::max(longest, s.steps);
   }
   return end == ~0ull ? longest : end;
@@ -298,14 +295,14 @@ class AnyOrder : public InStepTest, public testing::WithParamInterface<unsigned>
     std::mt19937 random(GetParam());
     std::vector<Script> scripts;
     for (int r = 0; r < kReaders; ++r) {
-      const StepCoordinator::Says plain = GetParam() % 2 ? StepCoordinator::kEnded : StepCoordinator::kFills;
-      scripts.push_back({random() % 6, random() % 5 == 0 ? StepCoordinator::kFailed : plain});
+      const Says plain = GetParam() % 2 ? Says::kEnded : Says::kFills;
+      scripts.push_back({random() % 6, random() % 5 == 0 ? Says::kFailed : plain});
     }
     return scripts;
   }
   void Say(int reader, const Script& script, uint64_t word) {
-    if (word < script.steps) return Ready(reader, StepCoordinator::kHas, word + 1);
-    const bool fails = script.last == StepCoordinator::kFailed;
+    if (word < script.steps) return Ready(reader, Says::kHas, word + 1);
+    const bool fails = script.last == Says::kFailed;
     Ready(reader, script.last, script.steps, 1, fails ? Outcome(kInternal, std::to_string(reader)) : Outcome());
   }
   // All were told the same end once, and nothing beyond it.
@@ -314,13 +311,13 @@ class AnyOrder : public InStepTest, public testing::WithParamInterface<unsigned>
       int ends = 0;
       for (const auto& [to, go] : gos_) {
         if (to != r) continue;
-        EXPECT_LE(go.step, end);
-        if (go.a != 1) continue;
+        EXPECT_LE(go.steps.n, end);
+        if (go.tells != Tells::kEndsThere) continue;
         ++ends;
-        EXPECT_EQ(go.step, end);
-        if (go.b == kOk) continue;
+        EXPECT_EQ(go.steps.n, end);
+        if (go.code == kOk) continue;
         const Script& failed = scripts[std::stoul(go.text)];
-        EXPECT_TRUE(failed.last == StepCoordinator::kFailed && failed.steps == end) << "reader " << go.text;
+        EXPECT_TRUE(failed.last == Says::kFailed && failed.steps == end) << "reader " << go.text;
       }
       EXPECT_EQ(ends, 1) << "reader " << r;
     }
@@ -342,12 +339,12 @@ TEST_P(AnyOrder, OneAndTheSameEnd) {
       const auto& [to, go] = gos_[seen];
       const auto at = static_cast<size_t>(to);
       EXPECT_FALSE(over[at]) << "nothing comes after an end";
-      EXPECT_GE(go.step, heard[at]) << "never back";
-      heard[at] = go.step;
-      over[at] = go.a == 1;
+      EXPECT_GE(go.steps.n, heard[at]) << "never back";
+      heard[at] = go.steps.n;
+      over[at] = go.tells == Tells::kEndsThere;
       for (size_t other = 0; other < scripts.size(); ++other) {
-        const bool filled = said[other] > scripts[other].steps && scripts[other].last == StepCoordinator::kFills;
-        EXPECT_TRUE(filled || go.step <= std::min(said[other], scripts[other].steps)) << "reader " << other << " has it not";
+        const bool filled = said[other] > scripts[other].steps && scripts[other].last == Says::kFills;
+        EXPECT_TRUE(filled || go.steps.n <= std::min(said[other], scripts[other].steps)) << "reader " << other << " has it not";
       }
     }
   }
@@ -380,7 +377,7 @@ TEST_P(AnyOrder, WhoeverLeaves) {
     if (gone[r]) continue;
     if (random() % 8 == 0) {
       gone[r] = true;
-      Ready(static_cast<int>(r), random() % 2 ? StepCoordinator::kLeft : StepCoordinator::kLeftForGood, said[r]);
+      Ready(static_cast<int>(r), random() % 2 ? Says::kLeft : Says::kLeftForGood, said[r]);
     } else if (said[r] <= scripts[r].steps) {
       Say(static_cast<int>(r), scripts[r], said[r]++);
     }
@@ -388,9 +385,9 @@ TEST_P(AnyOrder, WhoeverLeaves) {
       const auto& [to, go] = gos_[seen];
       const auto at = static_cast<size_t>(to);
       EXPECT_FALSE(gone[at] || over[at]);
-      EXPECT_GE(go.step, heard[at]) << "never back";
-      heard[at] = go.step;
-      over[at] = go.a == 1;
+      EXPECT_GE(go.steps.n, heard[at]) << "never back";
+      heard[at] = go.steps.n;
+      over[at] = go.tells == Tells::kEndsThere;
     }
   }
   for (size_t r = 0; r < scripts.size(); ++r) EXPECT_TRUE(gone[r] || over[r]) << "reader " << r << " waits for ever";

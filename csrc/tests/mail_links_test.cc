@@ -102,22 +102,22 @@ TEST(HostLinks, ChannelsShareTheBells) {
   for (const uint32_t channel : {0u, 1u, Bells::kEach, Bells::kEach + 1}) {
     for (const bool sink : {true, false}) {  // the reader rings a trainer's sinks, a trainer the reader's sources
       const auto& own = links[sink ? 1 : 0];
-      const auto bell = sink ? own->sink_bell(channel) : own->source_bell(channel);
-      const auto other = sink ? own->sink_bell(channel + 1) : own->source_bell(channel + 1);
-      const uint32_t rung = bell->rung, other_rung = other->rung;
-      links[sink ? 0 : 1]->To(sink ? 1 : 0)->Ring(channel);
+      const Bell* const bell = own->bells()->Of(!sink, channel);
+      const Bell* const others[] = {own->bells()->Of(!sink, channel + 1), own->bells()->Of(sink, channel)};
+      const uint32_t rung = bell->rung, others_rung = others[0]->rung + others[1]->rung;
+      links[sink ? 0 : 1]->To(sink ? 1 : 0)->peer()->Of(!sink, channel)->Ring();
       EXPECT_EQ(bell->rung, rung + 1);
-      EXPECT_EQ(other->rung, other_rung);
+      EXPECT_EQ(others[0]->rung + others[1]->rung, others_rung);
     }
   }
-  const auto kept = links[0]->source_bell(7);
+  Bell* const kept = links[0]->bells()->Of(true, 7);
   kept->Ring();
-  EXPECT_EQ(links[0]->source_bell(7)->rung, 1u);
+  EXPECT_EQ(links[0]->bells()->Of(true, 7)->rung, 1u);
 }
 
 TEST(HostLinks, ABellOutlivesTheLinks) {
   auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena);
-  const auto bell = links[1]->sink_bell(3);
+  const std::shared_ptr<Bell> bell(links[1]->bells(), links[1]->bells()->Of(false, 3));
   links.clear();
   bell->Ring();
   EXPECT_EQ(bell->rung, 1u);

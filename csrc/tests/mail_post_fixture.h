@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "base/mutex.h"
 #include "mail/post.h"
 #include "tests/arena_checksum.h"
 #include "tests/mail_links_job.h"
@@ -65,7 +67,7 @@ class PostTest : public testing::Test {
   struct Party {
     World world;
     std::unique_ptr<Post> post;
-    std::mutex mu;
+    Mutex mu;
     std::vector<Got> got;               // under mu
     std::unique_ptr<Signal> signal;     // a channel's waiting thread
     std::string broken;                 // under mu
@@ -96,14 +98,16 @@ class PostTest : public testing::Test {
         other.flying_changed.notify_one();
       };
       ways.make_landing = Land;
-      ways.deliver = [&party, self](int member, wire::Header header, BundlePtr bundle) {
+      ways.deliver = [this, &party, self](int member, wire::Header header, BundlePtr bundle) {
         EXPECT_EQ(member, 1 - self);
-        const std::lock_guard<std::mutex> lock(party.mu);
+        EXPECT_FALSE(HoldsLocks());
+        if (on_deliver_) on_deliver_(self, header);
+        const MutexLock lock(&party.mu);
         party.got.push_back({std::move(header), std::static_pointer_cast<Blocks>(std::move(bundle))});
         party.signal->NotifyAll();
       };
       ways.broken = [&party](const std::string& what) {
-        const std::lock_guard<std::mutex> lock(party.mu);
+        const MutexLock lock(&party.mu);
         party.broken += what;
         party.signal->NotifyAll();
       };
@@ -137,7 +141,10 @@ class PostTest : public testing::Test {
         party.flying_changed.wait(lock, [&] { return !party.held && (party.landed || !party.flying.empty()); });
         if (party.flying.empty()) return;
         const size_t most = std::min<size_t>(party.flying.size(), 50);  // no parcel is left behind for ever
-        const size_t pick = random() % most;
+        size_t pick = random() % most;
+        // What belongs to no channel comes in the order in which it was sent, as by the transport.
+        const auto first = std::find_if(party.flying.begin(), party.flying.end(), [](const InFlight& one) { return one.header.channel == 0; });
+        if (party.flying[pick].header.channel == 0) pick = static_cast<size_t>(first - party.flying.begin());
         item = std::move(party.flying[pick]);
         party.flying.erase(party.flying.begin() + static_cast<std::ptrdiff_t>(pick));
       }
@@ -167,9 +174,9 @@ class PostTest : public testing::Test {
 
   static Parcel Make(uint64_t number, const std::vector<size_t>& sizes) {
     Parcel parcel;
-    parcel.header.kind = wire::Kind::kData;
-    parcel.header.channel = kChannel;
-    parcel.header.step = number;
+    wire::Data data;
+    data.step = LaneStep(number);
+    parcel.header = MakeHeader(kChannel, 0, data);
     for (const size_t size : sizes) {
       std::shared_ptr<char> memory(new char[size], std::default_delete<char[]>());
       Fill(memory.get(), size, number);
@@ -182,8 +189,10 @@ class PostTest : public testing::Test {
   }
   void Send(int self, Parcel parcel) {
     if (self == 0) parties_[0].post->Settle(1, &parcel.blocks);
-    parties_[self].post->Send(1 - self, std::move(parcel));
+    const Share share{std::exchange(parcel.header.components, {}), std::move(parcel.blocks), nullptr};
+    parties_[self].post->Send(1 - self, std::move(parcel.header), &share);
   }
+  static uint64_t Number(const Got& got) { return std::get<wire::Data>(got.header.message).step.n; }
   static void ExpectWhole(const Got& got) {
     const size_t count = got.header.components.size();
     ASSERT_EQ(got.blocks ? got.blocks->size() : 0, count);
@@ -191,13 +200,13 @@ class PostTest : public testing::Test {
       const wire::Component& component = got.header.components[i];
       const Block& block = (*got.blocks)[i];
       ASSERT_EQ(block.size, component.bytes);
-      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "parcel " << got.header.step << ", component " << i;
+      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "parcel " << Number(got) << ", component " << i;
     }
   }
   // What has come to `self`; waits for at least `count`.
   std::vector<Got> Take(int self, size_t count) {
     Party& party = parties_[self];
-    std::unique_lock<std::mutex> lock(party.mu);
+    MutexLock lock(&party.mu);
     EXPECT_TRUE(party.signal->WaitFor(&lock, std::chrono::seconds(60),
                                       [&] { return party.got.size() >= count || !party.broken.empty(); }))
         << "a parcel or a wake-up was lost: " << party.got.size() << " of " << count << " are here";
@@ -213,6 +222,7 @@ class PostTest : public testing::Test {
 
   Party parties_[2];
   HostLinks* links_[2];
+  std::function<void(int self, const wire::Header&)> on_deliver_;
 };
 
 }  // namespace hvdata

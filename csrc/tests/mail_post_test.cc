@@ -133,48 +133,42 @@ TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
   Send(0, Make(++sent, {1}));  // through the ring, which has room again: it must wait for the five
   parties_[1].post->Fetch();
   {
-    const std::lock_guard<std::mutex> lock(parties_[1].mu);
+    const MutexLock lock(&parties_[1].mu);
     EXPECT_TRUE(parties_[1].got.empty());
   }
   Hold(1, false);
   for (Got& late : Take(1, 6)) got.push_back(std::move(late));
   ASSERT_EQ(got.size(), sent);
   for (uint64_t i = 0; i < sent; ++i) {
-    EXPECT_EQ(got[i].header.step, i + 1);
+    EXPECT_EQ(Number(got[i]), i + 1);
     EXPECT_EQ(got[i].header.sequence, i + 1);
     ExpectWhole(got[i]);
   }
 }
 
-Parcel Word(wire::Kind kind, uint32_t channel, uint64_t step) {
-  Parcel parcel;
-  parcel.header.kind = kind;
-  parcel.header.channel = channel;
-  parcel.header.step = step;
-  parcel.header.a = static_cast<int64_t>(step);
-  return parcel;
-}
+Header Taken(uint32_t channel, uint64_t limit) { return MakeHeader(channel, 0, wire::Taken{LaneStep(limit), LaneStep(limit)}); }
 
 TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   Start(Payload::kAuto);
   const Doorbell door = parties_[0].post->source_door(kChannel), other = parties_[0].post->source_door(kChannel + 1);
-  const auto rings = [&](wire::Kind kind, uint32_t channel, uint64_t limit = 1) {
+  const auto sent = [&](Header header) {
     const uint32_t before = door.bell->rung + other.bell->rung;
-    parties_[1].post->Send(0, Word(kind, channel, limit));
+    parties_[1].post->Send(0, std::move(header));
     return door.bell->rung + other.bell->rung - before;
   };
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
-  door.attend(7, 0);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 0u);
-  EXPECT_EQ(rings(wire::Kind::kClose, kChannel), 1u);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel + 1), 1u);
-  door.attend(1, 5);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 4), 0u);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 5), 1u);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel, 6), 1u);
-  door.attend(7, 5);
-  door.attend(Doorbell::kEverybody, 0);
-  EXPECT_EQ(rings(wire::Kind::kTaken, kChannel), 1u);
+  const auto rings = [&](uint32_t channel, uint64_t limit = 1) { return sent(Taken(channel, limit)); };
+  EXPECT_EQ(rings(kChannel), 1u);
+  door.attend(7, LaneStep(0));
+  EXPECT_EQ(rings(kChannel), 0u);
+  EXPECT_EQ(sent(MakeHeader(kChannel, 0, wire::Close())), 1u);
+  EXPECT_EQ(rings(kChannel + 1), 1u);
+  door.attend(1, LaneStep(5));
+  EXPECT_EQ(rings(kChannel, 4), 0u);
+  EXPECT_EQ(rings(kChannel, 5), 1u);
+  EXPECT_EQ(rings(kChannel, 6), 1u);
+  door.attend(7, LaneStep(5));
+  door.attend(Doorbell::kEverybody, LaneStep(0));
+  EXPECT_EQ(rings(kChannel), 1u);
 }
 
 // A reader that waits for one of two trainers after the other, and is woken by that one alone.
@@ -183,7 +177,7 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   constexpr uint32_t kChannel = 1;
   const std::vector<Member> members = {{"a", 0, 0, 0, -1}, {"a", 0, 0, -1, 0}, {"a", 0, 0, -1, 1}};
   auto links = Connect(members, Payload::kAuto, 1 << 20);
-  std::mutex mu;
+  Mutex mu;
   uint64_t taken[3] = {};  // under mu
   std::atomic<uint64_t> done{0};
   std::unique_ptr<Signal> signal;
@@ -191,8 +185,8 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   ways.send_by_mpi = [](int, Parcel) { FAIL() << "the rings have room"; };
   ways.make_landing = Land;
   ways.deliver = [&](int member, Header header, BundlePtr) {
-    const std::lock_guard<std::mutex> lock(mu);
-    taken[member] = header.step;
+    const MutexLock lock(&mu);
+    taken[member] = std::get<wire::Taken>(header.message).taken.n;
     signal->NotifyAll();
   };
   ways.broken = [](const std::string& what) { FAIL() << what; };
@@ -207,7 +201,7 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
       for (uint64_t step = 1; step <= kSteps; ++step) {
         while (step > done + kWindow) std::this_thread::yield();
         for (unsigned spin = random() % 200; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-        post.Send(0, Word(wire::Kind::kTaken, kChannel, step));
+        post.Send(0, Taken(kChannel, step));
       }
     });
   }
@@ -215,11 +209,11 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
   std::mt19937 random(0);
   for (uint64_t step = 0; step < kSteps;) {
     step = std::min(kSteps, step + 1 + random() % kWindow);
-    std::unique_lock<std::mutex> lock(mu);
+    MutexLock lock(&mu);
     const auto ready = [&] {
       const int slow = taken[1] < step ? 1 : 2;
       if (taken[slow] >= step) return true;
-      signal->Attend(slow, step);
+      signal->Attend(slow, LaneStep(step));
       return false;
     };
     lost = lost || !signal->WaitFor(&lock, std::chrono::seconds(lost ? 0 : 10), ready);
@@ -235,7 +229,7 @@ TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
   ASSERT_TRUE(links_[0]->To(1)->Put({"more of it"}));
   parties_[1].post->Fetch();
   parties_[1].post->Fetch();
-  const std::lock_guard<std::mutex> lock(parties_[1].mu);
+  const MutexLock lock(&parties_[1].mu);
   EXPECT_EQ(parties_[1].broken.rfind("a record from rank 0 on a can't be read: ", 0), 0u) << parties_[1].broken;
   EXPECT_EQ(parties_[1].broken.find("record", 10), std::string::npos) << "twice: " << parties_[1].broken;
   EXPECT_TRUE(parties_[1].got.empty());
@@ -280,7 +274,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     std::vector<Got> kept;
     for (uint64_t next = 1; next <= parcels;) {
       for (Got& got : Take(self, 1)) {
-        ASSERT_EQ(got.header.step, next);
+        ASSERT_EQ(Number(got), next);
         ASSERT_EQ(got.header.sequence, links_[self]->all().empty() ? 0 : next) << "parcel " << next;
         ++next;
         ExpectWhole(got);

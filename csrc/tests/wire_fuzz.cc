@@ -26,5 +26,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const bool valid = hvdata::wire::DecodeStrings(rest, data[0], &strings);
     if (valid && hvdata::wire::EncodeStrings(strings) != rest) std::abort();
   }
+  // And of a header that is accepted, what it says of tensors.
+  hvdata::wire::Header header;
+  std::string_view payload;
+  std::string error;
+  if (hvdata::wire::Decode(bytes, &header, &payload, &error)) {
+    for (const hvdata::wire::Component& c : header.components) {
+      const auto item = static_cast<size_t>(c.dtype & 31);
+      const auto found = static_cast<int64_t>(c.bytes);
+      if (!hvdata::wire::BrokenComponent(c, item, c.dtype == 7, found).empty()) std::abort();
+    }
+  }
   return 0;
 }

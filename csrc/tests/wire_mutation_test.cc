@@ -55,26 +55,30 @@ bool Try(std::string_view message) {
 }
 
 TEST(Mutation, EverySingleBit) {
-  std::string message = Message(FullHeader());
-  for (size_t bit = 0; bit < 8 * message.size(); ++bit) {
-    message[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    Try(message);
-    ASSERT_FALSE(HasFailure()) << "bit " << bit;
-    message[bit / 8] ^= static_cast<char>(1 << bit % 8);
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    std::string message = Whole(FullHeader(kind));
+    for (size_t bit = 0; bit < 8 * message.size(); ++bit) {
+      message[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      Try(message);
+      ASSERT_FALSE(HasFailure()) << "kind " << kind + 1 << ", bit " << bit;
+      message[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    }
   }
 }
 
 // Sizes and counts are the dangerous fields: every 1, 2, 4 and 8 bytes become numbers at the edges.
 TEST(Mutation, EveryNumberAtTheEdges) {
-  const std::string good = Message(FullHeader());
-  for (const size_t width : {1, 2, 4, 8}) {
-    for (size_t at = 0; at + width <= good.size(); ++at) {
-      for (const uint64_t value : {uint64_t{0}, uint64_t{0x7f}, ~uint64_t{0}, ~uint64_t{0} >> 1, uint64_t{1} << 63,
-                                   uint64_t{1} << 31, uint64_t{0x7fffffff}, uint64_t{0x10000}}) {
-        std::string message = good;
-        std::memcpy(&message[at], &value, width);
-        Try(message);
-        ASSERT_FALSE(HasFailure()) << "value " << value << " in " << width << " bytes at " << at;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const std::string good = Whole(FullHeader(kind));
+    for (const size_t width : {1, 2, 4, 8}) {
+      for (size_t at = 0; at + width <= good.size(); ++at) {
+        for (const uint64_t value : {uint64_t{0}, uint64_t{0x7f}, ~uint64_t{0}, ~uint64_t{0} >> 1, uint64_t{1} << 63,
+                                     uint64_t{1} << 31, uint64_t{0x7fffffff}, uint64_t{0x10000}}) {
+          std::string message = good;
+          std::memcpy(&message[at], &value, width);
+          Try(message);
+          ASSERT_FALSE(HasFailure()) << "kind " << kind + 1 << ", value " << value << " in " << width << " bytes at " << at;
+        }
       }
     }
   }
@@ -97,7 +101,7 @@ TEST(Mutation, RandomOnes) {
   std::mt19937_64 random(42);
   int accepted = 0;
   for (int i = 0; i < 200000; ++i) {
-    std::string message = Message(RandomHeader(&random));
+    std::string message = Whole(RandomHeader(&random));
     for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) Mutate(&random, &message);
     accepted += Try(message);
     ASSERT_FALSE(HasFailure()) << "mutation " << i;

@@ -4,16 +4,22 @@
 #define HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
 
+#include "wire/component.h"
 #include "wire/header.h"
 
 namespace hvdata::wire {
 
 // Encoded, with inline payloads as it announces.
-inline std::string Message(const Header& header) {
+inline std::string Whole(const Header& header) {
   std::string message = Encode(header);
   for (const Component& component : header.components) {
     if (component.where == Where::kInline) message.append(component.bytes, '\x5a');
@@ -21,16 +27,95 @@ inline std::string Message(const Header& header) {
   return message;
 }
 
-// One that uses every field and every way to carry a payload.
-inline Header FullHeader() {
+constexpr size_t kKinds = std::variant_size_v<Message>;
+
+template <size_t kIndex = 0>
+Message EmptyMessage(size_t kind) {
+  if constexpr (kIndex + 1 < kKinds) {
+    if (kind != kIndex) return EmptyMessage<kIndex + 1>(kind);
+  }
+  return Message(std::in_place_index<kIndex>);
+}
+
+// Walks a message's fields as a Writer and a Reader do, and sets them.
+struct Filler {
+  enum How { kLeast, kMost, kRandom };
+  How how;
+  std::mt19937_64* random = nullptr;
+  size_t text_size = 300;
+
+  // Small numbers, large numbers and the ones at the edge alike.
+  uint64_t Number() const { return (*random)() >> ((*random)() % 64); }
+
+  template <typename T>
+  void Int(const char*, T& value) const {
+    if (how == kRandom) value = static_cast<T>((*random)() % 4 ? Number() : ~Number());
+    else value = how == kMost ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+  }
+  template <typename E>
+  void Enum(const char*, E& value, E first, E last) const {
+    const auto least = static_cast<unsigned>(first), most = static_cast<unsigned>(last);
+    if (how == kRandom) value = static_cast<E>(least + (*random)() % (most - least + 1));
+    else value = how == kMost ? last : first;
+  }
+  void Flag(const char*, bool& value) const { value = how == kRandom ? (*random)() % 2 > 0 : how == kMost; }
+  void Text(const char*, std::string& text) const {
+    if (how == kRandom) {
+      text.resize((*random)() % 4 == 0 ? (*random)() % text_size : 0);
+      for (char& c : text) c = static_cast<char>((*random)());
+    } else {
+      text = how == kMost ? std::string(text_size, '\0') : "";
+    }
+  }
+  template <typename T>
+  void Ints(const char* field, std::vector<T>& list) const {
+    list.resize(how == kRandom ? (*random)() % 5 : how == kMost ? text_size : 0);
+    for (T& one : list) Int(field, one);
+  }
+};
+
+// The same walk, to tell what a message says: "TAKEN taken=3 limit=5".
+struct Teller {
+  std::string* out;
+  template <typename T>
+  void Int(const char* field, const T& value) const { *out += std::string(" ") + field + "=" + std::to_string(value); }
+  template <typename E>
+  void Enum(const char* field, const E& value, E, E) const { Int(field, static_cast<int>(value)); }
+  void Flag(const char* field, const bool& value) const { Int(field, static_cast<int>(value)); }
+  void Text(const char* field, const std::string& text) const { *out += std::string(" ") + field + "='" + text + "'"; }
+  template <typename T>
+  void Ints(const char* field, const std::vector<T>& list) const {
+    for (const T& one : list) Int(field, one);
+  }
+};
+
+inline Message Filled(size_t kind, const Filler& filler) {
+  Message message = EmptyMessage(kind);
+  std::visit([&](auto& m) { std::decay_t<decltype(m)>::Fields(&filler, m); }, message);
+  return message;
+}
+
+// All of it.
+inline std::string Told(const Header& header) {
+  std::string out = header.name();
+  const Teller teller{&out};
+  teller.Int("channel", header.channel), teller.Int("epoch", header.epoch), teller.Int("sequence", header.sequence);
+  std::visit([&](const auto& m) { std::decay_t<decltype(m)>::Fields(&teller, m); }, header.message);
+  for (const Component& c : header.components) {
+    teller.Int("| dtype", c.dtype), teller.Int("encoding", static_cast<int>(c.encoding));
+    teller.Int("where", static_cast<int>(c.where)), teller.Int("bytes", c.bytes), teller.Ints("dim", c.dims);
+    teller.Int("slot", c.slot), teller.Int("offset", c.offset);
+  }
+  return out;
+}
+
+// One of this kind that uses every field and every way to carry a payload.
+inline Header FullHeader(size_t kind) {
   Header header;
-  header.kind = Kind::kData;
+  header.message = Filled(kind, {Filler::kMost, nullptr, 3});
   header.channel = 3;
   header.epoch = 0x0102030405060708;
-  header.step = 17;
-  header.a = -1;
-  header.b = 1ll << 40;
-  header.text = std::string("a\0b", 3);
+  header.sequence = 1ull << 40;
   header.components = {
       {1, Encoding::kRaw, Where::kInline, 24, {2, 3}},
       {7, Encoding::kStrings, Where::kInline, 8, {1}},
@@ -43,18 +128,13 @@ inline Header FullHeader() {
 }
 
 inline Header RandomHeader(std::mt19937_64* random) {
-  // Small numbers, large numbers and the ones at the edge alike.
-  const auto number = [random] { return (*random)() >> ((*random)() % 64); };
+  const Filler filler{Filler::kRandom, random};
+  const auto number = [&filler] { return filler.Number(); };
   Header header;
-  header.kind = static_cast<Kind>(1 + (*random)() % static_cast<uint64_t>(Kind::kLast));
+  header.message = Filled((*random)() % kKinds, filler);
   header.channel = static_cast<uint32_t>(number());
   header.epoch = number();
-  header.step = number();
-  header.a = static_cast<int64_t>(number());
-  header.b = -static_cast<int64_t>(number() >> 1);
   header.sequence = number();
-  header.text.resize((*random)() % 4 == 0 ? (*random)() % 300 : 0);
-  for (char& c : header.text) c = static_cast<char>((*random)());
   header.components.resize((*random)() % 5);
   for (Component& component : header.components) {
     component.dtype = static_cast<int32_t>(number());
@@ -86,6 +166,39 @@ inline std::string Broken(std::string_view message, bool* accepted) {
     if (component.where == Where::kInline) in_line += component.bytes;
   }
   return in_line == payload.size() ? "" : "the inline payload has another size than announced";
+}
+
+// Numbers at the edges, of which many products wrap; every other one with the bytes that wrapped products give.
+inline Component HostileComponent(std::mt19937_64* random) {
+  const auto pick = [random](const std::vector<uint64_t>& from) { return from[(*random)() % from.size()]; };
+  Component c;
+  c.encoding = static_cast<Encoding>((*random)() % 2);
+  c.where = static_cast<Where>((*random)() % 3);
+  uint64_t product = 1;
+  for (uint64_t n = (*random)() % 4; n > 0; --n) {
+    c.dims.push_back(static_cast<int64_t>(
+        pick({0, 1, 2, 3, 4, 255, 1ull << 31, 1ull << 32, 1ull << 61, 1ull << 62, ~0ull >> 1, 1ull << 63, ~0ull})));
+    product *= static_cast<uint64_t>(c.dims.back());
+  }
+  c.bytes = (*random)() % 2 ? product * pick({1, 2, 4, 8, 16}) : (*random)() >> (*random)() % 64;
+  return c;
+}
+
+// What holds for any component that has passed, by arithmetic that can't wrap. Returns what is wrong, or nothing.
+inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool strings, int64_t found) {
+  if (!WhatIsWrong(c, item_bytes, strings, found).empty()) return "";
+  bool empty = false;
+  __uint128_t count = 1;
+  for (const int64_t dim : c.dims) {
+    if (dim < 0) return "a negative dim";
+    empty = empty || dim == 0;
+    if (dim > 0) count *= static_cast<uint64_t>(dim);
+    if (count >> 63 != 0) return "more elements than int64 counts";
+  }
+  if (empty) count = 0;
+  if (strings) return count * 8 <= c.bytes ? "" : "more strings than their lengths have room for";
+  if (c.encoding != Encoding::kRaw || count * item_bytes != c.bytes) return "other bytes than the tensor has";
+  return c.where != Where::kArena || static_cast<uint64_t>(found) == c.bytes ? "" : "other bytes than are there";
 }
 
 }  // namespace hvdata::wire

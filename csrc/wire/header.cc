@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "wire/codec.h"
+#include "wire/component.h"
 
 namespace hvdata::wire {
 namespace {
@@ -58,21 +59,12 @@ void HeaderFields(C* codec, HeaderT& header) {
   for (auto& component : header.components) ComponentFields(codec, component);
 }
 
-// Dims that TensorFlow would take: none negative, and the number of elements, zero dims left out, within int64.
-bool DimsMakeSense(const std::vector<int64_t>& dims) {
-  int64_t elements = 1;
-  for (const int64_t dim : dims) {
-    if (dim < 0 || (dim > 0 && elements > kMost / dim)) return false;
-    if (dim > 0) elements *= dim;
-  }
-  return true;
-}
-
 // What single fields cannot show: shapes and sums.
 void Check(const Header& header, Reader* reader) {
   uint64_t total = 0, in_line = 0;
   for (const Component& component : header.components) {
-    if (!DimsMakeSense(component.dims)) return reader->Fail("a component's dims are negative or overflow");
+    int64_t count;
+    if (!CountElements(component.dims, &count)) return reader->Fail("a component's dims are negative or overflow");
     if (component.bytes > static_cast<uint64_t>(kMost) - total) return reader->Fail("its payload sizes overflow");
     total += component.bytes;
     if (component.where == Where::kInline) in_line += component.bytes;

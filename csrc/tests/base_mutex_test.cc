@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+
+namespace hvdata {
+namespace {
+
+using Numbers = std::vector<int>;
+
+TEST(AfterUnlock, RunsAtOnceWhereNoLockIsHeld) {
+  int ran = 0;
+  AfterUnlock([&] { ++ran; });
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(AfterUnlock, WaitsForTheLastOfNestedLocksAndKeepsTheOrder) {
+  Mutex outer, inner;
+  Numbers ran;
+  const auto note = [&](int number) {
+    return [&ran, number] {
+      EXPECT_FALSE(HoldsLocks());
+      ran.push_back(number);
+    };
+  };
+  {
+    const MutexLock a(&outer);
+    AfterUnlock(note(1));
+    {
+      const MutexLock b(&inner);
+      AfterUnlock(note(2));
+      EXPECT_EQ(ran, Numbers());
+    }
+    EXPECT_EQ(ran, Numbers()) << "the outer lock is still held";
+    AfterUnlock(note(3));
+  }
+  EXPECT_EQ(ran, (Numbers{1, 2, 3}));
+  { const MutexLock a(&outer); }
+  EXPECT_EQ(ran, (Numbers{1, 2, 3})) << "once";
+}
+
+TEST(AfterUnlock, WhatRunsMayLockAgainAndPutMoreOff) {
+  Mutex mutex;
+  Numbers ran;
+  {
+    const MutexLock lock(&mutex);
+    AfterUnlock([&] {
+      {
+        const MutexLock again(&mutex);
+        AfterUnlock([&] { ran.push_back(2); });
+        ran.push_back(1);
+      }
+      ran.push_back(3);
+    });
+    AfterUnlock([&] { ran.push_back(4); });
+  }
+  EXPECT_EQ(ran, (Numbers{1, 2, 3, 4}));
+}
+
+TEST(AfterUnlock, EachThreadHasItsOwnLocks) {
+  Mutex mutex;
+  const MutexLock lock(&mutex);
+  EXPECT_TRUE(HoldsLocks());
+  std::thread([] {
+    EXPECT_FALSE(HoldsLocks());
+    bool ran = false;
+    AfterUnlock([&] { ran = true; });
+    EXPECT_TRUE(ran);
+  }).join();
+}
+
+TEST(AfterUnlock, FreesTrashBehindTheLock) {
+  Mutex mutex;
+  bool freed = false;
+  std::shared_ptr<int> trash(new int(0), [&](int* number) {
+    EXPECT_FALSE(HoldsLocks());
+    freed = true;
+    delete number;
+  });
+  {
+    const MutexLock lock(&mutex);
+    FreeAfterUnlock(std::move(trash));
+    EXPECT_FALSE(freed);
+  }
+  EXPECT_TRUE(freed);
+}
+
+TEST(Mutexes, HoldsLocksCountsThemAll) {
+  Mutex a, b;
+  EXPECT_FALSE(HoldsLocks());
+  {
+    MutexLock first(&a);
+    {
+      const MutexLock second(&b);
+      EXPECT_TRUE(HoldsLocks());
+    }
+    EXPECT_TRUE(HoldsLocks());
+    first.Unlock();
+    EXPECT_FALSE(HoldsLocks());
+    bool ran = false;
+    AfterUnlock([&] { ran = true; });
+    EXPECT_TRUE(ran) << "a wait that lets go of the lock lets what was put off run";
+    first.Lock();
+    EXPECT_TRUE(HoldsLocks());
+  }
+  EXPECT_FALSE(HoldsLocks());
+}
+
+TEST(Mutexes, AConditionIsLookedAtUnderTheLock) {
+  Mutex mutex;
+  CondVar changed;
+  bool ready = false;
+  std::thread other([&] {
+    const MutexLock lock(&mutex);
+    ready = true;
+    changed.NotifyAll();
+  });
+  {
+    const MutexLock lock(&mutex);
+    EXPECT_TRUE(changed.WaitFor(&mutex, std::chrono::seconds(60), [&] { return ready; }));
+    EXPECT_TRUE(HoldsLocks()) << "it is held again behind the wait";
+    EXPECT_FALSE(changed.WaitFor(&mutex, std::chrono::milliseconds(1), [] { return false; }));
+  }
+  other.join();
+}
+
+// Whoever reads stderr may be slow: nobody is to wait for a lock meanwhile.
+TEST(Mutexes, ALineIsWrittenBehindTheLock) {
+  Mutex mutex;
+  testing::internal::CaptureStderr();
+  {
+    const MutexLock lock(&mutex);
+    Log("a line");
+    std::fflush(stderr);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    testing::internal::CaptureStderr();
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: a line\n");
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can't be saved, and what can't be restored here: an error that says why, and the job goes on."""
+
+import time
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from together import elements, outcomes, raises_everywhere, results
+
+GIB = 1 << 30
+
+
+def save(it, path):
+    tf.train.Checkpoint(iterator=it).write(path)
+
+
+def restore(it, path):
+    tf.train.Checkpoint(iterator=it).read(path).assert_consumed()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "iterator")
+
+
+def needs(comm, gib):
+    if min(comm.allgather(psutil.virtual_memory().available)) < gib * GIB:
+        pytest.skip(f"needs {gib} GiB of free memory")
+
+
+@pytest.mark.slow
+@pytest.mark.limit(240)
+@pytest.mark.ways("auto")
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("what", ["batches", "one batch", "shuffle buffers"])
+def test_a_state_above_2_gib(hvdata, comm, path, what):
+    """Of untaken batches, of a single one, of the input's buffers: the save fails, and training goes on after it."""
+    if what == "shuffle buffers" and comm.size > 1:
+        pytest.skip("takes a minute, and no other way than on one rank")
+    needs(comm, 14)
+    size = {"batches": 11 * GIB // 10, "one batch": 22 * GIB // 10, "shuffle buffers": GIB // 5}[what]
+    count = {"batches": 3, "one batch": 2, "shuffle buffers": 8}[what]
+
+    def large(_):  # and can't be compressed, as TensorFlow does with buffers
+        unit = tf.random.stateless_uniform([1 << 18], [1, 2], None, None, tf.int32)
+        return tf.tile(tf.bitcast(unit, tf.uint8), [size >> 20, 1])
+
+    def make():
+        ds = tf.data.Dataset.range(count * comm.size)
+        if what == "shuffle buffers":  # two, of 1.2 GiB each
+            return tf.data.Dataset.zip(tuple(ds.map(large).shuffle(6) for _ in "ab")).map(lambda a, b: (a[0, 0], b[0, 0]))
+        return tf.data.Dataset.from_tensors(tf.zeros([size], tf.uint8)).repeat(count * comm.size)
+
+    ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=2 if what == "batches" else 1)
+    it = iter(ds)
+    results(comm, lambda: tf.nest.map_structure(lambda x: x.shape.as_list(), next(it)))
+    time.sleep(1)  # for the reader to have more in hand
+    comm.Barrier()
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.InvalidArgumentError, r"\[reader 0 on .*, channel ",
+                      r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB", "training can go on", "prefetch=")
+    assert results(comm, lambda: sum(1 for _ in it)) == [count - 1] * comm.size
+
+
+@pytest.mark.slow
+@pytest.mark.limit(240)
+@pytest.mark.ways("auto")
+@pytest.mark.ranks(2)
+def test_a_state_just_below_2_gib(hvdata, comm, path):
+    """One that may be saved is, and comes back to the last byte."""
+    needs(comm, 15)
+    size = 19 * GIB // 10 // comm.size
+    period = 4_194_301
+
+    def make():
+        unit = tf.cast(tf.range(period) % 251, tf.uint8)
+        return tf.data.Dataset.range(2 * comm.size).map(
+            lambda i: tf.cond(i < comm.size, lambda: unit, lambda: tf.tile(unit, [size // period])))
+
+    ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=1)
+    it = iter(ds)
+    assert results(comm, lambda: next(it).shape[0]) == [period] * comm.size
+    results(comm, lambda: comm.rank > 0 or save(it, path))
+    del it
+    again = iter(ds)
+    results(comm, lambda: comm.rank > 0 or restore(again, path))
+
+    def check():
+        big, unit = next(again).numpy(), (np.arange(period) % 251).astype(np.uint8)
+        return big.size, all(np.array_equal(big[at : at + period], unit) for at in range(0, big.size, period))
+
+    assert results(comm, check) == [(size // period * period, True)] * comm.size
+
+
+def numbers(n, dtype=tf.int64, **shape):
+    return tf.data.Dataset.range(n).map(lambda i: {"x": tf.cast(i, dtype), "y": tf.zeros(shape.get("y", [2]))})
+
+
+OTHERS = {
+    "type": (lambda n: numbers(n, tf.float32), r"\['x'\] was int64 .* and is float .*here"),
+    "shape": (lambda n: numbers(n, y=[3]), r"\['y'\] was float of shape \[2\] .* of shape \[3\] here"),
+    "structure": (lambda n: tf.data.Dataset.range(n), "had 2 components .* have 1 here"),
+}
+
+
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
+    def channel(make):
+        ds = make(12 * comm.size)
+        ds = ds if batch == "per_rank" else ds.batch(comm.size, drop_remainder=True)
+        return hvdata.distribute_dataset(ds, batch=batch, name="typed")
+
+    it = iter(channel(numbers))
+    results(comm, lambda: [int(tf.reshape(next(it)["x"], [])) for _ in range(2)])
+    results(comm, lambda: save(it, path))
+    del it
+    make, text = OTHERS[other]
+    ds = channel(make)
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    if batch == "global":
+        text = text.replace(r"\[2\]", r"\[.*,2\]").replace(r"\[3\]", r"\[.*,3\]")
+    raises_everywhere(comm, lambda: next(again), tf.errors.InvalidArgumentError, "channel typed",
+                      "checkpoint of other elements", text)
+    assert len(elements(comm, ds)[0]) == 12  # the next epoch is none of that
+
+
+def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
+    """They are saved as the ranks' shares, in more components than the channel has."""
+    def make(rows):
+        return tf.data.Dataset.from_tensors(tf.RaggedTensor.from_row_lengths(tf.range(3 * rows), [3] * rows)).repeat(8)
+
+    ds = hvdata.distribute_dataset(lambda: make(2 * comm.size), batch="global")
+    it = iter(ds)
+    results(comm, lambda: next(it).to_list())
+    results(comm, lambda: save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert [len(got) for got in results(comm, lambda: [x.to_list() for x in again])] == [7] * comm.size
+
+
+def test_symbolic_checkpoints_are_refused_where_they_mean_nothing(hvdata, comm, path):
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = True
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(8 * comm.size), batch="per_rank", schedule="dynamic", name="free")
+    it = iter(ds.with_options(options))
+    results(comm, lambda: int(next(it)) * 0)
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel free", "symbolic_checkpoint",
+                      "static")
+    got = outcomes(comm, lambda: [int(x) for x in it])
+    assert sum(len(one) for one in got) == 7 * comm.size
