@@ -126,9 +126,9 @@ def test_nothing_is_left_of_a_bed():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_the_maker_is_killed(number):
     """Whatever ran on the hosts ends at once, and the next bed removes the folder."""
-    make = ("import subprocess, time; from bed import Bed; bed = Bed(2); bed.__enter__(); "
+    make = ("import subprocess, time; from bed import Bed, _command; bed = Bed(2); bed.__enter__(); "
             "subprocess.Popen([*bed.enter(1), 'setsid', 'sleep', '1000'])\n"
-             "while not bed.processes(1): time.sleep(0.01)\n"
+            "while [_command(pid).split('/')[-1] for pid in bed.processes(1)] != ['sleep']: time.sleep(0.01)\n"
             "print(bed.names[0], *bed.processes(), *bed._pids, flush=True); time.sleep(1000)")
     before = folders()
     maker = subprocess.Popen([sys.executable, "-c", make], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
