@@ -2,10 +2,11 @@
 """`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: all others. By rule:
 
 - a test marked `slow` is not quick;
-- a test of tests/mpi runs in one of its worlds of several processes, and one in three also in that of one process. Its
-  name says in which, so that each world gets a like part, and other tests have no say in it;
-- of a test of whole jobs, which take seconds each, one case runs: that in the middle, for the first is often a job of one
-  rank, and the last an odd one.
+- a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in three also in that of one
+  process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
+  a job of its own, the file's name says it for all of its tests;
+- of a test of whole jobs, or in a job of its own, which takes seconds to start, one case runs: that in the middle, for the
+  first is often a job of one rank, and the last an odd one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
-from ranks.worlds import World, is_ranked, world_of
+from ranks.worlds import World, environment_of, is_ranked, world_of
 
+MOST = 5  # more take longer to start than most tests take
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm")  # folders
 
 
@@ -44,17 +47,24 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             by_case: dict[str, list[pytest.Item]] = {}
             for test in tests:
                 by_case.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
-            for name, same in by_case.items():
-                worlds = worlds_chosen(name, [world_of(test) for test in same])
+            alone = environment_of(tests[0]) is not None
+            for name, same in one_in_the_middle(list(by_case.items())) if alone else by_case.items():
+                said_by = function.partition("::")[0] if same[0].get_closest_marker("own_job") else name
+                worlds = worlds_chosen(said_by, [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
         else:
             whole_jobs = tests and tests[0].path.parent.name in WHOLE_JOBS
-            yield from tests[len(tests) // 2 :][:1] if whole_jobs else tests
+            yield from one_in_the_middle(tests) if whole_jobs else tests
+
+
+def one_in_the_middle(cases: list[Any]) -> list[Any]:
+    return cases[len(cases) // 2 :][:1]
 
 
 def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
     """Those in which the test of this name is quick."""
     several = [world for world in worlds if world.processes > 1]
+    several = [world for world in several if world.processes <= MOST] or several
     one = [world for world in worlds if world.processes == 1]
     number = zlib.crc32(name.encode())
     return {several[number % len(several)], *one[: number // 64 % 3 == 0]} if several else set(one)

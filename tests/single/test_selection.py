@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ranks.selection import MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLD = re.compile(r"^TEST (\S+) (\d+) (.*)$", re.MULTILINE)
@@ -33,8 +34,8 @@ def chosen(tmp_path_factory):
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
     command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p",
                "no:cacheprovider", "--rootdir", str(ROOT)]
-    started = {option: subprocess.Popen([*command, *filter(None, [option])], cwd=ROOT, text=True, stdout=subprocess.PIPE)
-               for option in ("", "--quick", "--rest")}
+    started = {option: subprocess.Popen([*command, *options], cwd=ROOT, text=True, stdout=subprocess.PIPE)
+               for option, options in {"": [], "--quick": ["--quick"], "--rest": ["--rest"]}.items()}
     told = {option: process.communicate(timeout=100)[0] for option, process in started.items()}
     for option, process in started.items():
         assert process.returncode == 0, told[option]
@@ -67,12 +68,16 @@ def test_every_function_that_runs_on_several_ranks_quickly_does(chosen):
 
 
 def test_every_world_has_its_part(chosen):
+    """But those of so many processes that they take long to start."""
+
     def worlds(option: str) -> collections.Counter:
-        return collections.Counter(re.findall(r"\[(np=[^]-]*)", "\n".join(chosen[option])))
+        return collections.Counter(re.match(r"np=[^]-]*", name.partition("[")[2])[0]
+                                   for name, (_, processes) in chosen[option].items() if 0 < processes <= MOST)
 
     quick = worlds("--quick")
+    assert len(quick) > 8
     for world, number in worlds("").items():
-        assert quick[world] >= max(1, number // 8), (world, number, quick)
+        assert quick[world] >= number // 8, (world, number, quick)
 
 
 def test_only_one_of_the_two():
