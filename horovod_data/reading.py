@@ -10,9 +10,9 @@ import inspect
 from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
-from tensorflow.python.eager import context  # eager_mode(): datasets are made eagerly also while a graph is being built
 
 from . import elements, loader
+from . import tensorflow_private as private
 from .errors import explain
 from .receiving import received, stages
 
@@ -40,8 +40,8 @@ class Reading:
             dataset = _call(dataset_or_fn, tf.distribute.InputContext(readers, reader, trainers))
         else:
             dataset = dataset_or_fn
-            if not isinstance(_variant(dataset), tf.__internal__.EagerTensor):
-                graph = _variant(dataset).graph
+            if not private.is_eager(private.variant(dataset)):
+                graph = private.variant(dataset).graph
         if received(dataset):
             raise ValueError(explain(
                 "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
@@ -58,7 +58,7 @@ class Reading:
             else:
                 flat = dataset
             count = tf.data.experimental.cardinality(dataset)
-            variant = _variant(flat)
+            variant = private.variant(flat)
             if graph is None:
                 deal = _eager_deal(flat, variant)
                 length = int(count.numpy())
@@ -101,10 +101,6 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     return bool(needed)
 
 
-def _variant(dataset: tf.data.Dataset) -> tf.Tensor:
-    return dataset._variant_tensor
-
-
 @contextlib.contextmanager
 def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     """In which a dataset is made or extended: in its graph, or eagerly."""
@@ -114,14 +110,14 @@ def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     elif tf.executing_eagerly():
         yield
     else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
-        with tf.Graph().as_default(), context.eager_mode():
+        with tf.Graph().as_default(), private.eager_mode():
             yield
 
 
 def _eager_deal(dataset: tf.data.Dataset, variant: tf.Tensor) -> Callable[[int, int], None]:
     def deal(channel: int, epoch: int) -> None:
         _ = dataset  # keeps alive what the pipeline needs of Python: generators, py_function bodies
-        with context.eager_mode(), tf.device("/CPU:0"):
+        with private.eager_mode(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(variant, channel, epoch)
 
     return deal
@@ -147,8 +143,7 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor) -> tuple[
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in)
-    # Bodies of generators and py_functions live as long as the graph that they were made for.
-    copy._py_funcs_used_in_graph = getattr(graph, "_py_funcs_used_in_graph", [])
+    private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy)
 
     def deal(channel: int, epoch: int) -> None:
@@ -163,18 +158,13 @@ _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
 def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
     """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
     py_function), or large tensors do, which would be slow, there is none."""
-    tensors = []
-    for stage in stages(dataset):
-        tensors += [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
-        for function in stage._functions():  # what it captures, and arrays that have become constants in it
-            tensors += function.function.captured_inputs
-            tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
+    tensors = [tensor for stage in stages(dataset) for tensor in private.captured(stage)]
     if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, say, which may hold anything
         return None
     if sum(_bytes_of(tensor) for tensor in tensors) > _MOST_TO_FINGERPRINT:
         return None
     try:
-        graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+        graph = private.serialized_graph(dataset)
     except tf.errors.OpError:  # what can't be serialised
         return None
     nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]
