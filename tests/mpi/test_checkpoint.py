@@ -396,15 +396,20 @@ def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
     options.experimental_symbolic_checkpoint = True
     ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(n).map(
         lambda x: 100 * context.input_pipeline_id + x), batch="per_rank", remainder="pad", prefetch=1)
-    if hvdata.is_reader():
-        return
     ds = ds.with_options(options)
-    whole = elements(trainers(hvdata), ds)
+
+    def on_trainers(call):
+        got = results(comm, lambda: call() if hvdata.is_trainer() else None)
+        return [one for one in got if one is not None]
+
+    def pairs(it):
+        return [(int(x), float(weight)) for x, weight in it]
+
+    whole = on_trainers(lambda: pairs(ds))
     for taken in range(1, len(whole[0])):
-        it = iter(ds)
-        results(trainers(hvdata), lambda: [next(it) for _ in range(taken)] and None)
-        results(trainers(hvdata), lambda: save(it, path))
-        del it
-        again = iter(ds)
-        results(trainers(hvdata), lambda: restore(again, path))
-        assert results(trainers(hvdata), lambda: [(int(x), float(w)) for x, w in again]) == [w[taken:] for w in whole]
+        it = iter(ds) if hvdata.is_trainer() else None
+        assert on_trainers(lambda: pairs(next(it) for _ in range(taken))) == [w[:taken] for w in whole]
+        on_trainers(lambda: save(it, path))
+        it = iter(ds) if hvdata.is_trainer() else None
+        on_trainers(lambda: restore(it, path))
+        assert on_trainers(lambda: pairs(it)) == [w[taken:] for w in whole]
