@@ -13,9 +13,9 @@ import weakref
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-from tensorflow.python.saved_model import nested_structure_coder  # specs as protos: nothing is ever unpickled
 
 from . import core, elements, roles
+from . import tensorflow_private as private
 from .errors import checked_name, explain, place, whole, without_place
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
@@ -216,7 +216,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         if job.reader is not None:
             reading = Reading.make(dataset_or_fn, options.batch, options.remainder, job.reader, len(job.layout.readers),
                                    len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
-            proto = nested_structure_coder.encode_structure(elements.by_place(reading.spec))
+            proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
             mine["count"] = reading.count
@@ -254,8 +254,8 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     """The spec of the elements of all readers, from what each said of its own."""
     specs = []
     for words in readers:
-        proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
-        specs.append(elements.in_order(nested_structure_coder.decode_proto(proto), words["keys"]))
+        proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
+        specs.append(elements.in_order(private.nested_structure_coder.decode_proto(proto), words["keys"]))
     try:
         spec = elements.common_spec(specs)
     except ValueError as error:
