@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any, Optional
 
 
@@ -35,6 +36,13 @@ def place(rank: int, host: str) -> str:
 def without_place(text: str, where: Optional[str] = None) -> str:
     """A text of explain() for another one to quote that says where itself. None: a text of this process."""
     return text.removeprefix(f"[{_here if where is None else where}] ")
+
+
+def forked(what: str, done: str = "called") -> str:
+    """For RuntimeErrors in a forked child of a process of the job."""
+    return explain(f"{what} was {done} in a forked child (process {os.getpid()}) of a process that had called "
+                   "horovod_data.init(): a child is no rank of the job",
+                   'Do it in the parent, or start the child by "spawn", or before init()')
 
 
 def checked_name(name: Any) -> None:

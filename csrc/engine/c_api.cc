@@ -209,6 +209,11 @@ int hvdata_wait_left(int patience_ms) {
   return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
 }
 
+int hvdata_on_finalize(void (*call)(void)) {
+  Engine::OnFinalize(call);
+  return kOk;
+}
+
 int hvdata_hush(int on) {
   const auto engine = Engine::Current();
   if (!engine) return kOk;

@@ -101,6 +101,9 @@ typedef struct {
   int on_error_continue;   // 1: the others go on without a reader that fails
 } hvdata_channel_config;
 
+// `call` is made when the program itself calls MPI_Finalize, before MPI ends.
+HVDATA_EXPORT int hvdata_on_finalize(void (*call)(void));
+
 HVDATA_EXPORT int hvdata_channel_create(const hvdata_channel_config* config);
 // A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
 HVDATA_EXPORT int hvdata_channel_use(uint32_t channel);

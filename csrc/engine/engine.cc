@@ -102,7 +102,7 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     case Kind::kReady:
       return in_step_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
     case Kind::kBye:
-      return OnBye(member, header.text);
+      return OnBye(member, header);
     default:
       return DispatchToChannel(member, std::move(header), std::move(bundle));
   }

@@ -94,6 +94,8 @@ class Engine : public Inbox {
   // Until MPI_Finalize begins, or Resume() is called, the communication thread makes no call of MPI; for some seconds.
   void Hush() { transport_->Hush(); }
   void Resume() { transport_->Resume(); }
+  // `call` is made when the program's own thread finalises MPI: it ends what else calls MPI here.
+  static void OnFinalize(void (*call)());
   // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
   void EndForFinalize();
 
@@ -117,7 +119,8 @@ class Engine : public Inbox {
   void SendShare(int member, wire::Header header, const Share& share);
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void OnBye(int member, const std::string& exchanges);
+  void OnBye(int member, const wire::Header& bye);
+  void LeaveReaders();
   void FailAll(const Outcome& outcome);
 
   // Inbox.

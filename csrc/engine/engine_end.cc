@@ -14,6 +14,10 @@ using wire::Kind;
 namespace {
 
 constexpr int kBrokenPatience = 60;  // s
+constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
+constexpr int64_t kReadsNoMore = 1;                  // in a BYE's a: a reader's to those who still want its data
+
+void (*on_finalize)() = nullptr;
 
 }  // namespace
 
@@ -36,7 +40,25 @@ void Engine::Bye() {
   }
 }
 
-void Engine::OnBye(int member, const std::string& exchanges) {
+// Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.
+void Engine::LeaveReaders() {
+  if (!world_.me().reads() || stopped_ || broken_ || WaitAllBye(kServesOn)) return;
+  for (int member : world_.audience) {
+    if (member == world_.self || byes_.count(member)) continue;
+    Header h;
+    h.kind = Kind::kBye;
+    h.a = kReadsNoMore;
+    h.text = "the program of " + world_.Name(world_.self) + " has called MPI_Finalize in mid-run: it reads no more. Let every "
+             "rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
+    SendHeader(member, std::move(h));
+  }
+}
+
+void Engine::OnBye(int member, const Header& bye) {
+  if (bye.a == kReadsNoMore) {
+    Log("[" + world_.Name(world_.self) + "] " + bye.text);
+    return FailAll({kUnavailable, bye.text});
+  }
   std::vector<std::shared_ptr<Source>> sources;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -51,7 +73,7 @@ void Engine::OnBye(int member, const std::string& exchanges) {
     if (trainer >= 0) source->OnGone(trainer);
   }
   agreements_->OnGone(member);
-  exchange_->OnGone(member, exchanges);
+  exchange_->OnGone(member, bye.text);
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
@@ -87,13 +109,17 @@ bool Engine::WaitLeft(std::chrono::milliseconds patience) {
   return transport_->Join(std::chrono::duration<double>(patience).count());
 }
 
+void Engine::OnFinalize(void (*call)()) { on_finalize = call; }
+
 void Engine::EndForFinalize() {
   Resume();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     std::unique_lock<std::mutex> lock(mu_);
     changed_.wait(lock, [this] { return stopped_ || broken_; });
   }
+  if (on_finalize != nullptr && std::this_thread::get_id() == starter_) on_finalize();
   Bye();
+  LeaveReaders();
   Stop();
   // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
   // is lost the thread does not end; then the job is being killed, or has to get on.
