@@ -100,7 +100,10 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
       dataset_or_fn: a tf.data.Dataset, or a function that returns one and is called on readers only, once, in eager mode.
         A function with one parameter that has no default gets a tf.distribute.InputContext, in which input_pipeline_id is
         the reader's number, num_input_pipelines the number of readers and num_replicas_in_sync the number of trainers. On
-        other ranks it may be None.
+        other ranks it may be None. A function with a parameter named `epoch`, beside the other or not, is called anew at the
+        beginning of every epoch, with its number from 1, which goes on over a restore; on a thread of ours, but for the first
+        call, which is made here. All its datasets have the same element_spec; their lengths may differ, so the cardinality
+        is UNKNOWN unless the first one is infinite.
       batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as tf.distribute means
         it). "per_rank": each element is one rank's whole batch; N consecutive ones make a step (as Horovod means it).
       schedule: "static": all ranks get the same number of steps, in an order that depends on nothing but the reader's.
@@ -155,8 +158,8 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
-      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once;
-        elsewhere it may be None.
+      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
+        (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
       batch, schedule, remainder, prefetch, name, on_reader_error: as of distribute_dataset().
 
     Returns:
@@ -221,6 +224,8 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             mine["keys"] = elements.key_order(reading.spec)
             mine["count"] = reading.count
             mine["fingerprint"] = reading.fingerprint
+    except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
+        sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
     except Exception as error:
         failure = error
         mine["error"] = [type(error).__name__, str(error)]
