@@ -77,6 +77,8 @@ class _Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
+    made_of: Callable[[], Any] = lambda: None  # the dataset function, while it lives
+    told: bool = False  # that another one is ignored
 
 
 # Channels made by name while a graph was built, the k-th of a name in its graph as the k-th here. Estimators build a new
@@ -186,14 +188,34 @@ def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOr
     channels = _named.setdefault(options.name, [])
     if asked[options.name] == len(channels):
         channels.append(_make_channel(job, options, dataset_or_fn))
+        channels[-1].made_of = _weakly(dataset_or_fn)
+        given = None
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+        given = dataset_or_fn
     channel = channels[asked[options.name]]
     if channel.options != options:
         raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
                                  f"with {_shown(options)}", "Use the same arguments or another name", job.where))
     asked[options.name] += 1
+    if job.reader is not None and given is not None and given != channel.made_of() and not channel.told:
+        channel.told = True
+        print("horovod_data: " + explain(
+            f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
+            "and the one that is given now is ignored",
+            "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
+            "name", job.where), file=sys.stderr, flush=True)
     return channel
+
+
+def _weakly(given: Any) -> Callable[[], Any]:
+    """A reference to a dataset function that doesn't keep it; datasets are never the same again."""
+    if given is None or isinstance(given, tf.data.Dataset):
+        return lambda: None
+    try:
+        return weakref.WeakMethod(given) if hasattr(given, "__self__") else weakref.ref(given)
+    except TypeError:
+        return lambda: None
 
 
 def _shares(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
