@@ -174,8 +174,17 @@ def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     elif tf.executing_eagerly():
         yield
     else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
+        _leave_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
+
+
+def _leave_gpus() -> None:
+    """In a TF1 program we are the only ones to use the eager context. It would take all GPUs, whatever visible_device_list the
+    program gives its own sessions, and TensorFlow wants one mapping of GPUs in a process."""
+    if context.default_execution_mode == context.GRAPH_MODE:
+        with contextlib.suppress(RuntimeError):  # it runs already
+            tf.config.set_visible_devices([], "GPU")
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
@@ -183,9 +192,7 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        made = held[0] if anew is None else held.pop() if held else None
-        if anew is not None and (made is None or number != 1):
-            made = anew(number)
+        made = held[0] if anew is None else anew(number) if number != 1 or not held else held.pop()
         # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
         with private.eager_mode(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)

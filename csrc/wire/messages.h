@@ -213,7 +213,8 @@ struct Left {  // the answer
 
 struct Bye {  // the sender needs nothing more
   std::vector<int32_t> told;  // trainers that have it from the sender itself
-  HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told); }
+  std::string reads_no_more;  // to those who still want what the sender reads: why they don't get it
+  HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
 };
 
 #undef HVDATA_MESSAGE
