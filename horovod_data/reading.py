@@ -196,9 +196,11 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        made = held[0] if anew is None else held.pop() if held else None
-        if anew is not None and (made is None or number != 1):
-            made = anew(number)
+        if anew is None:
+            made = held[0]
+        else:
+            made = held.pop() if held and number == 1 else anew(number)
+            held.clear()
         # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
         with context.eager_mode(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(_variant(made.flat), channel, epoch, anew=anew is not None)

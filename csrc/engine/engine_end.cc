@@ -42,9 +42,13 @@ void Engine::Bye() {
 
 // Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.
 void Engine::LeaveReaders() {
-  if (!world_.me().reads() || stopped_ || broken_ || WaitAllBye(kServesOn)) return;
+  if (!world_.me().reads() || WaitAllBye(kServesOn)) return;
+  std::unique_lock<std::mutex> lock(mu_);
+  const std::set<int> byes = byes_;
+  if (stopped_) return;
+  lock.unlock();
   for (int member : world_.audience) {
-    if (member == world_.self || byes_.count(member)) continue;
+    if (member == world_.self || byes.count(member)) continue;
     Header h;
     h.kind = Kind::kBye;
     h.a = kReadsNoMore;
