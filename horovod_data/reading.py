@@ -182,7 +182,7 @@ def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
 def _leave_gpus() -> None:
     """In a TF1 program we are the only ones to use the eager context. It would take all GPUs, whatever visible_device_list the
     program gives its own sessions, and TensorFlow wants one mapping of GPUs in a process."""
-    if context.default_execution_mode == context.GRAPH_MODE:
+    if private.is_tf1_program():
         with contextlib.suppress(RuntimeError):  # it runs already
             tf.config.set_visible_devices([], "GPU")
 
@@ -192,7 +192,11 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        made = held[0] if anew is None else anew(number) if number != 1 or not held else held.pop()
+        if anew is None:
+            made = held[0]
+        else:
+            made = held.pop() if held and number == 1 else anew(number)
+            held.clear()
         # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
         with private.eager_mode(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)

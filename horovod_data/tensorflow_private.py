@@ -7,7 +7,7 @@ Seen to work: 2.15 to 2.21.
 | Name | What for |
 |---|---|
 | `tensorflow.python.data.ops.dataset_ops` | `DatasetSource`, `UnaryDataset`, `DatasetV1Adapter`: a dataset of an op |
-| `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built |
+| `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
 | `Dataset._variant_tensor` | the input of an op of ours |
@@ -22,11 +22,17 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
+from tensorflow.python.eager import context
 from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.saved_model import nested_structure_coder
 
-__all__ = ["DatasetSource", "DatasetV1Adapter", "UnaryDataset", "captured", "eager_mode", "inputs", "is_eager",
+__all__ = ["DatasetSource", "DatasetV1Adapter", "UnaryDataset", "captured", "eager_mode", "inputs", "is_eager", "is_tf1_program",
            "keep_python_functions", "nested_structure_coder", "serialized_graph", "tf2", "variant"]
+
+
+def is_tf1_program() -> bool:
+    """Whether graphs are this program's default."""
+    return bool(context.default_execution_mode == context.GRAPH_MODE)
 
 
 def tf2() -> bool:
