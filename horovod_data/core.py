@@ -14,7 +14,7 @@ from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, 
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence
 
 from . import loader
-from .errors import explain
+from .errors import explain, forked
 from .layout import Layout
 from .settings import PAYLOADS, Settings
 
@@ -125,6 +125,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "stop": (c_int, []),
     "wait_left": (c_int, [c_int]),
     "hush": (c_int, [c_int]),
+    "on_finalize": (c_int, [c_void_p]),
     "abort": (None, [c_int]),
     "stats": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
@@ -292,6 +293,11 @@ def hush(on: bool) -> None:
     _call("hush", int(on))
 
 
+def on_finalize(function: int) -> None:
+    """Has the C function of this address called where the program itself calls MPI_Finalize."""
+    _check("on_finalize", function)
+
+
 def abort(status: int) -> NoReturn:
     """Ends the whole job at once with `status`."""
     _call("abort", status)
@@ -310,7 +316,12 @@ def stats() -> dict[str, int]:
     numbers `mpi_messages_sent`, `mpi_messages_received`. Shared memory of a reader, now: `arena_bytes_in_use`,
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
+
+    Raises:
+      RuntimeError: in a forked child.
     """
+    if state() is State.FORKED:
+        raise RuntimeError(forked("stats()"))
     return _json("stats")
 
 

@@ -13,9 +13,9 @@ import weakref
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-from tensorflow.python.saved_model import nested_structure_coder  # specs as protos: nothing is ever unpickled
 
 from . import core, elements, roles
+from . import tensorflow_private as private
 from .errors import checked_name, explain, place, whole, without_place
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
@@ -77,6 +77,8 @@ class _Channel:
     options: Options
     spec: Any  # of the reader's elements
     steps: int
+    made_of: Callable[[], Any] = lambda: None  # the dataset function, while it lives
+    told: bool = False  # that another one is ignored
 
 
 # Channels made by name while a graph was built, the k-th of a name in its graph as the k-th here. Estimators build a new
@@ -100,7 +102,10 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
       dataset_or_fn: a tf.data.Dataset, or a function that returns one and is called on readers only, once, in eager mode.
         A function with one parameter that has no default gets a tf.distribute.InputContext, in which input_pipeline_id is
         the reader's number, num_input_pipelines the number of readers and num_replicas_in_sync the number of trainers. On
-        other ranks it may be None.
+        other ranks it may be None. A function with a parameter named `epoch`, beside the other or not, is called anew at the
+        beginning of every epoch, with its number from 1, which goes on over a restore; on a thread of ours, but for the first
+        call, which is made here. All its datasets have the same element_spec; their lengths may differ, so the cardinality
+        is UNKNOWN unless the first one is infinite.
       batch: "global": each element is a global batch, cut along axis 0 into one share per rank (as tf.distribute means
         it). "per_rank": each element is one rank's whole batch; N consecutive ones make a step (as Horovod means it).
       schedule: "static": all ranks get the same number of steps, in an order that depends on nothing but the reader's.
@@ -155,8 +160,8 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
-      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once;
-        elsewhere it may be None.
+      fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
+        (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
       batch, schedule, remainder, prefetch, name, on_reader_error: as of distribute_dataset().
 
     Returns:
@@ -183,14 +188,34 @@ def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOr
     channels = _named.setdefault(options.name, [])
     if asked[options.name] == len(channels):
         channels.append(_make_channel(job, options, dataset_or_fn))
+        channels[-1].made_of = _weakly(dataset_or_fn)
+        given = None
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+        given = dataset_or_fn
     channel = channels[asked[options.name]]
     if channel.options != options:
         raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
                                  f"with {_shown(options)}", "Use the same arguments or another name", job.where))
     asked[options.name] += 1
+    if job.reader is not None and given is not None and given != channel.made_of() and not channel.told:
+        channel.told = True
+        print("horovod_data: " + explain(
+            f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
+            "and the one that is given now is ignored",
+            "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
+            "name", job.where), file=sys.stderr, flush=True)
     return channel
+
+
+def _weakly(given: Any) -> Callable[[], Any]:
+    """A reference to a dataset function that doesn't keep it; datasets are never the same again."""
+    if given is None or isinstance(given, tf.data.Dataset):
+        return lambda: None
+    try:
+        return weakref.WeakMethod(given) if hasattr(given, "__self__") else weakref.ref(given)
+    except TypeError:
+        return lambda: None
 
 
 def _shares(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
@@ -216,11 +241,13 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         if job.reader is not None:
             reading = Reading.make(dataset_or_fn, options.batch, options.remainder, job.reader, len(job.layout.readers),
                                    len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
-            proto = nested_structure_coder.encode_structure(elements.by_place(reading.spec))
+            proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
             mine["count"] = reading.count
             mine["fingerprint"] = reading.fingerprint
+    except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
+        sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
     except Exception as error:
         failure = error
         mine["error"] = [type(error).__name__, str(error)]
@@ -254,8 +281,8 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     """The spec of the elements of all readers, from what each said of its own."""
     specs = []
     for words in readers:
-        proto = nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
-        specs.append(elements.in_order(nested_structure_coder.decode_proto(proto), words["keys"]))
+        proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
+        specs.append(elements.in_order(private.nested_structure_coder.decode_proto(proto), words["keys"]))
     try:
         spec = elements.common_spec(specs)
     except ValueError as error:

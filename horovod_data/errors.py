@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from typing import Any, Optional
 
@@ -50,6 +51,13 @@ def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
         raise RuntimeError(explain(
             f"This process can start no more threads ({thread.name}: {error})", "Raise the limit of its user (`ulimit -u`), of "
             "its container (pids), or of its memory (`ulimit -v`)", where)) from None
+
+
+def forked(what: str, done: str = "called") -> str:
+    """For RuntimeErrors in a forked child of a process of the job."""
+    return explain(f"{what} was {done} in a forked child (process {os.getpid()}) of a process that had called "
+                   "horovod_data.init(): a child is no rank of the job",
+                   'Do it in the parent, or start the child by "spawn", or before init()')
 
 
 def checked_name(name: Any) -> None:

@@ -11,9 +11,9 @@ import inspect
 from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
-from tensorflow.python.eager import context  # eager_mode(): datasets are made eagerly also while a graph is being built
 
 from . import elements, loader
+from . import tensorflow_private as private
 from .errors import explain
 from .receiving import received, stages
 
@@ -45,11 +45,11 @@ class Reading:
         """Calls the function if it is one, and checks what can be checked before the first element."""
         rules = _Rules(batch, remainder, audience)
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
-            variant = _variant(dataset_or_fn)
-            graph = None if isinstance(variant, tf.__internal__.EagerTensor) else variant.graph
+            variant = private.variant(dataset_or_fn)
+            graph = None if private.is_eager(variant) else variant.graph
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
-                deal, close, length = _graph_deal(graph, _variant(first.flat), first.count)
+                deal, close, length = _graph_deal(graph, private.variant(first.flat), first.count)
                 return cls(first.spec, length, None, deal, close)
             anew = None
         else:
@@ -165,10 +165,6 @@ def _call(function: Callable[..., Any], wants: _Wants, input_context: tf.distrib
         return dataset
 
 
-def _variant(dataset: tf.data.Dataset) -> tf.Tensor:
-    return dataset._variant_tensor
-
-
 @contextlib.contextmanager
 def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     """In which a dataset is made or extended: in its graph, or eagerly."""
@@ -178,8 +174,17 @@ def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     elif tf.executing_eagerly():
         yield
     else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
-        with tf.Graph().as_default(), context.eager_mode():
+        _leave_gpus()
+        with tf.Graph().as_default(), private.eager_mode():
             yield
+
+
+def _leave_gpus() -> None:
+    """In a TF1 program we are the only ones to use the eager context. It would take all GPUs, whatever visible_device_list the
+    program gives its own sessions, and TensorFlow wants one mapping of GPUs in a process."""
+    if private.is_tf1_program():
+        with contextlib.suppress(RuntimeError):  # it runs already
+            tf.config.set_visible_devices([], "GPU")
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:
@@ -187,12 +192,14 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
     held = [first]
 
     def deal(channel: int, epoch: int, number: int) -> None:
-        made = held[0] if anew is None else held.pop() if held else None
-        if anew is not None and (made is None or number != 1):
-            made = anew(number)
+        if anew is None:
+            made = held[0]
+        else:
+            made = held.pop() if held and number == 1 else anew(number)
+            held.clear()
         # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
-        with context.eager_mode(), tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_deal(_variant(made.flat), channel, epoch, anew=anew is not None)
+        with private.eager_mode(), tf.device("/CPU:0"):
+            loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)
 
     del first
     return deal
@@ -220,8 +227,7 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
         op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in)
-    # Bodies of generators and py_functions live as long as the graph that they were made for.
-    copy._py_funcs_used_in_graph = getattr(graph, "_py_funcs_used_in_graph", [])
+    private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
 
     def deal(channel: int, epoch: int, number: int) -> None:
@@ -241,18 +247,13 @@ _MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
 def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
     """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
     py_function), or large tensors do, which would be slow, there is none."""
-    tensors = []
-    for stage in stages(dataset):
-        tensors += [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
-        for function in stage._functions():  # what it captures, and arrays that have become constants in it
-            tensors += function.function.captured_inputs
-            tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
+    tensors = [tensor for stage in stages(dataset) for tensor in private.captured(stage)]
     if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, say, which may hold anything
         return None
     if sum(_bytes_of(tensor) for tensor in tensors) > _MOST_TO_FINGERPRINT:
         return None
     try:
-        graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+        graph = private.serialized_graph(dataset)
     except tf.errors.OpError:  # what can't be serialised
         return None
     nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any, Iterator
 
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops  # DatasetSource: what every source dataset is made of
 
 from . import core, elements, loader
+from . import tensorflow_private as private
 
 
-class _ReceiverDataset(dataset_ops.DatasetSource):
+class _ReceiverDataset(private.DatasetSource):
     """This rank's shares, as flat tensors or in their structure."""
 
     def __init__(self, channel: int, label: str, steps: int, spec: Any):
@@ -30,12 +30,12 @@ class _ReceiverDataset(dataset_ops.DatasetSource):
         return self._spec
 
 
-class _Typed(dataset_ops.UnaryDataset):
+class _Typed(private.UnaryDataset):
     """The same dataset, whose static shapes are known better than TensorFlow sees from the map that made it."""
 
     def __init__(self, dataset: tf.data.Dataset, spec: Any):
         self._spec = spec
-        super().__init__(dataset, dataset._variant_tensor)
+        super().__init__(dataset, private.variant(dataset))
 
     @property
     def element_spec(self) -> Any:
@@ -60,8 +60,8 @@ def receive(channel: int, label: str, steps: int, spec: Any) -> tf.data.Dataset:
     # the cancellation as done): then the end of an iterator takes up to a minute.
     settings.autotune.enabled = False
     dataset = dataset.with_options(settings)
-    if not tf.__internal__.tf2.enabled():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
-        dataset = dataset_ops.DatasetV1Adapter(dataset)
+    if not private.tf2():  # TF1 behaviour: people expect make_one_shot_iterator() and its like
+        dataset = private.DatasetV1Adapter(dataset)
     return dataset
 
 
@@ -74,7 +74,7 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         if id(stage) not in seen:
             seen[id(stage)] = stage
             yield stage
-            waiting += stage._inputs()
+            waiting += private.inputs(stage)
 
 
 def received(dataset: tf.data.Dataset) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import socket
@@ -10,8 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
-from . import core, exits, launch_checks, limits, loader, meeting
-from .errors import explain, place, set_here
+from . import core, exits, forks, launch_checks, limits, loader, meeting
+from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
 
@@ -125,12 +126,14 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
         exits.install(_end)  # again: our atexit handler must run before Horovod's
+        _end_with_mpi(horovod)
     elif layout.trainer_index[rank] < 0:
         _refuse_horovod(place(rank, host))
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
     set_here(_job.where)
+    forks.install()
 
 
 def rank() -> Optional[int]:
@@ -237,9 +240,7 @@ def _known(what: str) -> Job:
     if _job is None:
         raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
     if _job.pid != os.getpid():
-        raise RuntimeError(explain(
-            f"{what} was called in a forked child (process {os.getpid()}) of a process that had called "
-            "horovod_data.init(): a child is no rank of the job", "Call it in the parent", _job.where))
+        raise RuntimeError(forked(what))
     return _job
 
 
@@ -323,6 +324,14 @@ def _refuse_horovod(where: str) -> None:
             "behind horovod_data.serve(), where a dedicated reader never comes", where))
 
     HorovodBasics.init = init
+
+
+def _end_with_mpi(horovod: Any) -> None:
+    """Has a program that itself calls MPI_Finalize end Horovod here first, as an exit does: the others' collectives, for which
+    this rank will not be there, then fail at once."""
+    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    if (function := getattr(library, "horovod_shutdown", None)) is not None:
+        core.on_finalize(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def _end_before(horovod: Any) -> bool:

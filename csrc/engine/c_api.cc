@@ -221,6 +221,11 @@ int hvdata_wait_left(int patience_ms) try {
   return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+int hvdata_on_finalize(void (*call)(void)) {
+  Engine::OnFinalize(call);
+  return kOk;
+}
+
 int hvdata_hush(int on) try {
   const auto engine = Engine::Current();
   if (!engine) return kOk;

@@ -64,6 +64,8 @@ HVDATA_EXPORT int hvdata_wait_left(int patience_ms);
 // After hvdata_stop, where hvdata_wait_left was in vain: the communication thread makes no call of MPI (on = 1) until
 // MPI_Finalize begins, or until this is called with 0, for some seconds at most.
 HVDATA_EXPORT int hvdata_hush(int on);
+// `call` is made when the program itself calls MPI_Finalize, before MPI ends.
+HVDATA_EXPORT int hvdata_on_finalize(void (*call)(void));
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 HVDATA_EXPORT void hvdata_abort(int status);
 // JSON: the counters of this process.

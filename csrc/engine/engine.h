@@ -98,6 +98,8 @@ class Engine : public Inbox {
   // Until MPI_Finalize begins, or Resume() is called, the communication thread makes no call of MPI; for some seconds.
   void Hush() { transport_->Hush(); }
   void Resume() { transport_->Resume(); }
+  // `call` is made when the program's own thread finalises MPI: it ends what else calls MPI here.
+  static void OnFinalize(void (*call)());
   // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
   void EndForFinalize();
 
@@ -124,6 +126,7 @@ class Engine : public Inbox {
   void DispatchEarly(uint32_t channel);
   static void Deliver(const Channel& channel, const World& world, int member, wire::Header header, BundlePtr bundle);
   void OnBye(int member, const wire::Bye& bye);
+  void LeaveReaders();
   void FailAll(const Outcome& outcome);
   std::vector<Channel> Channels() EXCLUDES(mu_);
 

@@ -12,6 +12,9 @@ namespace hvdata {
 namespace {
 
 constexpr int kBrokenPatience = 60;  // s
+constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
+
+void (*on_finalize)() = nullptr;
 
 }  // namespace
 
@@ -23,14 +26,31 @@ void Engine::Bye() {
   for (const Channel& channel : Channels()) {
     if (channel.sink) channel.sink->Leave(ShutDownOutcome());
   }
-  const wire::Bye bye{exchange_->Told()};
+  const wire::Bye bye{exchange_->Told(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
 }
 
+// Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.
+void Engine::LeaveReaders() {
+  if (!world_.me().reads() || WaitAllBye(kServesOn)) return;
+  std::set<int> byes;
+  {
+    MutexLock lock(&mu_);
+    if (stopped_) return;
+    byes = byes_;
+  }
+  const std::string why = "the program of " + world_.Name(world_.self) + " has called MPI_Finalize in mid-run: it reads no more. Let "
+                          "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
+  for (int member : world_.audience) {
+    if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
+  }
+}
+
 void Engine::OnBye(int member, const wire::Bye& bye) {
+  if (!bye.reads_no_more.empty()) return Broken(bye.reads_no_more);
   {
     MutexLock lock(&mu_);
     byes_.insert(member);
@@ -76,6 +96,8 @@ bool Engine::WaitLeft(std::chrono::milliseconds patience) {
   return transport_->Join(std::chrono::duration<double>(patience).count());
 }
 
+void Engine::OnFinalize(void (*call)()) { on_finalize = call; }
+
 void Engine::EndForFinalize() {
   Resume();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
@@ -83,7 +105,9 @@ void Engine::EndForFinalize() {
     while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
     }
   }
+  if (on_finalize != nullptr && std::this_thread::get_id() == starter_) on_finalize();
   Bye();
+  LeaveReaders();
   Stop();
   // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
   // is lost the thread does not end; then the job is being killed, or has to get on.

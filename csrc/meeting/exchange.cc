@@ -72,6 +72,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
   Call& call = found->second;
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
     if (part->root != call.root) return Disagree(key, part->root, arrived.trainer, arrived.trainer);
+    if (!part->text.empty()) return Finish(key, {part->code, Where(key) + part->text});
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
@@ -215,9 +216,8 @@ void Exchange::OnGone(int member, const std::vector<int32_t>& told) {
   FinishThoseWithout(gone_);
 }
 
-Outcome Exchange::GoneError(const Key& key, int trainer) const {
-  return {kUnavailable,
-          Where(key) + world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame};
+std::string Exchange::GoneText(int trainer) const {
+  return world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame;
 }
 
 // Ends every call that waits for one of these.
@@ -231,11 +231,17 @@ void Exchange::FinishThoseWithout(const std::set<int>& gone) {
       break;
     }
   }
-  for (const auto& [key, trainer] : over) Finish(key, GoneError(key, trainer));
+  for (const auto& [key, trainer] : over) {
+    const bool root = calls_.at(key).root == me();  // the others wait for it alone
+    for (int t = 0; root && t < world_->trainer_count(); ++t) {
+      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, GoneText(trainer)});
+    }
+    Finish(key, {kUnavailable, Where(key) + GoneText(trainer)});
+  }
   for (auto it = expected_.begin(); it != expected_.end();) {
     const auto& [name, number, trainer] = it->first;
     const bool ends = trainer != me() && gone.count(trainer) > 0;
-    if (ends) Answer(std::move(it->second.callback), GoneError({name, number}, trainer));
+    if (ends) Answer(std::move(it->second.callback), {kUnavailable, Where({name, number}) + GoneText(trainer)});
     it = ends ? expected_.erase(it) : std::next(it);
   }
 }

@@ -92,7 +92,7 @@ class Exchange {
   bool IsTrainer(int t) const { return t >= 0 && t < world_->trainer_count(); }
   std::string Where(const Key& key) const;
   std::string Disagreement(int root, int trainer, int other_root, int other) const;
-  Outcome GoneError(const Key& key, int trainer) const;
+  std::string GoneText(int trainer) const;
   Outcome LateError(const Key& key, const std::string& whom) const;
   std::string Missing(const Call& call) const REQUIRES(mu_);
   static void Answer(Callback callback, Outcome outcome, Exchanged parcel = {});

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Between our outcomes and TensorFlow's statuses.
+//
+// Of TensorFlow's headers these are not for other libraries, and may change; seen to work with 2.15 to 2.21 (the names that
+// Python uses are in horovod_data/tensorflow_private.py):
+//   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
+//   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: what an iterator's state is made of
+//   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints, TraceMeMetadata
+//   core/framework/tensor.h            Tensor over a TensorBuffer of ours
+//   core/framework/function_handle_cache.h, variant_tensor_data.h
+//   core/profiler/lib/traceme.h
 #ifndef HOROVOD_DATA_OPS_STATUS_H_
 #define HOROVOD_DATA_OPS_STATUS_H_
 

@@ -16,11 +16,11 @@
 
 #include "channel/sink.h"
 #include "channel_job.h"
+#include "plain_messages.h"
 
 namespace hvdata {
 
 using wire::Header;
-using wire::Kind;
 
 // Trainer 1 of 2, and the test as all of its readers.
 class SinkTest : public testing::Test {
@@ -34,14 +34,17 @@ class SinkTest : public testing::Test {
     world_ = std::move(world);
     config.number = 7;
     config.name = "train";
-    sink_ = std::make_unique<Sink>(config, &world_, stall, timeout, [this](int reader, Header h) {
+    sink_ = std::make_unique<Sink>(config, &world_, stall, timeout, [this](int member, Header h, const Share* share) {
       EXPECT_EQ(h.channel, 7u);
+      EXPECT_EQ(share, nullptr);
       ++messages_;
       if (on_send_) on_send_(h);
+      const Plain plain = PlainOf(h.message);
       std::lock_guard<std::mutex> lock(mu_);
-      sent_.push_back("r" + std::to_string(reader) + " " + wire::KindName(h.kind) + " e" + std::to_string(h.epoch) +
-                      " " + std::to_string(h.step) + "," + std::to_string(h.a));
-      claims_ += h.kind == Kind::kClaim ? 1 : 0;
+      sent_.push_back("r" + std::to_string(world_.SourceLane(member)) + " " + h.name() + " e" + std::to_string(h.epoch) + " " +
+                      std::to_string(plain.step) + "," + std::to_string(plain.a));
+      claims_ += KindOf(h) == Kind::kClaim ? 1 : 0;
+      if (on_sent_) AfterUnlock([this, h] { on_sent_(h); });
     });
   }
   Texts Sent() {
@@ -49,16 +52,12 @@ class SinkTest : public testing::Test {
     return std::exchange(sent_, {});
   }
   static Header Make(Kind kind, uint64_t epoch, uint64_t step, int64_t a = 0, std::string text = "") {
-    Header h;
-    h.kind = kind;
-    h.epoch = epoch;
-    h.step = step;
-    h.a = a;
-    h.text = std::move(text);
-    return h;
+    return MakeMessage(kind, epoch, step, a, 0, std::move(text));
   }
+  // A reader's word without a share.
+  void Say(int reader, Header header) { sink_->Handle(reader, std::move(header), nullptr); }
   void Data(uint64_t epoch, uint64_t step, int reader = 0) {
-    sink_->OnData(reader, Make(Kind::kData, epoch, step, static_cast<int64_t>(step) + 1), nullptr);
+    Say(reader, Make(Kind::kData, epoch, step, static_cast<int64_t>(step) + 1));
   }
   Outcome Next(SinkIterator* iterator) { return sink_->Next(iterator, &arrival_, &end_); }
   // Runs `wait` on a thread and, once that has sent a message and had time to begin its wait, `then` beside it.
@@ -74,14 +73,15 @@ class SinkTest : public testing::Test {
   // Restores an iterator; the reader agrees.
   void Restore(SinkIterator* iterator, const SinkState& state) {
     const Outcome outcome = Beside([&] { return sink_->Restore(iterator, state); },
-                                   [&] { sink_->OnState(Make(Kind::kState, 1, 0, ++restores_)); });
+                                   [&] { Say(0, Make(Kind::kState, 1, 0, ++restores_)); });
     EXPECT_TRUE(outcome.ok()) << outcome.message;
   }
 
   World world_;
   int64_t restores_ = 0;
   std::unique_ptr<Sink> sink_;
-  std::function<void(const Header&)> on_send_;
+  std::function<void(const Header&)> on_send_;  // within Send, under the sink's lock
+  std::function<void(const Header&)> on_sent_;  // behind the lock: what a reader may answer
   Arrival arrival_;
   bool end_ = false;
   std::atomic<int> messages_{0}, claims_{0};

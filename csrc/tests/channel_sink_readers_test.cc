@@ -23,15 +23,12 @@ class ReadersSinkTest : public SinkTest {
   }
   // Element `number` of its reader, the first or second of two of a step that is number `turn` there.
   void Share(int reader, uint64_t number, uint64_t turn, uint64_t epoch = 1) {
-    Header h = Make(Kind::kData, epoch, turn, static_cast<int64_t>(2 * (turn + 1)));
-    h.b = static_cast<int64_t>(turn);
-    sink_->OnData(reader, h, std::make_shared<Token>(Token{number, -1}));
+    sink_->Handle(reader, MakeMessage(Kind::kData, epoch, turn, static_cast<int64_t>(2 * (turn + 1)), static_cast<int64_t>(turn)),
+                  std::make_shared<Token>(Token{number, -1}));
   }
   // `left` elements are left, and `had` of the last steps behind us.
   void End(int reader, uint64_t step, int64_t left = 0, int64_t had = 0, std::string no_filler = "") {
-    Header h = Make(Kind::kEnd, 1, step, 0, std::move(no_filler));
-    h.b = left | had << 32;
-    sink_->OnEnd(reader, h);
+    Say(reader, MakeMessage(Kind::kEnd, 1, step, 0, left | had << kTailShift, std::move(no_filler)));
   }
   // Until so many of the last steps have been claimed since the last call.
   void AwaitClaims(int count) {
@@ -53,9 +50,11 @@ class ReadersSinkTest : public SinkTest {
   }
   // Answers every question of the sink to its readers, as soon as it is put, with the reader's number.
   void Answer() {
-    on_send_ = [this](const Header& h) {
-      if ((h.kind != Kind::kSave && h.kind != Kind::kRestore) || h.a <= 0) return;
-      sink_->OnState(Make(Kind::kState, h.epoch, 0, h.a, h.kind == Kind::kSave ? "words " + std::to_string(h.a) : ""));
+    on_sent_ = [this](const Header& h) {
+      const int64_t request = PlainOf(h.message).a;
+      const bool save = KindOf(h) == Kind::kSave;
+      if ((!save && KindOf(h) != Kind::kRestore) || request <= 0) return;
+      Say(0, Make(Kind::kState, h.epoch, 0, request, save ? "words " + std::to_string(request) : ""));
     };
   }
 };
@@ -74,8 +73,8 @@ TEST_P(AnyEnds, TheRotationIsThatOfRounds) {
     words.insert(words.end(), lengths.back() + 1, r);
   }
   std::shuffle(words.begin(), words.end(), random);
-  on_send_ = [&, opens = 0](const Header& h) mutable {
-    if (h.kind != Kind::kOpen || ++opens < readers) return;
+  on_sent_ = [&, opens = 0](const Header& h) mutable {
+    if (KindOf(h) != Kind::kOpen || ++opens < readers) return;
     std::vector<uint64_t> said(lengths.size(), 0);
     for (int r : words) {
       const auto at = static_cast<size_t>(r);
@@ -153,7 +152,7 @@ TEST_F(ReadersSinkTest, AReadersErrorComesInItsTurn) {
   MakeReaders(2);
   SinkIterator iterator;
   EXPECT_EQ(NumberBeside(&iterator, [&] {
-    sink_->OnEnd(1, Make(Kind::kEnd, 1, 0, kInternal, "broken"));
+    Say(1, Make(Kind::kEnd, 1, 0, kInternal, "broken"));
     Share(0, 1, 0);
   }), 1);
   Sent();
@@ -201,7 +200,7 @@ TEST_F(ReadersSinkTest, AnErrorOfOneReaderEndsADynamicEpochHoweverMuchTheOthersH
   Share(0, 1, 0);
   Share(0, 2, 0);
   Share(1, 10, 0);
-  sink_->OnEnd(1, Make(Kind::kEnd, 1, 1, kInternal, "broken"));
+  Say(1, Make(Kind::kEnd, 1, 1, kInternal, "broken"));
   EXPECT_EQ(Number(&iterator), 10) << "after what it had";
   const Outcome outcome = Next(&iterator);
   EXPECT_EQ(outcome.code, kInternal);
@@ -213,7 +212,7 @@ TEST_F(ReadersSinkTest, WhatWasAskedOfAnotherReaderAndIsNotNeededGoesBack) {
   MakeReaders(2, plan::Remainder::kDrop, plan::Schedule::kDynamic, 2);
   SinkIterator iterator;
   EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 0, 0); }), 0);
-  for (int r = 0; r < 2; ++r) sink_->OnRecall(r, Make(Kind::kRecall, 1, 0));
+  for (int r = 0; r < 2; ++r) Say(r, Make(Kind::kRecall, 1, 0));
   Sent();
   EXPECT_EQ(NumberBeside(&iterator, [&] {
     EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2", "r1 TAKEN e1 0,1"})) << "nobody knows which reader has something";
@@ -232,7 +231,7 @@ TEST_F(ReadersSinkTest, EachReaderRecallsItsOwn) {
   Share(0, 1, 0);
   Share(1, 10, 0);
   Sent();
-  sink_->OnRecall(0, Make(Kind::kRecall, 1, 0));
+  Say(0, Make(Kind::kRecall, 1, 0));
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
   EXPECT_EQ(Number(&iterator), 10) << "the other reader's is still ours";
   EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,3"}));
@@ -262,7 +261,7 @@ TEST_F(ReadersSinkTest, RestoringOneRankAloneTheOthersLearnTheTurnsFromTheReader
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
   ASSERT_EQ(state.lanes.size(), 3u);
   for (size_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(state.lanes[r].turn, r == 0 ? 7u : 6u);
+    EXPECT_EQ(state.lanes[r].turn.n, r == 0 ? 7u : 6u);
     EXPECT_EQ(state.lanes[r].position, r == 0 ? 14u : 12u);
   }
 }
@@ -275,14 +274,14 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
   Sent();
   SinkState state;
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
-  EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 1,1", "r1 SAVE e1 0,2"}));
+  EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 0,1", "r1 SAVE e1 0,2"}));
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
   ASSERT_EQ(state.lanes.size(), 2u);
   EXPECT_EQ(state.lanes[0].words, "words 1");
   EXPECT_EQ(state.lanes[1].words, "words 2");
-  EXPECT_EQ(state.lanes[0].turn, 1u);
-  EXPECT_EQ(state.lanes[1].turn, 0u);
+  EXPECT_EQ(state.lanes[0].turn.n, 1u);
+  EXPECT_EQ(state.lanes[1].turn.n, 0u);
   ASSERT_TRUE(sink_->Restore(&again, state).ok());
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 2,3", "r1 RESTORE e2 0,4"}));
   EXPECT_EQ(NumberBeside(&again, [&] {
@@ -292,11 +291,10 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
   }), 10) << "reader 1 is at hand";
   EXPECT_EQ(Number(&again), 2);
   // An error of either reader is the answer.
-  on_send_ = [this](const Header& h) {
-    if (h.kind != Kind::kSave) return;
-    Header state = Make(Kind::kState, h.epoch, 0, h.a, "no");
-    state.b = h.a % 2 == 0 ? kInternal : kOk;
-    sink_->OnState(state);
+  on_sent_ = [this](const Header& h) {
+    if (KindOf(h) != Kind::kSave) return;
+    const int64_t request = PlainOf(h.message).a;
+    Say(0, MakeMessage(Kind::kState, h.epoch, 0, request, request % 2 == 0 ? kInternal : kOk, "no"));
   };
   const Outcome outcome = sink_->Save(&again, &state);
   EXPECT_EQ(outcome.code, kInternal);
@@ -306,10 +304,10 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
 TEST_F(ReadersSinkTest, AStateOfOtherReadersOrRanksIsRefused) {
   MakeReaders(2);
   SinkIterator iterator;
-  Outcome outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 2, 0, {{1, 1, "words"}}});
+  Outcome outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, 0, {{1, Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("saved when 1 reader(s) dealt to it, and can't go on with 2"), std::string::npos);
-  outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 4, 1, {{1, 1, "words"}, {1, 1, "words"}}});
+  outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 4, 1, {{1, Turn(1), "words"}, {1, Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("make together for 4 ranks, and can't go on with 2"), std::string::npos);
   EXPECT_EQ(Sent(), Texts());
@@ -319,10 +317,10 @@ TEST_F(ReadersSinkTest, WhatIsRestoredIsWithdrawnFromEveryReader) {
   MakeReaders(2);
   Answer();
   SinkIterator gone;
-  ASSERT_TRUE(sink_->Restore(&gone, {SinkState::kRunning, 3, 2, 0, {{4, 2, "a"}, {2, 1, "b"}}}).ok());
+  ASSERT_TRUE(sink_->Restore(&gone, {SinkState::kRunning, 3, 3, 2, 0, {{4, Turn(2), "a"}, {2, Turn(1), "b"}}}).ok());
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 4,1", "r1 RESTORE e1 2,2"}));
   sink_->Drop(&gone);
-  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0", "r1 RESTORE e1 0,0"}));
+  EXPECT_EQ(Sent(), (Texts{"r0 WITHDRAW e1 0,0", "r1 WITHDRAW e1 0,0"}));
 }
 
 TEST_F(ReadersSinkTest, TheLastStepsAreSavedAndGoneOnWith) {
@@ -373,8 +371,8 @@ TEST_F(ReadersSinkTest, AnExhaustedIteratorKeepsTheTurnsOfItsEpoch) {
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
   EXPECT_EQ(state.kind, SinkState::kExhausted);
   ASSERT_EQ(state.lanes.size(), 2u);
-  EXPECT_EQ(state.lanes[0].turn, 1u) << "readers that keep in step need to know where it ended";
-  EXPECT_EQ(state.lanes[1].turn, 0u);
+  EXPECT_EQ(state.lanes[0].turn.n, 1u) << "readers that keep in step need to know where it ended";
+  EXPECT_EQ(state.lanes[1].turn.n, 0u);
 }
 
 }  // namespace

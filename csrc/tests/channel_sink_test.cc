@@ -12,7 +12,7 @@ TEST_F(SinkTest, AnEpoch) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3"}));
   Data(1, 1);
-  sink_->OnEnd(0, Make(Kind::kEnd, 1, 2));
+  Say(0, Make(Kind::kEnd, 1, 2));
   EXPECT_TRUE(Next(&iterator).ok());
   EXPECT_FALSE(end_);
   EXPECT_TRUE(Next(&iterator).ok());
@@ -40,9 +40,9 @@ TEST_F(SinkTest, DataOfAClosedEpochIsDropped) {
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
   const Outcome outcome = Beside([&] { return Next(&second); }, [&] {
     Data(1, 1);
-    sink_->OnEnd(0, Make(Kind::kEnd, 1, 2));
-    sink_->OnRecall(0, Make(Kind::kRecall, 1, 0));
-    sink_->OnEnd(0, Make(Kind::kEnd, 2, 0));
+    Say(0, Make(Kind::kEnd, 1, 2));
+    Say(0, Make(Kind::kRecall, 1, 0));
+    Say(0, Make(Kind::kEnd, 2, 0));
   });
   EXPECT_TRUE(outcome.ok() && end_);
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
@@ -60,7 +60,7 @@ TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
                            "r0 TAKEN e1 1,1", "r2 TAKEN e1 0,1"}));
   EXPECT_TRUE(Next(&iterator).ok());
   EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2", "r1 TAKEN e1 1,1"}));
-  sink_->OnEnd(2, Make(Kind::kEnd, 1, 0));
+  Say(2, Make(Kind::kEnd, 1, 0));
   Data(1, 1, 0);
   EXPECT_TRUE(Next(&iterator).ok());
   EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,2", "r2 TAKEN e1 0,0", "r0 TAKEN e1 2,3"}));
@@ -73,7 +73,7 @@ TEST_F(SinkTest, ARecallHandsBackWhatIsNotTaken) {
   Data(1, 1);
   Data(1, 2);
   Sent();
-  sink_->OnRecall(0, Make(Kind::kRecall, 1, 0));
+  Say(0, Make(Kind::kRecall, 1, 0));
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { Data(1, 1); });
   EXPECT_TRUE(outcome.ok());
@@ -84,7 +84,7 @@ TEST_F(SinkTest, ARecallWhileNextWaitsIsADemand) {
   Make(plan::Schedule::kDynamic);
   SinkIterator iterator;
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
-    sink_->OnRecall(0, Make(Kind::kRecall, 1, 0));
+    Say(0, Make(Kind::kRecall, 1, 0));
     EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 RECALLED e1 0,1"}));
     Data(1, 0);
   });
@@ -96,17 +96,19 @@ TEST_F(SinkTest, ARecallWhileNextWaitsIsADemand) {
 TEST_F(SinkTest, MessagesLeaveInTheOrderInWhichTheyCameAbout) {
   Make(plan::Schedule::kDynamic);
   SinkIterator iterator;
-  std::promise<void> in_taken, recalled;
+  std::promise<void> in_taken, go_on;
   on_send_ = [&](const Header& h) {
-    if (h.kind != Kind::kTaken) return;
+    if (KindOf(h) != Kind::kTaken) return;
     in_taken.set_value();
-    recalled.get_future().wait();
+    go_on.get_future().wait();
   };
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
     Data(1, 0);
     in_taken.get_future().wait();
-    sink_->OnRecall(0, Make(Kind::kRecall, 1, 0));
-    recalled.set_value();
+    std::thread recall([&] { Say(0, Make(Kind::kRecall, 1, 0)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    go_on.set_value();
+    recall.join();
   });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 RECALLED e1 1,1"}));
@@ -124,7 +126,7 @@ TEST_F(SinkTest, TheOldIteratorsEndDoesNotWithdrawTheNewOnesDemand) {
   EXPECT_EQ(old_wait.get().code, kFailedPrecondition);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until the newer one waits: nothing tells when
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 CLOSE e1 0,0", "r0 OPEN e2 0,2"}));
-  sink_->OnRecall(0, Make(Kind::kRecall, 2, 0));
+  Say(0, Make(Kind::kRecall, 2, 0));
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e2 0,1"}));
   Data(2, 0);
   EXPECT_TRUE(new_wait.get().ok());
@@ -186,8 +188,8 @@ TEST_F(SinkTest, AFailureEndsEveryWaitButNotWhatHasArrived) {
 
 TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
   Make(plan::Schedule::kStatic, 1, 0.1, 0.3);
-  on_send_ = [&](const Header& h) {  // a reader in our own process answers at once
-    if (h.kind == Kind::kWhy) sink_->OnBecause(Make(Kind::kBecause, h.epoch, h.step, 0, "it sleeps"));
+  on_sent_ = [&](const Header& h) {  // a reader in our own process answers at once
+    if (KindOf(h) == Kind::kWhy) Say(0, Make(Kind::kBecause, h.epoch, 0, 0, "it sleeps"));
   };
   SinkIterator iterator;
   testing::internal::CaptureStderr();
@@ -219,20 +221,18 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Sent();
   Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 1,1"}));
-    sink_->OnState(Make(Kind::kState, 1, 0, 1, "words"));
+    EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 0,1"}));
+    Say(0, Make(Kind::kState, 1, 0, 1, "words"));
   });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
   ASSERT_EQ(state.lanes.size(), 1u);
   EXPECT_EQ(state.lanes[0].position, 1u);
-  EXPECT_EQ(state.lanes[0].turn, 1u);
+  EXPECT_EQ(state.lanes[0].turn.n, 1u);
   EXPECT_EQ(state.lanes[0].words, "words");
   outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] {
-    Header h = Make(Kind::kState, 1, 0, 2, "a stateful function");
-    h.b = kFailedPrecondition;
-    sink_->OnState(h);
+    Say(0, MakeMessage(Kind::kState, 1, 0, 2, kFailedPrecondition, "a stateful function"));
   });
   EXPECT_EQ(outcome.code, kFailedPrecondition);
   EXPECT_EQ(outcome.message, "a stateful function");
@@ -241,10 +241,10 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
 TEST_F(SinkTest, RestoringWaitsForTheReader) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
-  const SinkState state{SinkState::kRunning, 3, 2, 0, {{5, 5, "words"}}};
+  const SinkState state{SinkState::kRunning, 3, 3, 2, 0, {{5, Turn(5), "words"}}};
   const Outcome outcome = Beside([&] { return sink_->Restore(&iterator, state); }, [&] {
     EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
-    sink_->OnState(Make(Kind::kState, 1, 0, 1));
+    Say(0, Make(Kind::kState, 1, 0, 1));
   });
   EXPECT_TRUE(outcome.ok());
   SinkState again;
@@ -256,36 +256,36 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
 TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator, next;
-  Restore(&iterator, {SinkState::kExhausted, 3, 2, 0, {{0, 0, ""}}});
+  Restore(&iterator, {SinkState::kExhausted, 3, 3, 2, 0, {{0, Turn(0), ""}}});
   EXPECT_TRUE(Next(&iterator).ok() && end_);
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 18446744073709551615,1", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
   EXPECT_TRUE(Next(&iterator).ok() && end_);
-  Beside([&] { return Next(&next); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 2, 0)); });
+  Beside([&] { return Next(&next); }, [&] { Say(0, Make(Kind::kEnd, 2, 0)); });
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
 
 TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
   Make(plan::Schedule::kStatic);
-  const SinkState state{SinkState::kRunning, 3, 2, 0, {{5, 5, "words"}}};
+  const SinkState state{SinkState::kRunning, 3, 3, 2, 0, {{5, Turn(5), "words"}}};
   {
     SinkIterator gone;
     Restore(&gone, state);
     sink_->Drop(&gone);
-    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1", "r0 RESTORE e1 0,0"}));
+    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1", "r0 WITHDRAW e1 0,0"}));
     SinkIterator older, newer;
     Restore(&older, state);
     Restore(&newer, SinkState());
     sink_->Drop(&older);
     EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,2", "r0 RESTORE e1 0,3"})) << "the newer one took its place";
     sink_->Drop(&newer);
-    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0"}));
+    EXPECT_EQ(Sent(), (Texts{"r0 WITHDRAW e1 0,0"}));
   }
   SinkIterator restored, other;
   Restore(&restored, state);
   Sent();
-  Beside([&] { return Next(&other); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 1, 0)); });
-  EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 0,0", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
-  Beside([&] { return Next(&restored); }, [&] { sink_->OnEnd(0, Make(Kind::kEnd, 2, 0)); });
+  Beside([&] { return Next(&other); }, [&] { Say(0, Make(Kind::kEnd, 1, 0)); });
+  EXPECT_EQ(Sent(), (Texts{"r0 WITHDRAW e1 0,0", "r0 OPEN e1 0,2", "r0 CLOSE e1 0,0"}));
+  Beside([&] { return Next(&restored); }, [&] { Say(0, Make(Kind::kEnd, 2, 0)); });
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 5,-1", "r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
 

@@ -13,7 +13,6 @@ namespace hvdata {
 namespace {
 
 using wire::Header;
-using wire::Kind;
 
 // Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network that the test empties.
 class AgreementsTest : public testing::Test {
@@ -23,10 +22,7 @@ class AgreementsTest : public testing::Test {
       worlds_.push_back(MakeWorld(m, 2, 1, true));
     }
     for (int m = 0; m < 3; ++m) {
-      const auto send = [this, m](int to, Header h) {
-        if (to == m) return Dispatch(to, m, h);  // as in the engine
-        network_.push_back({m, to, std::move(h)});
-      };
+      const auto send = [this, m](int to, Header h, const Share*) { network_.push_back({m, to, std::move(h)}); };
       members_.push_back(std::make_unique<Agreements>(&worlds_[static_cast<size_t>(m)], stall, timeout, send));
     }
   }
@@ -54,12 +50,9 @@ class AgreementsTest : public testing::Test {
     Header header;
   };
   void Dispatch(int to, int from, const Header& h) {
-    switch (h.kind) {
-      case Kind::kHello: return At(to).OnHello(from, h);
-      case Kind::kAbsent: return At(to).OnAbsent(h);
-      case Kind::kVerdict: return At(to).OnVerdict(h);
-      default: FAIL();
-    }
+    if (const auto* hello = std::get_if<wire::Hello>(&h.message)) return At(to).On(from, *hello);
+    if (const auto* absent = std::get_if<wire::Absent>(&h.message)) return At(to).On(from, *absent);
+    At(to).On(from, std::get<wire::Verdict>(h.message));
   }
   std::vector<World> worlds_;
   std::vector<std::unique_ptr<Agreements>> members_;

@@ -13,7 +13,6 @@ namespace hvdata {
 namespace {
 
 using wire::Header;
-using wire::Kind;
 
 // A job of trainers, the last of which also reads; parcels are delivered in order from each to each, otherwise at random.
 class Jobs {
@@ -24,10 +23,9 @@ class Jobs {
       for (int t = 0; t < trainers; ++t) members.push_back({"node" + std::to_string(t), 0, 0, t == trainers - 1 ? 0 : -1, t});
       worlds_.push_back(std::make_unique<World>(World::Of(m, std::move(members))));
       exchanges_.push_back(std::make_unique<Exchange>(
-          worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share& share) {
-            if (to == m) return exchanges_[static_cast<size_t>(m)]->OnParcel(m, std::move(h), share.bundle);
-            if (gone_.count(m)) return;
-            flying_[{m, to}].push_back({std::move(h), share.bundle});
+          worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share* share) {
+            EXPECT_EQ(gone_.count(m), 0u) << "a rank that has left sends nothing";
+            flying_[{m, to}].push_back({std::move(h), share != nullptr ? share->bundle : nullptr});
           }));
     }
     got_.resize(static_cast<size_t>(trainers));
@@ -36,49 +34,70 @@ class Jobs {
   Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
 
   // The root's parts are 100 * root + the trainer they are for.
-  void Scatter(int trainer, const std::string& name, int root, bool together) {
+  void Scatter(int trainer, const std::string& name, int root) {
     Exchange::Parts parts;
     for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
       auto share = std::make_shared<Share>();
       share->bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + t), -1});
       parts.push_back(std::move(share));
     }
-    (*this)[trainer].Scatter(name, root, together, std::move(parts), Note(trainer));
+    (*this)[trainer].Scatter(name, root, std::move(parts), Note(trainer, name));
   }
 
-  Exchange::Callback Note(int trainer) {
-    return [this, trainer](Outcome outcome, Header h, BundlePtr bundle) {
-      if (hasty && trainer < static_cast<int>(got_.size()) - 1) gone_.insert(trainer);
+  Exchange::Callback Note(int trainer, const std::string& name) {
+    return [this, trainer, name](Outcome outcome, Exchanged e) {
+      EXPECT_FALSE(HoldsLocks());
       got_[static_cast<size_t>(trainer)].push_back(
-          outcome.ok() ? h.text + " " + std::to_string(h.step) + " #" + std::to_string(TokenOf(bundle).element)
+          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) + " #" +
+                             std::to_string(TokenOf(e.bundle).element)
                        : std::to_string(outcome.code) + " " + outcome.message);
+      if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !gone_.count(trainer)) Leave(trainer);
     };
   }
 
-  void DeliverAll() {
-    for (;;) {
-      std::vector<std::pair<int, int>> ways;
-      for (auto& [way, queue] : flying_) {
-        if (!queue.empty()) ways.push_back(way);
-      }
-      if (ways.empty()) return;
-      const auto way = ways[random_() % ways.size()];
-      auto [header, bundle] = std::move(flying_[way].front());
-      flying_[way].pop_front();
-      (*this)[way.second].OnParcel(way.first, std::move(header), std::move(bundle));
+  // One message, if there is any: the next from somebody to somebody, or to `only`.
+  bool DeliverOne(int only = -1) {
+    std::vector<std::pair<int, int>> ways;
+    for (auto& [way, queue] : flying_) {
+      if (!queue.empty() && (only < 0 || way.second == only)) ways.push_back(way);
+    }
+    if (ways.empty()) return false;
+    const auto way = ways[random_() % ways.size()];
+    auto [header, bundle] = std::move(flying_[way].front());
+    flying_[way].pop_front();
+    if (gone_.count(way.second)) return true;
+    if (const auto* bye = std::get_if<wire::Bye>(&header.message)) (*this)[way.second].OnGone(way.first, bye->told);
+    else (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
+    return true;
+  }
+  void DeliverAll(int only = -1) {
+    while (DeliverOne(only)) {
     }
   }
 
-  // As the engine does it: the last message goes to the reader, behind everything else.
-  void Leave(int trainer) { (*this)[static_cast<int>(exchanges_.size()) - 1].OnGone(trainer, (*this)[trainer].TakenPartIn()); }
+  // As the engine does it: the last message goes to the reader, and to all that this rank has told something, behind
+  // everything else.
+  void Leave(int trainer) {
+    const wire::Bye bye{(*this)[trainer].Told()};
+    std::set<int> members(bye.told.begin(), bye.told.end());
+    members.insert(static_cast<int>(exchanges_.size()) - 1);
+    for (int member : members) flying_[{trainer, member}].push_back({MakeHeader(0, 0, bye), nullptr});
+    gone_.insert(trainer);
+  }
 
+  // Those who are there; without waiting for the next question.
+  void Tick() {
+    for (size_t t = 0; t < exchanges_.size(); ++t) {
+      if (!gone_.count(static_cast<int>(t))) exchanges_[t]->Tick();
+    }
+  }
   void TickAll() {
     std::this_thread::sleep_for(std::chrono::milliseconds(110));  // the first question
-    for (auto& exchange : exchanges_) exchange->Tick();
+    Tick();
     DeliverAll();
   }
 
-  bool hasty = false;  // whoever has its answer leaves the job, and sends nothing any more; but for the reader
+  bool hasty = false;  // whoever has its answer leaves the job; but for the reader
 
   Texts Got(int trainer) { return std::exchange(got_[static_cast<size_t>(trainer)], {}); }
 
@@ -93,49 +112,57 @@ class Jobs {
 
 TEST(ExchangeTest, EachGetsItsPartWhoeverComesFirst) {
   for (unsigned seed = 0; seed < 50; ++seed) {
-    for (const bool together : {false, true}) {
-      Jobs jobs(3, seed);
-      std::vector<int> order{0, 1, 2, 0, 1, 2};
-      std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-      for (int t : order) {
-        jobs.Scatter(t, "a", 1, together);
-        if (seed % 2) jobs.DeliverAll();
-      }
-      jobs.DeliverAll();
-      for (int t = 0; t < 3; ++t) {
-        const std::string part = " #" + std::to_string(100 + t);
-        EXPECT_EQ(jobs.Got(t), (Texts{"a 0" + part, "a 1" + part}));
-      }
+    Jobs jobs(3, seed);
+    std::vector<int> order{0, 1, 2, 0, 1, 2};
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    for (int t : order) {
+      jobs.Scatter(t, "a", 1);
+      if (seed % 2) jobs.DeliverAll();
+    }
+    jobs.DeliverAll();
+    for (int t = 0; t < 3; ++t) {
+      const std::string part = " #" + std::to_string(100 + t);
+      EXPECT_EQ(jobs.Got(t), (Texts{"a 0" + part, "a 1" + part}));
     }
   }
 }
 
+// Parts and a BYE, or the reader's word of it, are under way at the same time, in any order but that between two ranks.
 TEST(ExchangeTest, ACallerThatLeavesWithItsAnswerLeavesNobodyWaiting) {
   for (unsigned seed = 0; seed < 200; ++seed) {
-    for (const bool together : {false, true}) {
-      Jobs jobs(4, seed);
-      jobs.hasty = true;
-      std::vector<int> order{0, 1, 2, 3};
-      std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-      const bool disagree = together && seed % 3 == 0;
-      for (int t : order) {
-        jobs.Scatter(t, "a", disagree && t == 2 ? 2 : 1, together);
-        if (seed % 2) jobs.DeliverAll();
+    Jobs jobs(4, seed);
+    jobs.hasty = true;
+    std::vector<int> order{0, 1, 2, 3};
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    const bool disagree = seed % 3 == 0;
+    for (int t : order) {
+      jobs.Scatter(t, "a", disagree && t == 2 ? 2 : 1);
+      for (unsigned some = seed % 5; some > 0; --some) jobs.DeliverOne();
+      if (seed % 2) jobs.DeliverAll();
+    }
+    for (unsigned some = seed % 11; some > 0; --some) jobs.DeliverOne();
+    jobs.Tick();  // all ask who has left
+    jobs.DeliverAll();
+    for (int t = 0; t < 4; ++t) {
+      const Texts got = jobs.Got(t);
+      ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
+      if (disagree) {
+        EXPECT_NE(got[0].find("the ranks disagree"), std::string::npos) << "seed " << seed << ": " << got[0];
+      } else {
+        EXPECT_EQ(got[0], "a 0 #" + std::to_string(100 + t)) << "seed " << seed << ": nobody was missing";
       }
-      jobs.DeliverAll();
-      for (int t = 0; t < 4; ++t) EXPECT_EQ(jobs.Got(t).size(), 1u) << "seed " << seed << " trainer " << t << " " << together;
     }
   }
 }
 
-TEST(ExchangeTest, WithoutANameTheRootWaitsForAllAndWithOneForNobody) {
+TEST(ExchangeTest, TheRootWaitsForAll) {
   Jobs jobs(3);
-  jobs.Scatter(0, "a", 0, true);
-  jobs.Scatter(0, "b", 0, false);
-  jobs.Scatter(1, "a", 0, true);
+  jobs.Scatter(0, "a", 0);
+  jobs.Scatter(0, "b", 0);
+  jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"b 0 #0"}));
-  jobs.Scatter(2, "a", 0, true);
+  EXPECT_EQ(jobs.Got(0), Texts());
+  jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
   EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
   EXPECT_EQ(jobs.Got(1), (Texts{"a 0 #1"}));
@@ -156,7 +183,7 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
     std::shuffle(order.begin(), order.end(), random);
     Jobs jobs(n, seed);
     for (int t : order) {
-      jobs.Scatter(t, "a", roots[static_cast<size_t>(t)], true);
+      jobs.Scatter(t, "a", roots[static_cast<size_t>(t)]);
       if (seed % 2) jobs.DeliverAll();
     }
     jobs.DeliverAll();
@@ -167,38 +194,42 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
       EXPECT_NE(got[0].find("root=" + std::to_string(roots[static_cast<size_t>(t)]) + " on rank " + std::to_string(t)),
                 std::string::npos) << got[0];
     }
-    for (int t = 0; t < n; ++t) jobs.Scatter(t, "a", 0, true);  // the next one is not disturbed
+    for (int t = 0; t < n; ++t) jobs.Scatter(t, "a", 0);  // the next one is not disturbed
     jobs.DeliverAll();
     for (int t = 0; t < n; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"a 1 #" + std::to_string(t)}));
   }
 }
 
-TEST(ExchangeTest, WithNamesWhoeverWaitsFailsAndARootThatHadEndedSaysALine) {
+TEST(ExchangeTest, ARootThatHasCalledFirstFailsToo) {
   Jobs jobs(2);
-  jobs.Scatter(0, "a", 0, false);
+  jobs.Scatter(0, "a", 0);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"a 0 #0"}));
   testing::internal::CaptureStderr();
-  jobs.Scatter(1, "a", 1, false);
+  jobs.Scatter(1, "a", 1);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(1), (Texts{"3 [rank 1 on node1, scatter 'a', call 0] the ranks disagree in scatter(): root=0 on rank "
-                                "0 on node0; root=1 on rank 1 on node1. Every rank must make the same scatter calls, with "
-                                "the same root"}));
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has ended here, but the ranks disagree: root=1 on rank 1 "
-            "on node1. Every rank must make the same scatter calls, with the same root\n");
+  for (int t : {0, 1}) {
+    const std::string where = "[rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] ";
+    EXPECT_EQ(jobs.Got(t), (Texts{"3 " + where + "the ranks disagree in scatter(): root=0 on rank 0 on node0; root=1 on rank 1 "
+                                  "on node1. Every rank must make the same scatter calls, with the same root"}));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "the errors say it";
 }
 
 TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
   const std::string text = "] rank 1 on node1 has shut down and takes no part in this scatter. Every rank must make the same "
                            "scatter calls";
-  for (const bool together : {false, true}) {
+  for (const int root : {0, 1}) {
     Jobs jobs(3);
-    for (int t = 0; t < 3; ++t) jobs.Scatter(t, "a", 1, together);  // nothing delivered yet
+    for (int t = 0; t < 3; ++t) jobs.Scatter(t, "a", root);
+    if (root == 1) jobs.DeliverAll(1);  // it has sent all parts, and nobody has one yet but itself
     jobs.Leave(1);
     jobs.TickAll();
-    for (int t = 0; t < 3; ++t) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #" + std::to_string(100 + t)}));
-    for (int t : {0, 2}) jobs.Scatter(t, "a", 0, together);
+    for (int t = 0; t < 3; ++t) {
+      const Texts got = jobs.Got(t);
+      if (root == 0 && t == 1) continue;  // it has left before its part came
+      EXPECT_EQ(got, (Texts{"a 0 #" + std::to_string(100 * root + t)}));
+    }
+    for (int t : {0, 2}) jobs.Scatter(t, "a", 0);
     jobs.TickAll();
     for (int t : {0, 2}) {
       EXPECT_EQ(jobs.Got(t), (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) +
@@ -207,14 +238,55 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
   }
 }
 
+// It has told nobody of the others anything: they hear of it from the reader, while they wait.
+TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
+  for (const int root : {1, 2}) {
+    Jobs jobs(3);
+    for (int t : {1, 2}) jobs.Scatter(t, "a", root);
+    jobs.TickAll();  // nobody has left so far
+    EXPECT_EQ(jobs.Got(1).size() + jobs.Got(2).size(), 0u);
+    const auto begun = std::chrono::steady_clock::now();
+    jobs.Leave(0);
+    Texts got[3];
+    while ((got[1].empty() || got[2].empty()) && std::chrono::steady_clock::now() - begun < std::chrono::seconds(5)) {
+      jobs.TickAll();
+      for (int t : {1, 2}) {
+        for (const std::string& one : jobs.Got(t)) got[t].push_back(one);
+      }
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(1500));
+    for (int t : {1, 2}) {
+      EXPECT_EQ(got[t], (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] rank 0 "
+                               "on node0 has shut down and takes no part in this scatter. Every rank must make the same scatter "
+                               "calls"}));
+    }
+  }
+}
+
+// Calls that block, made in another order on each rank: the lines name both ranks and both calls.
+TEST(ExchangeTest, CrossedCallsAreExplained) {
+  Jobs jobs(2, 0, 0.05, 10);
+  jobs.Scatter(0, "a", 0);
+  jobs.Scatter(1, "b", 1);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  const std::string order = ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited 0 s for rank 1 on node1, which has not made this "
+            "call; rank 1 on node1 waits in scatter 'b', call 0" + order +
+            "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited 0 s for rank 0 on node0, which has not made this "
+            "call; rank 0 on node0 waits in scatter 'a', call 0" + order);
+}
+
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
   Jobs jobs(2);
-  jobs.Scatter(1, "a", 0, true);
+  jobs.Scatter(1, "a", 0);
   Share text;
   text.bundle = std::make_shared<Token>(Token{7, -1});
   jobs[0].Refuse("a", 0, kInvalidArgument, text);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 #7"}));  // the op looks at the status beside it
+  EXPECT_EQ(jobs.Got(1), (Texts{"a 0 !3 #7"}));  // the op looks at the status beside it
 }
 
 TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
@@ -225,19 +297,19 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
     jobs[1].Give(name, number, 0, share);
     jobs.DeliverAll();
   };
-  jobs[0].Expect("a", 1, 1, jobs.Note(0));
+  jobs[0].Expect("a", 1, 1, jobs.Note(0, "a"));
   give("a", 0, 1);
   give("b", 1, 2);
   EXPECT_EQ(jobs.Got(0), Texts());
   give("a", 1, 3);
   give("a", 1, 4);  // a second gradient of the same scatter
   EXPECT_EQ(jobs.Got(0), (Texts{"a 1 #3"}));
-  jobs[0].Expect("a", 1, 1, jobs.Note(0));
-  jobs[0].Expect("b", 1, 1, jobs.Note(0));
-  jobs[0].Expect("a", 0, 1, jobs.Note(0));
+  jobs[0].Expect("a", 1, 1, jobs.Note(0, "a"));
+  jobs[0].Expect("b", 1, 1, jobs.Note(0, "b"));
+  jobs[0].Expect("a", 0, 1, jobs.Note(0, "a"));
   EXPECT_EQ(jobs.Got(0), (Texts{"a 1 #4", "b 1 #2", "a 0 #1"}));
   jobs.Leave(1);
-  jobs[0].Expect("a", 2, 1, jobs.Note(0));
+  jobs[0].Expect("a", 2, 1, jobs.Note(0, "a"));
   jobs.TickAll();
   EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 2] rank 1 on node1 has shut down and takes no part "
                                 "in this scatter. Every rank must make the same scatter calls"}));
@@ -245,11 +317,11 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
 
 TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
   Jobs jobs(2);
-  jobs.Scatter(0, "a", 1, true);
-  jobs[0].Expect("a", 0, 1, jobs.Note(0));
+  jobs.Scatter(0, "a", 1);
+  jobs[0].Expect("a", 0, 1, jobs.Note(0, "a"));
   jobs[0].Fail({kUnavailable, "shut down"});
   jobs[0].Fail({kInternal, "later"});
-  jobs.Scatter(0, "a", 1, true);
+  jobs.Scatter(0, "a", 1);
   EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 0] shut down",
                                 "14 [rank 0 on node0, scatter 'a', call 0] shut down",
                                 "14 [rank 0 on node0, scatter 'a', call 1] shut down"}));
@@ -257,8 +329,8 @@ TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
 
 TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   Jobs jobs(3, 0, 0.05, 0.6);
-  jobs.Scatter(0, "a", 0, true);
-  jobs.Scatter(1, "a", 0, true);
+  jobs.Scatter(0, "a", 0);
+  jobs.Scatter(1, "a", 0);
   jobs.DeliverAll();
   testing::internal::CaptureStderr();
   jobs.TickAll();

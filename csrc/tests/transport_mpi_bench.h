@@ -56,8 +56,8 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
   std::vector<Landing> landings;
   Mailbox mailbox([&](int source, const wire::Header& header, const Landing& landing) {
     std::lock_guard<std::mutex> lock(mutex);
-    if (header.kind == wire::Kind::kTaken) {
-      taken[source] = static_cast<int>(header.step);
+    if (KindOf(header) == Kind::kTaken) {
+      taken[source] = static_cast<int>(StepOf(header));
     } else {
       landings.push_back(landing);
       ++came;
@@ -78,7 +78,7 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
       lock.unlock();
       if (step == steps) break;
       for (int r = 1; r < ranks; ++r) {
-        Parcel parcel = FilledParcel(wire::Kind::kData, 0, 0, step, {0});
+        Parcel parcel = FilledParcel(Kind::kData, 0, 0, step, {0});
         parcel.blocks[0] = payload;
         transport.Send(r, std::move(parcel));
       }
@@ -89,7 +89,7 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
       changed.wait(lock, [&] { return came > step; });
       landings.clear();
       lock.unlock();
-      transport.Send(0, FilledParcel(wire::Kind::kTaken, 0, 0, step + 1, {}));
+      transport.Send(0, FilledParcel(Kind::kTaken, 0, 0, step + 1, {}));
     }
   }
   const double seconds = Now() - start;
@@ -106,7 +106,7 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
 inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pause) {
   std::atomic<Transport*> answer{nullptr};
   Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
-    if (answer != nullptr) answer.load()->Send(source, FilledParcel(wire::Kind::kData, 0, 0, header.step, {size}));
+    if (answer != nullptr) answer.load()->Send(source, FilledParcel(Kind::kData, 0, 0, StepOf(header), {size}));
   });
   Transport transport(Duplicate(), &mailbox);
   if (rank == 1) answer = &transport;
@@ -115,7 +115,7 @@ inline void Ping(int rank, size_t size, int rounds, std::chrono::milliseconds pa
   for (int i = 0; rank == 0 && i < rounds; ++i) {
     std::this_thread::sleep_for(pause);
     const double start = Now();
-    transport.Send(1, FilledParcel(wire::Kind::kData, 0, 0, i, {size}));
+    transport.Send(1, FilledParcel(Kind::kData, 0, 0, i, {size}));
     mailbox.WaitFor(i + 1);
     waited += Now() - start;
   }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "plain_messages.h"
 #include "transport/transport.h"
 
 namespace hvdata {
@@ -55,14 +56,11 @@ inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
 }
 
 // A parcel whose component i is Filled(epoch + i, sizes[i]).
-inline Parcel FilledParcel(wire::Kind kind, uint32_t channel, uint64_t epoch, uint64_t step,
+inline Parcel FilledParcel(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step,
                            const std::vector<size_t>& sizes, std::string text = "") {
   Parcel parcel;
-  parcel.header.kind = kind;
-  parcel.header.channel = channel;
-  parcel.header.epoch = epoch;
-  parcel.header.step = step;
-  parcel.header.text = std::move(text);
+  const int64_t code = kind == Kind::kEnd ? 1 : 0;  // so that it has a text
+  parcel.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
   for (size_t size : sizes) {
     wire::Component component;
     component.dtype = 4;
@@ -73,6 +71,9 @@ inline Parcel FilledParcel(wire::Kind kind, uint32_t channel, uint64_t epoch, ui
   }
   return parcel;
 }
+
+inline uint64_t StepOf(const wire::Header& header) { return PlainOf(header.message).step; }
+inline std::string TextIn(const wire::Header& header) { return PlainOf(header.message).text; }
 
 inline bool ArrivedWhole(const wire::Header& header, const Landing& landing) {
   if (landing.places.size() != header.components.size()) return false;

@@ -56,15 +56,15 @@ class Sequence {
  public:
   void operator()(int source, const wire::Header& header, const Landing& landing) {
     uint64_t& next = next_[{source, header.channel}];
-    EXPECT(header.step == next, Name(source, header));
-    next = header.step + 1;
+    EXPECT(StepOf(header) == next, Name(source, header));
+    next = StepOf(header) + 1;
     EXPECT(header.components.empty() || ArrivedWhole(header, landing), Name(source, header));
   }
 
  private:
   static std::string Name(int source, const wire::Header& header) {
     return "source " + std::to_string(source) + " channel " + std::to_string(header.channel) + " step " +
-           std::to_string(header.step);
+           std::to_string(StepOf(header));
   }
   std::map<std::pair<int, uint32_t>, uint64_t> next_;
 };
@@ -94,7 +94,7 @@ void TestAllToAll() {
         for (int dest : Peers()) {
           std::vector<size_t> sizes(random() % 5);
           for (size_t& size : sizes) size = RandomSize(&random);
-          transport.Send(dest, FilledParcel(wire::Kind::kData, t, random() % 1000, step, sizes,
+          transport.Send(dest, FilledParcel(Kind::kEnd, t, random() % 1000, step, sizes,
                                             std::string(random() % 300, 'x')));
         }
       }
@@ -126,14 +126,14 @@ void TestMixedPlacement() {
            where(3) == Where::kInline && where(4) == Where::kMessage);
     EXPECT(header.components[2].dims == std::vector<int64_t>({0, 7}));
     EXPECT(IsFilled(3, landing.places[3], 100) && IsFilled(4, landing.places[4], kInlineLimit));
-    EXPECT(header.kind == wire::Kind::kScatter && header.a == -5 && header.b == INT64_MAX && header.text == nul);
+    const auto scatter = std::get<wire::Scatter>(header.message);
+    EXPECT(scatter.call == UINT64_MAX && scatter.root == -5 && scatter.code == INT32_MAX && scatter.name == nul);
     seen = true;
   });
   {
     Transport transport(Duplicate(), &mailbox);
-    Parcel parcel = FilledParcel(wire::Kind::kScatter, 7, 0, 0, {0, 0, 0, 100, kInlineLimit}, nul);
-    parcel.header.a = -5;
-    parcel.header.b = INT64_MAX;
+    Parcel parcel = FilledParcel(Kind::kData, 7, 0, 0, {0, 0, 0, 100, kInlineLimit});
+    parcel.header.message = wire::Scatter{nul, UINT64_MAX, -5, INT32_MAX};
     parcel.header.components[2].dims = {0, 7};
     for (int i : {0, 1}) {
       const std::string& strings = i == 0 ? small : large;
@@ -152,7 +152,7 @@ void TestManyComponents() {
   Transport transport(Duplicate(), &mailbox);
   std::vector<size_t> sizes(quick ? 1000 : 5000);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = i % 37;
-  for (int dest : Peers()) transport.Send(dest, FilledParcel(wire::Kind::kData, 0, 1, 0, sizes));
+  for (int dest : Peers()) transport.Send(dest, FilledParcel(Kind::kData, 0, 1, 0, sizes));
   EXPECT(mailbox.WaitFor(Peers().size()));
 }
 
@@ -163,11 +163,11 @@ void TestLongText() {
   const std::string text(3 << 20, 't');
   for (int dest : Peers()) {
     for (int step = 0; step < 3; ++step) {
-      transport.Send(dest, FilledParcel(wire::Kind::kState, 0, 1, step, {10, 100000}, step == 1 ? text : "short"));
+      transport.Send(dest, FilledParcel(Kind::kEnd, 0, 1, step, {10, 100000}, step == 1 ? text : "short"));
     }
   }
   EXPECT(mailbox.WaitFor(3 * Peers().size()));
-  for (const wire::Header& header : mailbox.Headers()) EXPECT(header.text == (header.step == 1 ? text : "short"));
+  for (const wire::Header& header : mailbox.Headers()) EXPECT(TextIn(header) == (StepOf(header) == 1 ? text : "short"));
 }
 
 // Leave() right behind the last Send(): all of it still arrives, also when nobody calls Leave() but the destructor.
@@ -181,12 +181,12 @@ void TestLeaveWithTrafficInFlight(bool destroy) {
   });
   auto transport = std::make_unique<Transport>(Duplicate(), &mailbox);
   for (int step = 0; step < kParcels; ++step) {
-    for (int dest : Peers()) transport->Send(dest, FilledParcel(wire::Kind::kData, 3, 2, step, {300000, 10}));
+    for (int dest : Peers()) transport->Send(dest, FilledParcel(Kind::kData, 3, 2, step, {300000, 10}));
   }
   if (!destroy) {
     transport->Leave();
     EXPECT(transport->Join(60));
-    transport->Send(0, FilledParcel(wire::Kind::kData, 0, 0, 0, {1000}));  // too late: dropped
+    transport->Send(0, FilledParcel(Kind::kData, 0, 0, 0, {1000}));  // too late: dropped
   }
   transport.reset();
   EXPECT(came == kParcels * Peers().size(), std::to_string(came));
@@ -202,7 +202,7 @@ void TestJoinWaitsForAll() {
     EXPECT(mailbox.WaitFor(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   } else {
-    if (rank == 0) transport.Send(1, FilledParcel(wire::Kind::kBye, 0, 0, 0, {}));
+    if (rank == 0) transport.Send(1, FilledParcel(Kind::kBye, 0, 0, 0, {}));
     transport.Leave();
     EXPECT(!transport.Join(0.1));
   }
@@ -216,16 +216,16 @@ void TestSendFromCallbacks() {
   std::atomic<Transport*> line{nullptr};
   std::atomic<size_t> released{0};
   Mailbox mailbox([&](int source, const wire::Header& header, const Landing&) {
-    if (header.kind == wire::Kind::kWhy) line.load()->Send(source, FilledParcel(wire::Kind::kBecause, 0, 0, 0, {}, "so"));
+    if (KindOf(header) == Kind::kWhy) line.load()->Send(source, FilledParcel(Kind::kBecause, 0, 0, 0, {}, "so"));
   });
   Transport transport(Duplicate(), &mailbox);
   line = &transport;
   MPI_Barrier(MPI_COMM_WORLD);
   for (int dest : Peers()) {
-    Parcel parcel = FilledParcel(wire::Kind::kWhy, 0, 0, 0, {100000});
+    Parcel parcel = FilledParcel(Kind::kWhy, 0, 0, 0, {100000});
     const Block block = parcel.blocks[0];
     parcel.blocks[0].owner = std::shared_ptr<const void>(block.data, [&, block, dest](const void*) {
-      transport.Send(dest, FilledParcel(wire::Kind::kRelease, 0, 0, 0, {}));
+      transport.Send(dest, FilledParcel(Kind::kRelease, 0, 0, 0, {}));
       ++released;
     });
     transport.Send(dest, std::move(parcel));
@@ -255,7 +255,7 @@ void TestOvertaking() {
     EXPECT(channels == std::vector<int>({2, 1, 1, 3}));
   } else if (rank == 1) {
     const auto send = [&](uint32_t channel, size_t size) {
-      Parcel parcel = FilledParcel(wire::Kind::kData, channel, 5, 0, {size});
+      Parcel parcel = FilledParcel(Kind::kData, channel, 5, 0, {size});
       parcel.header.components[0].where = size > 10 ? wire::Where::kMessage : wire::Where::kInline;
       std::string message = wire::Encode(parcel.header);
       if (size <= 10) message.append(parcel.blocks[0].data, size);
@@ -334,7 +334,7 @@ void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mai
     harm(comm, &mailbox, &transport);
     EXPECT(!mailbox.WaitFor(1000));
     EXPECT(transport.Join(60));
-    transport.Send((rank + 1) % ranks, FilledParcel(wire::Kind::kData, 0, 0, 0, {10}));
+    transport.Send((rank + 1) % ranks, FilledParcel(Kind::kData, 0, 0, 0, {10}));
     const std::vector<std::string> texts = mailbox.BrokenTexts();
     EXPECT(texts.size() == 1);
     EXPECT(texts[0].rfind("rank " + std::to_string(rank) + " on ", 0) == 0, texts[0]);
@@ -353,14 +353,14 @@ void TestBrokenInAllWays() {
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "nonsense", kHeaderTag); });
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "", kHeaderTag); });
   TestBroken("MPI_Isend with rank 99", [](MPI_Comm, Mailbox*, Transport* transport) {
-    transport->Send(99, FilledParcel(wire::Kind::kBye, 0, 0, 0, {}));
+    transport->Send(99, FilledParcel(Kind::kBye, 0, 0, 0, {}));
   });
   TestBroken("2 components and 1 blocks", [&](MPI_Comm, Mailbox*, Transport* transport) {
-    Parcel parcel = FilledParcel(wire::Kind::kData, 0, 0, 0, {10, 20});
+    Parcel parcel = FilledParcel(Kind::kData, 0, 0, 0, {10, 20});
     parcel.blocks.pop_back();
     transport->Send(right, std::move(parcel));
   });
-  Parcel parcel = FilledParcel(wire::Kind::kData, 0, 0, 0, {1000});
+  Parcel parcel = FilledParcel(Kind::kData, 0, 0, 0, {1000});
   parcel.header.components[0].where = wire::Where::kInline;
   const std::string whole = wire::Encode(parcel.header) + std::string(1000, 'x');
   TestBroken("no place was made", [&](MPI_Comm comm, Mailbox* mailbox, Transport*) {
@@ -387,7 +387,7 @@ void TestHush() {
   Mailbox mailbox{Sequence()};
   Transport transport(Duplicate(), &mailbox);
   const auto send = [&](uint64_t step) {
-    for (int dest : Peers()) transport.Send(dest, FilledParcel(wire::Kind::kData, 0, 3, step, {50000}));
+    for (int dest : Peers()) transport.Send(dest, FilledParcel(Kind::kData, 0, 3, step, {50000}));
   };
   send(0);
   transport.Hush();
@@ -404,7 +404,7 @@ void TestHuge() {
   if (ranks < 2) return;
   Mailbox mailbox{Sequence()};
   Transport transport(Duplicate(), &mailbox);
-  if (rank == 0) transport.Send(1, FilledParcel(wire::Kind::kData, 0, 9, 0, {100, (3ull << 30) + 12345, 50000}));
+  if (rank == 0) transport.Send(1, FilledParcel(Kind::kData, 0, 9, 0, {100, (3ull << 30) + 12345, 50000}));
   if (rank == 1) EXPECT(mailbox.WaitFor(1));
 }
 

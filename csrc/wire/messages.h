@@ -178,12 +178,14 @@ struct Go {
 
 // ---- Between trainers: scatter and its gradient (meeting/exchange.h). `call` counts the scatters of a name.
 
-struct Scatter {  // the root's part for this trainer, or, with a code, its error: components and payload
+struct Scatter {  // the root's part for this trainer, or, with a code, its error: components and payload, or text
   std::string name;
   uint64_t call = 0;
   int32_t root = 0, code = 0;
+  std::string text = {};
   HVDATA_MESSAGE("SCATTER") {
     codec->Text("name", m.name), codec->Int("call", m.call), codec->Int("root", m.root), codec->Int("code", m.code);
+    codec->Text("text", m.text);
   }
 };
 struct Gather {  // this trainer's part for the root: components and payload
@@ -211,7 +213,8 @@ struct Left {  // the answer
 
 struct Bye {  // the sender needs nothing more
   std::vector<int32_t> told;  // trainers that have it from the sender itself
-  HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told); }
+  std::string reads_no_more;  // to those who still want what the sender reads: why they don't get it
+  HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
 };
 
 #undef HVDATA_MESSAGE

@@ -3,7 +3,6 @@
 
 import time
 
-import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
@@ -61,36 +60,6 @@ def test_a_state_above_2_gib(hvdata, comm, path, what):
     raises_everywhere(comm, lambda: save(it, path), tf.errors.InvalidArgumentError, r"\[reader 0 on .*, channel ",
                       r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB", "training can go on", "prefetch=")
     assert results(comm, lambda: sum(1 for _ in it)) == [count - 1] * comm.size
-
-
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.ways("auto")
-@pytest.mark.ranks(2)
-def test_a_state_just_below_2_gib(hvdata, comm, path):
-    """One that may be saved is, and comes back to the last byte."""
-    needs(comm, 15)
-    size = 19 * GIB // 10 // comm.size
-    period = 4_194_301
-
-    def make():
-        unit = tf.cast(tf.range(period) % 251, tf.uint8)
-        return tf.data.Dataset.range(2 * comm.size).map(
-            lambda i: tf.cond(i < comm.size, lambda: unit, lambda: tf.tile(unit, [size // period])))
-
-    ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=1)
-    it = iter(ds)
-    assert results(comm, lambda: next(it).shape[0]) == [period] * comm.size
-    results(comm, lambda: comm.rank > 0 or save(it, path))
-    del it
-    again = iter(ds)
-    results(comm, lambda: comm.rank > 0 or restore(again, path))
-
-    def check():
-        big, unit = next(again).numpy(), (np.arange(period) % 251).astype(np.uint8)
-        return big.size, all(np.array_equal(big[at : at + period], unit) for at in range(0, big.size, period))
-
-    assert results(comm, check) == [(size // period * period, True)] * comm.size
 
 
 def numbers(n, dtype=tf.int64, **shape):

@@ -348,3 +348,28 @@ def test_a_v1_dataset_that_needs_a_placeholder_is_an_error(hvdata, comm):
             session.run(fetch)
 
     raises_everywhere(comm, run, (ValueError, RuntimeError, tf.errors.OpError), "laceholder")
+
+
+def test_another_dataset_for_a_channel_that_exists_is_ignored_aloud(hvdata, comm, capfd):
+    """One line, once, on the reader; none for the same function."""
+
+    def first():
+        return tf.data.Dataset.range(2 * comm.size)
+
+    def other():
+        return tf.data.Dataset.range(100, 100 + 2 * comm.size)
+
+    def said(source):
+        capfd.readouterr()
+        with tf.Graph().as_default(), v1.Session() as session:
+            iterator = v1.data.make_initializable_iterator(
+                hvdata.distribute_dataset(source if hvdata.is_reader() else None, batch="per_rank", name="ignores"))
+            fetch = iterator.get_next()
+            session.run(iterator.initializer)
+            got = drain(session, fetch)
+        return got, capfd.readouterr().err.count("channel 'ignores' exists already")
+
+    got = results(comm, lambda: [said(source) for source in (first, first, other, other)])
+    want = part(0, 2 * comm.size, comm)
+    for rank, mine in enumerate(got):
+        assert mine == [(want[rank], 0), (want[rank], 0), (want[rank], int(rank == 0)), (want[rank], 0)]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked child inherits of a job that it is no part of: objects that it can neither use nor destroy.
+
+A tf.data iterator has threads, and a child has only the thread that forked. TensorFlow joins them all the same when an
+iterator is destroyed, and hands an element that is asked for to one of them: the child crashes or waits for ever. So in a
+child the iterators that it inherits are never destroyed, and those of a channel, and its datasets, raise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from typing import Any, NoReturn
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+
+from . import errors, receiving
+
+_installed = False
+
+
+def install() -> None:
+    """From now on forked children of this process are taken care of. May be repeated."""
+    global _installed
+    if not _installed:
+        _installed = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise tf.errors.FailedPreconditionError(None, None, errors.forked("a dataset of horovod_data", "used"))
+
+    bases = iterator_ops.OwnedIterator, tf.compat.v1.Session, tf.data.Dataset
+    known: dict[type, Any] = {}  # which of these a type is; there are half a million objects, and few types
+    for one in gc.get_objects():
+        kind = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
+        if kind not in known:
+            known[kind] = next((base for base in bases if issubclass(kind, base)), None)
+        if (base := known[kind]) is None:
+            continue
+        if base is tf.compat.v1.Session:
+            _keep(one)
+        elif base is tf.data.Dataset:
+            if receiving.received(one):
+                vars(one)["_apply_debug_options"] = refuse  # the first thing that iter() calls
+        elif (resource := vars(one).get("_iterator_resource")) is not None:
+            _keep(resource)
+            if receiving.received(one._dataset):
+                vars(one)["_next_internal"] = refuse
+
+
+def _keep(one: Any) -> None:
+    """For ever: a reference that nobody gives back, not even the end of Python."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

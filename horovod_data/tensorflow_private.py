@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this package uses of TensorFlow that TensorFlow doesn't promise to keep, all of it. When a new version breaks something,
+look here first, and in csrc/ops/status.h for the C++ side.
+
+Seen to work: 2.15 to 2.21.
+
+| Name | What for |
+|---|---|
+| `tensorflow.python.data.ops.dataset_ops` | `DatasetSource`, `UnaryDataset`, `DatasetV1Adapter`: a dataset of an op |
+| `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
+| `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
+| `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
+| `Dataset._variant_tensor` | the input of an op of ours |
+| `Dataset._inputs`, `._functions`, `._tensors`, `._as_serialized_graph` | what a pipeline is made of |
+| `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
+from tensorflow.python.eager import context
+from tensorflow.python.eager.context import eager_mode
+from tensorflow.python.saved_model import nested_structure_coder
+
+__all__ = ["DatasetSource", "DatasetV1Adapter", "UnaryDataset", "captured", "eager_mode", "inputs", "is_eager", "is_tf1_program",
+           "keep_python_functions", "nested_structure_coder", "serialized_graph", "tf2", "variant"]
+
+
+def is_tf1_program() -> bool:
+    """Whether graphs are this program's default."""
+    return bool(context.default_execution_mode == context.GRAPH_MODE)
+
+
+def tf2() -> bool:
+    return tf.__internal__.tf2.enabled()
+
+
+def variant(dataset: tf.data.Dataset) -> tf.Tensor:
+    return dataset._variant_tensor
+
+
+def is_eager(tensor: tf.Tensor) -> bool:
+    return isinstance(tensor, tf.__internal__.EagerTensor)
+
+
+def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
+    return stage._inputs()
+
+
+def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
+    """The tensors that a stage holds, that its functions capture, and arrays that have become constants in them."""
+    tensors = [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
+    for function in stage._functions():
+        tensors += function.function.captured_inputs
+        tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
+    return tensors
+
+
+def serialized_graph(dataset: tf.data.Dataset) -> Any:
+    return tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+
+
+def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
+    """Bodies of generators and py_functions live as long as the graph that they were made for."""
+    copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child that is forked in the middle of an epoch can neither use nor harm what it inherits, however it was made and however
+it ends; its parent goes on and gets every row."""
+
+import pytest
+from jobs import run_job
+
+pytestmark = pytest.mark.limit(150)
+
+SCRIPT = """
+import gc, multiprocessing, os, sys, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+mapped = {mapped}
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(1000).unbatch(), batch="per_rank", name="train")
+used = ds.map(lambda x: x, num_parallel_calls=2).prefetch(2) if mapped else ds
+it = iter(used)
+got = [int(next(it)) for _ in range(3)]
+tensor = next(it)  # of memory that all share
+got.append(int(tensor))
+
+calls = dict(
+    init=hvdata.init, rank=hvdata.rank, size=hvdata.size, is_reader=hvdata.is_reader, is_trainer=hvdata.is_trainer,
+    num_readers=hvdata.num_readers, stats=hvdata.stats, serve=hvdata.serve, shutdown=hvdata.shutdown,
+    scatter=lambda: hvdata.scatter(tf.range(4)), distribute=lambda: hvdata.distribute_dataset(None, batch="global"),
+    distribute_fn=lambda: hvdata.distribute_datasets_from_function(None, batch="global"),
+    next=lambda: next(it), iter=lambda: iter(used), iter_first=lambda: iter(ds), loop=lambda: [x for x in used],
+)
+
+def child():
+    global it, ds, used, tensor
+    for name, call in calls.items():
+        try:
+            call()
+            print("NOT RAISED", name, flush=True)
+        except (RuntimeError, tf.errors.FailedPreconditionError) as error:
+            if "in a forked child" not in str(error):
+                print("ANOTHER", name, error, flush=True)
+    calls.clear()
+    del it, tensor, used, ds
+    gc.collect()
+    print("through", flush=True)
+
+def exit_of(pid):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return "hangs"
+
+for leave in "_exit", "exit":
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(5) if leave == "_exit" else sys.exit(5)
+    print("fork,", leave, exit_of(pid), flush=True)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(20)
+print("multiprocessing", process.exitcode, flush=True)
+if process.is_alive():
+    process.kill()
+got += [int(x) for x in it]
+print("rows", got, flush=True)
+"""
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_child_that_is_forked_in_mid_epoch(mapped):
+    job = run_job(SCRIPT.format(mapped=mapped), np=2, timeout=120)
+    assert job.returncode == 0, job.describe()
+    for rank, out in enumerate(job.stdout):  # rank 0 reads as well
+        lines = out.splitlines()
+        assert [line for line in lines if line.startswith(("NOT", "ANOTHER"))] == [], job.describe()
+        assert lines.count("through") == 3, job.describe()
+        assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
+        assert f"rows {list(range(rank, 40, 2))}" in lines, job.describe()

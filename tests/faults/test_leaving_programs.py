@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that leaves where nobody expects it: from its dataset function, or through MPI_Finalize in mid-epoch."""
+
+import pytest
+from jobs import run_job
+
+pytestmark = pytest.mark.limit(150)
+
+FROM_THE_FUNCTION = """
+import sys
+from sys import exit as leave  # before init() can see to it
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+
+def raises():
+    raise SystemExit(3)
+
+def make({parameter}):
+    if {when}:
+        {how}
+    return tf.data.Dataset.range(8)
+
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+hvdata.serve()
+for _ in range(2):
+    print("steps", len(list(ds)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how, status", [("sys.exit(3)", 3), ("raises()", 3), ("leave(3)", 3), ("sys.exit('no data')", 1)])
+def test_from_the_dataset_function(how, status):
+    job = run_job(FROM_THE_FUNCTION.format(parameter="", when="True", how=how), np=2, timeout=90)
+    assert job.returncode == status and "steps" not in "".join(job.stdout), job.describe()
+    assert "no data" not in how or "no data" in job.stderr[0], job.describe()
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+def test_from_the_call_for_a_later_epoch(readers):
+    """Which is not made on the main thread."""
+    script = FROM_THE_FUNCTION.format(parameter="epoch", when="epoch == 2", how="sys.exit(3)")
+    job = run_job(script, np=2, readers=readers, timeout=90)
+    assert job.returncode == 3, job.describe()
+    assert all(out == "steps 4\n" for out in job.stdout[:2]), job.describe()
+
+
+def test_without_a_status_from_the_call_for_a_later_epoch():
+    """There is no end of the job to be had from that: an error on every rank."""
+    script = FROM_THE_FUNCTION.format(parameter="epoch", when="epoch == 2", how="sys.exit()")
+    job = run_job(script, np=2, timeout=90)
+    assert job.returncode == 1, job.describe()
+    assert all("the dataset function has called sys.exit()" in err for err in job.stderr), job.describe()
+
+
+FINALIZES = """
+import sys, time
+import horovod_data as hvdata
+import tensorflow as tf
+{before}
+hvdata.init()
+from mpi4py import MPI
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(100).repeat({repeat}), batch="per_rank", name="train")
+step = 0
+for step, x in enumerate(ds, 1):
+    if hvdata.rank() == {leaver} and step == 5:
+        print("at", time.time(), flush=True)
+        MPI.Finalize()
+        sys.exit(0)
+    if hvdata.rank() != {leaver}:
+        try:
+            {collective}
+        except Exception as error:
+            print("at", time.time(), type(error).__name__, error, flush=True)
+            raise
+    time.sleep(0.01)
+print("steps", step, flush=True)
+"""
+ALLREDUCE = "hvd.allreduce(tf.zeros(2), name='gradient')"
+
+
+def times(job):
+    return [float(line.split()[1]) for out in job.stdout for line in out.splitlines() if line.startswith("at ")]
+
+
+def test_the_reader_finalises_mpi_in_mid_epoch():
+    """It serves for some seconds more, for ranks that are about to end as well; then the others are told."""
+    script = FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)")
+    script = script.replace("for step, x in enumerate(ds, 1):", """
+def shares():
+    try:
+        yield from ds
+    except Exception as error:
+        print("at", time.time(), type(error).__name__, error, flush=True)
+        raise
+for step, x in enumerate(shares(), 1):""")
+    job = run_job(script, np=2, timeout=100)
+    assert job.returncode == 1, job.describe()
+    assert "UnavailableError" in job.stdout[1] and "channel train, epoch 1" in job.stdout[1], job.describe()
+    assert "the program of rank 0 on " in job.stdout[1] and "has called MPI_Finalize" in job.stdout[1], job.describe()
+    left, told = times(job)
+    assert told - left < 10, job.describe()
+
+
+def test_a_trainer_finalises_mpi_in_mid_epoch():
+    """As one that ends does it leaves the rest to the others."""
+    job = run_job(FINALIZES.format(before="", repeat=1, leaver=1, collective="pass"), np=3, timeout=100)
+    assert job.returncode == 0, job.describe()
+    assert [job.stdout[rank].split()[-1] for rank in (0, 2)] == ["33", "33"], job.describe()
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("before", ["import horovod.tensorflow as hvd", "import horovod.tensorflow as hvd; hvd.init()"])
+def test_collectives_do_not_wait_for_a_rank_that_has_finalised_mpi(before, leaver):
+    script = FINALIZES.format(before=before, repeat=100, leaver=leaver, collective=ALLREDUCE)
+    script = script.replace(f"    if hvdata.rank() != {leaver}:", "    if True:")
+    job = run_job(script, np=2, timeout=100)
+    assert job.returncode == 1, job.describe()
+    assert "Horovod has been shut down" in job.stdout[1 - leaver], job.describe()
+    times_ = times(job)
+    assert len(times_) == 2 and abs(times_[1] - times_[0]) < 10, job.describe()

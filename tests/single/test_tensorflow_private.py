@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that TensorFlow doesn't promise to keep are used in one module only, and each of them is in its table."""
+
+import re
+from pathlib import Path
+
+import horovod_data
+from horovod_data import tensorflow_private
+
+PRIVATE = re.compile(r"tensorflow\.python|tf\.__internal__|\._(?:variant_tensor|inputs|functions|as_serialized_graph|py_funcs\w+)\b")
+
+
+def test_one_module_knows_them():
+    package = Path(horovod_data.__file__).parent
+    users = {path.name for path in package.rglob("*.py") if PRIVATE.search(path.read_text())}
+    assert users == {"tensorflow_private.py"}
+
+
+def test_its_table_has_them_all():
+    text = Path(tensorflow_private.__file__).read_text()
+    table, code = tensorflow_private.__doc__, text.split('"""', 2)[2]
+    used = {name.removeprefix(".") for name in PRIVATE.findall(code)} | set(re.findall(r"from (tensorflow\.python\S+) import", code))
+    missing = {name for name in used if name not in table and name != "tensorflow.python"}
+    assert not missing
