@@ -77,7 +77,9 @@ std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()>
   begun_ = epoch;
   epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(cancel));
   epoch_->mu_.AssertHeld();
-  epoch_->saves_.swap(early_saves_);
+  for (const SaveRequest& request : std::exchange(early_saves_, {})) {
+    (request.epoch == epoch ? epoch_->saves_ : early_saves_).push_back(request);
+  }
   for (size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& t = trainers_[i];
     const auto found = t.handed.find(epoch);

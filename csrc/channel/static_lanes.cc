@@ -28,7 +28,7 @@ class StaticLanes : public Lanes {
       ++lane.skipped;  // these steps come first, so that nothing of the lane's own is passed over
       ++lane.sent;
       ++lane.taken;
-      ++lane.limit;
+      lane.limit += lane.limit < kAll;
     }
     window_.push_back(std::move(step));
     ++dealt_;

@@ -186,6 +186,26 @@ TEST_F(DynamicLanesTest, WhatAClosedLaneGaveBackBeforeTheErrorIsDelivered) {
   EXPECT_EQ(Out(), (Texts{"1 took 0", "1<2:2", "1 took 2", "1<end@3!13 broken"}));
 }
 
+// What a trainer says is not believed beyond what was sent to it.
+TEST_F(DynamicLanesTest, NobodyHasTakenWhatWasNotSent) {
+  Recorder recorder;
+  const std::unique_ptr<Lanes> lanes = MakeDynamicLanes(2, recorder.Output());
+  lanes->Open(0, LaneStep(2));
+  for (uint64_t k = 0; k < 2; ++k) lanes->Deal(MakeStep(k, 0));
+  recorder.Take();
+  lanes->Taken(0, LaneStep(100), LaneStep(3));
+  EXPECT_EQ(recorder.Take(), (Texts{"0 took 0", "0 took 1"}));
+  lanes->Deal(MakeStep(2, 0));
+  EXPECT_EQ(recorder.Take(), (Texts{"0<2:2"})) << "nothing is passed over";
+  lanes->Recalled(0, LaneStep(~0ull), LaneStep(~0ull));  // nobody asked
+  EXPECT_EQ(recorder.Take(), (Texts{"0 took 2"}));
+  lanes->Deal(MakeStep(3, 0));
+  EXPECT_EQ(recorder.Take(), (Texts{"0<3:3"}));
+  lanes->Close(0, LaneStep(~0ull));
+  EXPECT_EQ(recorder.Take(), (Texts{"0 took 3"}));
+  EXPECT_EQ(lanes->Untaken().size(), 0u);
+}
+
 // Trainers behind queues of messages in both directions, as Sink and the network behave, at random speeds; some close
 // early, one never takes anything once the source is exhausted.
 class DynamicSimulation : public testing::TestWithParam<unsigned> {};

@@ -272,6 +272,40 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   EXPECT_NE(first.outcome.message.find("rank 1 on node1 restored a checkpoint"), std::string::npos);
 }
 
+// An epoch's number over all runs: what a checkpoint was saved in counts on in the next run, on every rank.
+TEST(OneJob, EpochsAreNumberedOverRuns) {
+  SinkState state;
+  {
+    Job job({}, Job::Elements(4));
+    job.RunTrainers([&](int t) {
+      EXPECT_FALSE(Iteration(&job, t).Take());
+      Iteration second(&job, t);
+      EXPECT_TRUE(second.Take(2));
+      if (t > 0) return;
+      EXPECT_TRUE(job.sink(t).Save(&second.iterator, &state).ok());
+      EXPECT_EQ(state.number, 2u);
+    });
+  }
+  Job job({}, Job::Elements(4));
+  std::vector<std::unique_ptr<Iteration>> rest;
+  for (int t = 0; t < 2; ++t) rest.push_back(std::make_unique<Iteration>(&job, t));
+  EXPECT_TRUE(job.sink(0).Restore(&rest[0]->iterator, state).ok());
+  job.RunTrainers([&](int t) {  // rank 1 has restored nothing
+    EXPECT_TRUE(rest[static_cast<size_t>(t)]->Take(1));
+    SinkState running;
+    EXPECT_TRUE(job.sink(t).Save(&rest[static_cast<size_t>(t)]->iterator, &running).ok());
+    EXPECT_EQ(running.number, 2u) << "rank " << t;
+    EXPECT_EQ(running.epoch, 1u);
+    EXPECT_FALSE(rest[static_cast<size_t>(t)]->Take());
+    Iteration next(&job, t);
+    EXPECT_TRUE(next.Take(1));
+    SinkState after;
+    EXPECT_TRUE(job.sink(t).Save(&next.iterator, &after).ok());
+    EXPECT_EQ(after.number, 3u) << "rank " << t;
+    EXPECT_EQ(after.epoch, 2u);
+  });
+}
+
 TEST(OneJob, ClosingEverywhereCancelsThePull) {
   std::atomic<bool> was_cancelled{false};
   Job job({}, [&](int, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end) {

@@ -188,6 +188,37 @@ TEST_F(StaticLanesTest, PositionsCountElementsNotSteps) {
   EXPECT_EQ(Out(), (Texts{"0<0:4"}));
 }
 
+// What a trainer says is not believed beyond what was sent to it.
+TEST_F(StaticLanesTest, NobodyHasTakenWhatWasNotSent) {
+  Make(2, 2);
+  lanes_->Open(0, LaneStep(2));
+  lanes_->Open(1, LaneStep(2));
+  Deal(2);
+  Out();
+  lanes_->Taken(0, LaneStep(100), LaneStep(~0ull));
+  lanes_->Taken(1, LaneStep(~0ull), LaneStep(4));
+  EXPECT_EQ(lanes_->Untaken().size(), 0u);
+  Deal();
+  EXPECT_EQ(Out(), (Texts{"0<2:2", "1<2:2"})) << "nothing is passed over";
+  EXPECT_EQ(lanes_->Untaken().size(), 1u);
+  lanes_->Close(0, LaneStep(~0ull));
+  EXPECT_EQ(lanes_->Untaken().size(), 1u) << "the other has not taken it";
+  lanes_->Recalled(1, LaneStep(9), LaneStep(9));
+  lanes_->Finish({});
+  EXPECT_EQ(Out(), (Texts{"1<end@3"}));
+}
+
+TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
+  Make(1, 2);
+  lanes_->Skip(0, 2);
+  lanes_->Open(0, LaneStep(~0ull));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(lanes_->Room());
+    Deal();
+  }
+  EXPECT_EQ(Out(), (Texts{"0<0:2"}));
+}
+
 // Trainers at random speeds, some of which close early, against what the contract says.
 class StaticSimulation : public testing::TestWithParam<unsigned> {};
 

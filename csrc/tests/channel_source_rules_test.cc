@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for a source whoever speaks to it, in whatever order, on however many threads.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "channel_source_fixture.h"
+
+namespace hvdata {
+namespace {
+
+TEST_F(SourceTest, AReaderThatTrainsBeginsWithItsOwnRank) {
+  ChannelConfig config;
+  Make(config, MakeWorld(0, 2, 1, false));
+  source_->OnOpen(1, 1, 2);
+  EXPECT_EQ(NextEpoch(), 0) << "rank 0's program may still set what the pipeline reads";
+  source_->OnOpen(0, 1, 2);
+  EXPECT_EQ(NextEpoch(), 1);
+  Make(config, MakeWorld(0, 2, 1, false));
+  source_->OnOpen(1, 1, 2);
+  EXPECT_EQ(NextEpoch(), 0);
+  source_->OnGone(0);
+  EXPECT_EQ(NextEpoch(), 1) << "it comes no more";
+  config.schedule = plan::Schedule::kDynamic;
+  Make(config, MakeWorld(0, 2, 1, false));
+  source_->OnOpen(1, 1, 2);
+  EXPECT_EQ(NextEpoch(), 1) << "nobody waits for anybody";
+}
+
+TEST_F(SourceTest, AnEpochThatCouldNotBeginAnswersSaves) {
+  std::mutex mu;
+  Texts sent;
+  ChannelConfig config;
+  config.name = "train";
+  PlainSource source(config, &world_, 60, [&](int member, Header h, const Share*) {
+    std::lock_guard<std::mutex> lock(mu);
+    sent.push_back(std::to_string(world_.members[static_cast<size_t>(member)].trainer) + " " + TextOf(h));
+  });
+  const auto heard = [&](const std::string& text) {
+    for (int i = 0; i < 1000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      std::lock_guard<std::mutex> lock(mu);
+      for (const std::string& one : sent) {
+        if (one == text) return true;
+      }
+    }
+    return false;
+  };
+  for (int t = 0; t < 2; ++t) source.OnOpen(t, 1, 2);
+  std::thread dealer([&] { source.FailEpoch(1, {kInternal, "no input"}); });
+  EXPECT_TRUE(heard("1 END e1 0,13,0 [reader 0 on host0, channel train, epoch 1, step 0] no input"));
+  source.OnSave(1, 1, 5);
+  EXPECT_TRUE(heard("1 STATE e1 0,5,13 no input"));
+  for (int t = 0; t < 2; ++t) source.OnClose(t, 1, 0);
+  dealer.join();
+}
+
+TEST_F(SourceTest, EpochsAreNumberedOverRuns) {
+  source_->OnRestore(0, 1, {"words", 4, 5, 2, 0, 5}, 1);
+  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 2);
+  ASSERT_EQ(NextEpoch(), 1);
+  EXPECT_EQ(number_, 5u);
+  source_->Begin(1, nullptr);
+  Sent();
+  source_->Start({4, 4}, 2);
+  EXPECT_EQ(Sent(), (Texts{"0 NUMBERED e1 0,5,0", "1 NUMBERED e1 0,5,0"})) << "rank 1 has restored nothing";
+  for (const uint64_t epoch : {1, 2}) {
+    for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 0);
+    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    source_->End();
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch + 1, 2);
+    ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch + 1));
+    EXPECT_EQ(number_, epoch + 5);
+    source_->Begin(epoch + 1, nullptr);
+    source_->Start({});
+    EXPECT_EQ(Sent()[0], "0 NUMBERED e" + std::to_string(epoch + 1) + " 0," + std::to_string(epoch + 5) + ",0");
+  }
+}
+
+TEST_F(SourceTest, ASaveOfOneEpochIsNotAnsweredInAnother) {
+  source_->OnOpen(0, 1, 1);
+  source_->OnClose(0, 1, 0);
+  source_->OnOpen(0, 2, 1);
+  source_->OnSave(0, 2, 7);  // another reader is there already; here epoch 1 has not begun
+  source_->OnOpen(1, 1, 1);
+  Begin(1);
+  EXPECT_EQ(source_->Await(), Wish::kElement) << "not a save of this epoch";
+  source_->OnSave(1, 1, 8);
+  source_->OnClose(1, 1, 0);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  source_->End();
+  EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,8,0"})) << "what the end overtook is answered";
+  Begin(2);
+  ASSERT_EQ(source_->Await(), Wish::kSave);
+  const auto requests = source_->TakeSaveRequests();
+  ASSERT_EQ(requests.size(), 1u) << "the other one has gone with its epoch";
+  EXPECT_EQ(requests[0].request, 7);
+  EXPECT_EQ(requests[0].epoch, 2u);
+}
+
+// Trainers speak from threads of their own while the dealer deals: each hears everything in its order, and nothing that it
+// had not given room for.
+TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
+  for (const plan::Schedule schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
+    const World world = MakeWorld(0, 2, 1, true);
+    ChannelConfig config;
+    config.schedule = schedule;
+    constexpr uint64_t kSteps = 2000;
+    std::atomic<bool> ended[2] = {};
+    std::atomic<uint64_t> sent[2] = {}, recalls[2] = {};
+    std::atomic<int> inside{0};
+    PlainSource source(config, &world, 60, [&](int member, Header h, const Share*) {
+      EXPECT_EQ(++inside, 1) << "one at a time";
+      EXPECT_TRUE(HoldsLocks());
+      const auto t = static_cast<size_t>(world.AudienceLane(member));
+      EXPECT_FALSE(ended[t]) << "nothing comes after an end";
+      if (KindOf(h) == Kind::kData) {
+        EXPECT_EQ(PlainOf(h.message).step, sent[t]++);
+      } else if (KindOf(h) == Kind::kEnd) {
+        EXPECT_EQ(PlainOf(h.message).step, sent[t]);
+        ended[t] = true;
+      } else if (KindOf(h) == Kind::kRecall) {
+        ++recalls[t];
+      }
+      --inside;
+    });
+    std::vector<std::thread> trainers;
+    for (int t = 0; t < 2; ++t) source.OnOpen(t, 1, 4);
+    for (int t = 0; t < 2; ++t) {
+      trainers.emplace_back([&, t] {
+        const auto at = static_cast<size_t>(t);
+        uint64_t answered = 0;
+        while (!ended[at]) {
+          const uint64_t taken = sent[at];  // all of it, so that a recall takes nothing back
+          if (recalls[at] > answered) source.OnRecalled(t, 1, taken, taken + 1), ++answered;
+          else source.OnTaken(t, 1, taken, taken + 4);
+          if (taken % 7 == 0) source.OnWhy(t, 1, taken);
+          std::this_thread::yield();
+        }
+        source.OnClose(t, 1, sent[at]);
+      });
+    }
+    source.Begin(1, nullptr);
+    source.Start({});
+    for (uint64_t k = 0; k < kSteps; ++k) {
+      ASSERT_EQ(source.Await(), Wish::kElement);
+      source.Deal(MakeStep(k, schedule == plan::Schedule::kStatic ? 2 : 0));
+    }
+    source.Finish({});
+    EXPECT_EQ(source.Linger(), Wish::kStop);
+    source.End();
+    for (std::thread& thread : trainers) thread.join();
+    EXPECT_EQ(sent[0] + sent[1], schedule == plan::Schedule::kStatic ? 2 * kSteps : kSteps);
+  }
+}
+
+// Any message of any kind with any numbers, from any trainer, in any state.
+class Babel : public testing::TestWithParam<unsigned> {};
+
+TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
+  const unsigned seed = GetParam();
+  std::mt19937_64 random(seed);
+  const bool grouped = seed % 4 == 3;
+  const World world = grouped ? MakeWorld(1, 4, 2, seed % 8 < 4, true) : MakeWorld(0, 2, 1 + static_cast<int>(seed % 2), seed % 8 < 4);
+  ChannelConfig config;
+  config.name = "train";
+  config.batch = plan::Batch::kPerRank;
+  config.elements = 20;
+  config.on_error_continue = seed % 3 == 0;
+  config.schedule = seed % 4 == 2 ? plan::Schedule::kDynamic : plan::Schedule::kStatic;
+  std::atomic<uint64_t> messages{0}, epoch_now{0};
+  PlainSource source(config, &world, 60, [&](int, Header, const Share*) { ++messages; });
+  testing::internal::CaptureStderr();
+  std::thread dealer([&] {
+    std::mt19937_64 mine(seed + 1000);
+    const int shares = config.schedule == plan::Schedule::kDynamic ? 0 : world.audience_count();
+    uint64_t number = 0;
+    for (int64_t next = 0; (next = source.WaitEpoch(std::chrono::milliseconds(10), &number)) >= 0;) {
+      if (next == 0) continue;
+      epoch_now = static_cast<uint64_t>(next);
+      const auto answer = [&] {
+        for (const SaveRequest& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, "state");
+        source.UntakenElements();
+        source.ForgetTaken();
+      };
+      if (mine() % 8 == 0) {
+        source.FailEpoch(static_cast<uint64_t>(next), {kInternal, "no input"});
+        continue;
+      }
+      const std::map<int, wire::Restore> handed = source.Begin(static_cast<uint64_t>(next), [] {});
+      std::vector<Position> positions;
+      uint64_t turn = 0;
+      if (!handed.empty()) positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position);
+      for (const auto& [trainer, restore] : handed) {
+        positions[static_cast<size_t>(trainer)] = restore.position;
+        turn = restore.turn.n;
+      }
+      source.Start(positions, turn);
+      const uint64_t most = mine() % 20;
+      for (Wish wish; (wish = source.Await()) != Wish::kStop;) {
+        if (wish == Wish::kSave) {
+          answer();
+        } else if (source.Steps() < most) {
+          source.Deal(MakeStep(source.Steps(), shares));
+        } else {
+          source.Dropped(1, 1);
+          if (mine() % 2) source.FinishFailed({kInternal, "broken"});
+          else source.Finish({});
+          break;
+        }
+      }
+      while (source.Linger() == Wish::kSave) answer();
+      source.End();
+    }
+  });
+  for (int step = 0; step < 2500; ++step) {
+    const auto below = [&](uint64_t n) { return random() % n; };
+    const auto any = [&] { return below(6) == 0 ? random() : below(6) == 0 ? ~0ull : below(24); };
+    uint64_t epoch = epoch_now + below(3);
+    if (below(4) == 0 && epoch > 0) --epoch;
+    if (below(500) == 0) epoch = any();
+    auto kind = static_cast<Kind>(below(static_cast<uint64_t>(Kind::kBye) + 1));
+    if (kind == Kind::kRelease && below(20) > 0) kind = Kind::kOpen;  // not everybody is to be gone at once
+    wire::Message message = MessageOf(kind, {any(), static_cast<int64_t>(any()), static_cast<int64_t>(below(3)), "text"});
+    if (kind == Kind::kGo) message = wire::Go{static_cast<wire::Go::Tells>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
+    if (auto* restore = std::get_if<wire::Restore>(&message)) {
+      restore->number = any();
+      restore->turn = Turn(any());
+      restore->tail_taken = any();
+    }
+    source.Handle(static_cast<int>(below(world.members.size())), MakeHeader(0, epoch, std::move(message)));
+    if (step % 16 == 0) std::this_thread::yield();
+  }
+  source.Shut();
+  dealer.join();
+  testing::internal::GetCapturedStderr();
+  EXPECT_GT(messages, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Babel, testing::Range(0u, 8u));
+
+}  // namespace
+}  // namespace hvdata
