@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order a sink's messages leave, what becomes of answers that nobody waits for any more, and messages without sense.
+#include <random>
+
+#include "channel_sink_fixture.h"
+#include "wire_samples.h"
+
+namespace hvdata {
+namespace {
+
+// One thread takes a share and is just telling the reader so; another one leaves, and then says BYE. The reader would take a
+// TAKEN behind that for a trainer that is still there.
+TEST_F(SinkTest, NothingIsTakenBehindALeave) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  std::promise<void> in_taken, go_on;
+  on_send_ = [&](const Header& h) {
+    if (KindOf(h) != Kind::kTaken) return;
+    in_taken.set_value();
+    go_on.get_future().wait();
+  };
+  std::future<void> left;
+  Texts before_bye;
+  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
+    Data(1, 0);
+    in_taken.get_future().wait();
+    left = std::async(std::launch::async, [&] {
+      sink_->Leave({kUnavailable, "shut down"});
+      before_bye = Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
+    });
+    EXPECT_EQ(left.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout) << "Leave must not overtake a TAKEN";
+    go_on.set_value();
+  });
+  left.get();
+  EXPECT_TRUE(outcome.ok()) << "the share was taken";
+  EXPECT_EQ(before_bye, (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
+  on_send_ = nullptr;
+  Data(1, 1);
+  EXPECT_EQ(Next(&iterator).code, kUnavailable);
+  SinkIterator late;
+  EXPECT_EQ(Next(&late).code, kUnavailable);
+  sink_->Drop(&iterator);
+  EXPECT_EQ(Sent(), Texts()) << "behind a Leave";
+}
+
+TEST_F(SinkTest, WhatHasArrivedIsNotTakenBehindALeave) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
+  Data(1, 1);
+  Sent();
+  sink_->Leave({kUnavailable, "shut down"});
+  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 1,0"}));
+  EXPECT_EQ(Next(&iterator).code, kUnavailable);
+  EXPECT_EQ(Sent(), Texts());
+}
+
+TEST_F(SinkTest, AnswersThatNobodyWaitsForAreDropped) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  SinkState state;
+  EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
+  Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { sink_->Cancel(&iterator); });
+  EXPECT_EQ(outcome.code, kCancelled);
+  Say(0, Make(Kind::kState, 1, 0, 1, "late"));
+  for (const int64_t request : {2, 3, -1, 0}) Say(0, Make(Kind::kState, 1, 0, request, "never asked for"));
+  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, Make(Kind::kState, 1, 0, 2, "words")); });
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  EXPECT_EQ(state.lanes.at(0).words, "words") << "not what came before it was asked for";
+}
+
+TEST_F(SinkTest, ASaveBehindACancelledNextWorksAtOnce) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  SinkState state;
+  EXPECT_EQ(Beside([&] { return Next(&iterator); }, [&] { sink_->Cancel(&iterator); }).code, kCancelled);
+  const Outcome outcome =
+      Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, Make(Kind::kState, 1, 0, 1, "words")); });
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+}
+
+class AnySinkMessages : public SinkTest, public testing::WithParamInterface<plan::Schedule> {};
+
+TEST_P(AnySinkMessages, CrashNothing) {
+  std::mt19937_64 random(7);
+  const wire::Filler filler{wire::Filler::kRandom, &random};
+  int shares = 0;
+  for (int round = 0; round < 20; ++round) {
+    Make(GetParam(), 1 + round % 3, 0, 0.0005);  // a wait is over at once
+    auto iterator = std::make_unique<SinkIterator>();
+    SinkState state;
+    for (int step = 0; step < 1000; ++step) {
+      const auto reader = static_cast<int>(random() % static_cast<uint64_t>(world_.source_count()));
+      const auto few = [&] { return static_cast<int64_t>(random() % 4); };
+      Header header;
+      switch (random() % 6) {
+        case 0: header.message = MessageOf(Kind::kEnd, {0, few() == 0 ? kInternal : kOk, few(), "text"}); break;
+        case 1: header.message = MessageOf(Kind::kState, {0, few() + step / 20, 0, "text"}); break;
+        case 2: header.message = MessageOf(Kind::kRecall, {}); break;
+        case 3: header.message = wire::Filled(random() % wire::kKinds, filler); break;
+        default: header.message = MessageOf(Kind::kData, {static_cast<uint64_t>(few()), few(), few(), ""});
+      }
+      header.channel = 7;
+      header.epoch = random() % 8 ? iterator->epoch : filler.Number();
+      sink_->Handle(reader, std::move(header), std::make_shared<int>(step));
+      switch (random() % 60) {
+        case 0: sink_->Save(iterator.get(), &state); break;
+        case 1: sink_->Restore(iterator.get(), state); break;
+        case 2:
+          sink_->Drop(iterator.get());
+          iterator = std::make_unique<SinkIterator>();
+          break;
+        case 3: case 4: case 5: case 6: case 7: shares += Next(iterator.get()).ok() && !end_; break;
+        default: break;
+      }
+    }
+    sink_->Drop(iterator.get());
+    Sent();
+  }
+  EXPECT_GT(shares, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, AnySinkMessages, testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
+
+}  // namespace
+}  // namespace hvdata
