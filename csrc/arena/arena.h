@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reader's end of the memory that it shares with the trainers on its host. Only the reader allocates; nobody ever
 // waits for a slot.
-#ifndef HOROVOD_DATA_ARENA_ARENA_H_
-#define HOROVOD_DATA_ARENA_ARENA_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -113,5 +112,3 @@ class ArenaView : public std::enable_shared_from_this<ArenaView> {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_ARENA_H_

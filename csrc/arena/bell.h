@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a thread sleeps until another thread, of this process or of another one on the host, has news for it: a counter in
 // shared memory and a futex on it. Ringing costs no system call while nobody sleeps.
-#ifndef HOROVOD_DATA_ARENA_BELL_H_
-#define HOROVOD_DATA_ARENA_BELL_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -21,5 +20,3 @@ struct Bell {
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_BELL_H_

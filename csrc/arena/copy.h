@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of batches into memory that another process will read.
-#ifndef HOROVOD_DATA_ARENA_COPY_H_
-#define HOROVOD_DATA_ARENA_COPY_H_
+#pragma once
 
 #include <cstddef>
 
@@ -16,5 +15,3 @@ constexpr size_t kPastCaches = 8 << 20;
 void CopyOut(char* to, const char* from, size_t bytes);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_COPY_H_

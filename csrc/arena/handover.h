@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands descriptors of shared memory to other processes of the same user on the host: over a Unix socket with an abstract,
 // random name, which leaves no file behind.
-#ifndef HOROVOD_DATA_ARENA_HANDOVER_H_
-#define HOROVOD_DATA_ARENA_HANDOVER_H_
+#pragma once
 
 #include <chrono>
 #include <string>
@@ -61,5 +60,3 @@ class Listener {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_HANDOVER_H_

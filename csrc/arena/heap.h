@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which parts of the arena are taken. Plain bookkeeping by offsets: it never touches the memory itself.
-#ifndef HOROVOD_DATA_ARENA_HEAP_H_
-#define HOROVOD_DATA_ARENA_HEAP_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -70,5 +69,3 @@ class Heap {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_HEAP_H_

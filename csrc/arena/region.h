@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that processes of one host share: a memfd. It has no name that could be left behind or opened by others; whoever
 // is handed its descriptor can map it. It is gone with the last process that has it.
-#ifndef HOROVOD_DATA_ARENA_REGION_H_
-#define HOROVOD_DATA_ARENA_REGION_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -43,5 +42,3 @@ class Region {
 bool InForkedChild();
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_REGION_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records from one process to another on the host, in order: a byte ring in shared memory with one writer and one reader.
 // Neither ever waits for the other.
-#ifndef HOROVOD_DATA_ARENA_RING_H_
-#define HOROVOD_DATA_ARENA_RING_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -81,5 +80,3 @@ class Ring {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_RING_H_

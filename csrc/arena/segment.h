@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies where in the memory that a reader shares with the trainers on its host:
 //   the slots' counters | a lane for each trainer | batches
-#ifndef HOROVOD_DATA_ARENA_SEGMENT_H_
-#define HOROVOD_DATA_ARENA_SEGMENT_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -43,5 +42,3 @@ struct Segment {
 static_assert(sizeof(Slots) % alignof(RingPair) == 0, "lanes follow the slots");
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_SEGMENT_H_

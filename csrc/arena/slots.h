@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who still uses which piece of the arena: a counter for each slot, in shared memory, and the list by which slots that
 // nobody uses any more come back to the reader. Wait-free for all but the rare trainers that return slots at once.
-#ifndef HOROVOD_DATA_ARENA_SLOTS_H_
-#define HOROVOD_DATA_ARENA_SLOTS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -55,5 +54,3 @@ class Slots {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ARENA_SLOTS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What has become of the payloads of this process, in bytes: the proof that nothing is copied that need not be.
-#ifndef HOROVOD_DATA_BASE_COUNTERS_H_
-#define HOROVOD_DATA_BASE_COUNTERS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -28,5 +27,3 @@ inline Counters& Count() {
 inline void Add(std::atomic<uint64_t>* counter, uint64_t n) { counter->fetch_add(n, std::memory_order_relaxed); }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_COUNTERS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to say where C++ threw: mostly because the process is short of something.
-#ifndef HOROVOD_DATA_BASE_EXCEPTIONS_H_
-#define HOROVOD_DATA_BASE_EXCEPTIONS_H_
+#pragma once
 
 #include <exception>
 #include <new>
@@ -38,5 +37,3 @@ Outcome Guarded(Body body) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_EXCEPTIONS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C while a thread waits in C++: Python's own handler only sets a flag that nobody looks at until the wait returns.
-#ifndef HOROVOD_DATA_BASE_INTERRUPTS_H_
-#define HOROVOD_DATA_BASE_INTERRUPTS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -15,5 +14,3 @@ uint64_t Interrupts();
 uint64_t WatchInterrupts();
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_INTERRUPTS_H_

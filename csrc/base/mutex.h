@@ -4,8 +4,7 @@
 // One order for all: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. Messages are handled with
 // no lock held. What is the user's, or may take long (an op's callback, tensors being freed, lines to stderr), waits for the
 // last lock to be let go: AfterUnlock.
-#ifndef HOROVOD_DATA_BASE_MUTEX_H_
-#define HOROVOD_DATA_BASE_MUTEX_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -92,5 +91,3 @@ class CondVar {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_MUTEX_H_

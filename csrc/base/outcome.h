@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a call ended, in TensorFlow's status codes but without TensorFlow.
-#ifndef HOROVOD_DATA_BASE_OUTCOME_H_
-#define HOROVOD_DATA_BASE_OUTCOME_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -31,5 +30,3 @@ struct Outcome {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_OUTCOME_H_

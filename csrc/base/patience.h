@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long one wait may last: when to report it, and when it is an error.
-#ifndef HOROVOD_DATA_BASE_PATIENCE_H_
-#define HOROVOD_DATA_BASE_PATIENCE_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -61,5 +60,3 @@ class Patience {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_PATIENCE_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watches the members on this host: a process that dies without a word is noticed at once, long before MPI tells.
-#ifndef HOROVOD_DATA_BASE_PEERS_H_
-#define HOROVOD_DATA_BASE_PEERS_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -29,5 +28,3 @@ class Peers {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_PEERS_H_

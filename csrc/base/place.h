@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every message for people begins with: where it happened.
-#ifndef HOROVOD_DATA_BASE_PLACE_H_
-#define HOROVOD_DATA_BASE_PLACE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -18,5 +17,3 @@ inline std::string Place(const std::string& who, const std::string& channel, uin
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_PLACE_H_

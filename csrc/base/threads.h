@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef HOROVOD_DATA_BASE_THREADS_H_
-#define HOROVOD_DATA_BASE_THREADS_H_
+#pragma once
 
 #include <exception>
 #include <functional>
@@ -20,5 +19,3 @@ inline bool RunDetached(const std::function<void()>& body) noexcept {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_THREADS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who is who in the communicator: the members' roles, hosts and names in messages.
-#ifndef HOROVOD_DATA_BASE_WORLD_H_
-#define HOROVOD_DATA_BASE_WORLD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -58,5 +57,3 @@ struct World {
 std::string JoinNames(const std::vector<std::string>& names);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_BASE_WORLD_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What distribute_dataset was asked for, as Python says it to C++.
-#ifndef HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_
-#define HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ struct ChannelConfig : ChannelOptions {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_CHANNEL_CONFIG_H_

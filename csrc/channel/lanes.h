@@ -4,8 +4,7 @@
 // A lane counts its own steps from 0. A trainer says how many it has taken and up to which step it may be sent (its
 // limit); what it says is not believed beyond what was sent. Not thread-safe: ReaderEpoch calls everything under its mutex.
 // The two schedules are two subclasses.
-#ifndef HOROVOD_DATA_CHANNEL_LANES_H_
-#define HOROVOD_DATA_CHANNEL_LANES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -93,5 +92,3 @@ std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, boo
 std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_LANES_H_

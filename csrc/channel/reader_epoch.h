@@ -2,8 +2,7 @@
 // One epoch on a reader, from Source::Begin to End: what the dealer calls, and what has been dealt and not taken.
 //
 // The dealer is one thread: Start, then Await and Deal in turn, Finish, Linger until all trainers are done, End.
-#ifndef HOROVOD_DATA_CHANNEL_READER_EPOCH_H_
-#define HOROVOD_DATA_CHANNEL_READER_EPOCH_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -144,5 +143,3 @@ class ReaderEpoch {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_READER_EPOCH_H_

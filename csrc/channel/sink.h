@@ -3,8 +3,7 @@
 //
 // Epoch k of a channel on a rank is its k-th iterator that was asked for an element. An iterator that is made and never
 // asked does not count.
-#ifndef HOROVOD_DATA_CHANNEL_SINK_H_
-#define HOROVOD_DATA_CHANNEL_SINK_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -101,5 +100,3 @@ class Sink {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_SINK_H_

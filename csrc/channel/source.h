@@ -3,8 +3,7 @@
 //
 // Two callers: the dealer (one thread: WaitEpoch, then Begin and the epoch) and the network. An epoch starts when a trainer
 // has opened it and every trainer has closed the one before.
-#ifndef HOROVOD_DATA_CHANNEL_SOURCE_H_
-#define HOROVOD_DATA_CHANNEL_SOURCE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -117,5 +116,3 @@ class Source {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_SOURCE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps readers in step that have trainers of their own, one reader per host: a step goes out when every reader has it, and
 // all end on the same step. Kept by reader 0, for all channels; every reader tells it how far it is.
-#ifndef HOROVOD_DATA_CHANNEL_STEP_COORDINATOR_H_
-#define HOROVOD_DATA_CHANNEL_STEP_COORDINATOR_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -63,5 +62,3 @@ class StepCoordinator {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_STEP_COORDINATOR_H_

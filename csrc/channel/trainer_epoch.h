@@ -3,8 +3,7 @@
 // opened, dropped when it is closed. Not thread-safe: the Sink calls everything under its mutex.
 //
 // A lane is what comes from one reader. Readers are counted as in World::sources.
-#ifndef HOROVOD_DATA_CHANNEL_TRAINER_EPOCH_H_
-#define HOROVOD_DATA_CHANNEL_TRAINER_EPOCH_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -112,5 +111,3 @@ class TrainerEpoch {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_CHANNEL_TRAINER_EPOCH_H_

@@ -5,8 +5,7 @@
 // Unless said otherwise a function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in
 // hvdata_last_error() of the same thread. Waiting functions take a time slice in milliseconds and return HVDATA_PENDING
 // when it is over, so that the caller can look for Ctrl-C between slices. Strings are UTF-8.
-#ifndef HOROVOD_DATA_ENGINE_C_API_H_
-#define HOROVOD_DATA_ENGINE_C_API_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -101,5 +100,3 @@ HVDATA_EXPORT uint64_t hvdata_session(void);
 #ifdef __cplusplus
 }
 #endif
-
-#endif  // HOROVOD_DATA_ENGINE_C_API_H_

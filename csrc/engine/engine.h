@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process's part in the job: its place in the world, the transport, agreements, channels, and the watch over peers.
 // Every message goes out through the post and comes in through Dispatch(), one at a time.
-#ifndef HOROVOD_DATA_ENGINE_ENGINE_H_
-#define HOROVOD_DATA_ENGINE_ENGINE_H_
+#pragma once
 
 #include <mpi.h>
 #include <unistd.h>
@@ -163,5 +162,3 @@ class Engine : public Inbox {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ENGINE_ENGINE_H_

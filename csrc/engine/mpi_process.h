@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MPI in this process, before and after the engine: who initialises it, who finalises it, and how the process ends.
-#ifndef HOROVOD_DATA_ENGINE_MPI_PROCESS_H_
-#define HOROVOD_DATA_ENGINE_MPI_PROCESS_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -25,5 +24,3 @@ void BeforeMpiFinalize(void (*stop)());
 [[noreturn]] void Abort(int status);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_ENGINE_MPI_PROCESS_H_

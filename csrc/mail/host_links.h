@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ways between this process and others of its host that need no MPI: between each reader and the trainers beside it,
 // a ring in either direction and the reader's arena.
-#ifndef HOROVOD_DATA_MAIL_HOST_LINKS_H_
-#define HOROVOD_DATA_MAIL_HOST_LINKS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -111,5 +110,3 @@ class HostLinks {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_HOST_LINKS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is carried: a header and its payloads, and the memory that they come from and go to. No MPI.
-#ifndef HOROVOD_DATA_MAIL_PARCEL_H_
-#define HOROVOD_DATA_MAIL_PARCEL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -32,5 +31,3 @@ struct Landing {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_PARCEL_H_

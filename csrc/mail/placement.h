@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How each payload travels: the one place that chooses.
-#ifndef HOROVOD_DATA_MAIL_PLACEMENT_H_
-#define HOROVOD_DATA_MAIL_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -41,5 +40,3 @@ class SharedMemory {
 void PlacePayloads(Parcel* parcel, SharedMemory* shared);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_PLACEMENT_H_

@@ -2,8 +2,7 @@
 // The post office of a process: every message passes here. To a process of the same host that has a link to this one, headers
 // and small payloads go through its rings and large ones stay in the arena; to this process itself, through a queue; everything
 // else goes by MPI. Whichever way they took, messages of one sender are delivered in the order in which they were sent.
-#ifndef HOROVOD_DATA_MAIL_POST_H_
-#define HOROVOD_DATA_MAIL_POST_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -117,5 +116,3 @@ class Post {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_POST_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One trainer's part of one step, before it travels and after; and how everybody here sends.
-#ifndef HOROVOD_DATA_MAIL_SHARE_H_
-#define HOROVOD_DATA_MAIL_SHARE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -38,5 +37,3 @@ inline wire::Header MakeHeader(uint32_t channel, uint64_t epoch, wire::Message m
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_SHARE_H_

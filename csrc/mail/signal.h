@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A condition variable that other processes on the host can notify too, and whose waiting thread fetches what they have
 // sent before it sleeps: so a share reaches the thread that waits for it without any other thread in between.
-#ifndef HOROVOD_DATA_MAIL_SIGNAL_H_
-#define HOROVOD_DATA_MAIL_SIGNAL_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -68,5 +67,3 @@ class Signal {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MAIL_SIGNAL_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Agreements: every member contributes some bytes to its k-th agreement and gets everybody's. One member, the
 // coordinator, collects them and answers all at once; it also names those who have not come.
-#ifndef HOROVOD_DATA_MEETING_AGREEMENTS_H_
-#define HOROVOD_DATA_MEETING_AGREEMENTS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -71,5 +70,3 @@ class Agreements {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MEETING_AGREEMENTS_H_

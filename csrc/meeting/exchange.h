@@ -7,8 +7,7 @@
 //
 // A rank that leaves tells those with whom it has exchanged something, behind all that it sent them, and the reader: so nobody
 // takes for missing what is still under way. All others hear of it from the reader, whom they ask while they wait.
-#ifndef HOROVOD_DATA_MEETING_EXCHANGE_H_
-#define HOROVOD_DATA_MEETING_EXCHANGE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -125,5 +124,3 @@ class Exchange {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_MEETING_EXCHANGE_H_

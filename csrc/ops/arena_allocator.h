@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Has the pipeline make its batches where the trainers of the host can see them.
-#ifndef HOROVOD_DATA_OPS_ARENA_ALLOCATOR_H_
-#define HOROVOD_DATA_OPS_ARENA_ALLOCATOR_H_
+#pragma once
 
 #include <memory>
 
@@ -15,5 +14,3 @@ namespace hvdata {
 tensorflow::Allocator* ArenaAllocator(const std::shared_ptr<Arena>& arena);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_ARENA_ALLOCATOR_H_

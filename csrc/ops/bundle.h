@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors on their way: into components and blocks on the reader, out of received memory on the trainer.
-#ifndef HOROVOD_DATA_OPS_BUNDLE_H_
-#define HOROVOD_DATA_OPS_BUNDLE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -45,5 +44,3 @@ void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool kept, int memb
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_BUNDLE_H_

@@ -5,8 +5,7 @@
 // their numbers. The trainer adds its position. Under `dynamic` ranks save at different moments, and what one takes after
 // another has saved must come neither twice nor never: the first save takes a snapshot, and every further rank's state is
 // that snapshot plus the numbers of the elements that this rank has taken since.
-#ifndef HOROVOD_DATA_OPS_CHECKPOINT_H_
-#define HOROVOD_DATA_OPS_CHECKPOINT_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -83,5 +82,3 @@ class Checkpoint {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_CHECKPOINT_H_

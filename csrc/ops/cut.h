@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elements into shares: the plan, carried out on tensors.
-#ifndef HOROVOD_DATA_OPS_CUT_H_
-#define HOROVOD_DATA_OPS_CUT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -70,5 +69,3 @@ class Cutter {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_CUT_H_

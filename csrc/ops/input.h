@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The user's dataset as the dealer runs it: finalized where there is anything to finalize, in an iterator context of its own.
-#ifndef HOROVOD_DATA_OPS_INPUT_H_
-#define HOROVOD_DATA_OPS_INPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -85,5 +84,3 @@ class Input {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_INPUT_H_

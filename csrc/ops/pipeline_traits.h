@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can be told from a pipeline's stages: which tensors cost no memory while we hold them, because the pipeline holds
 // them anyhow, and which elements cost no work.
-#ifndef HOROVOD_DATA_OPS_PIPELINE_TRAITS_H_
-#define HOROVOD_DATA_OPS_PIPELINE_TRAITS_H_
+#pragma once
 
 #include "tensorflow/core/framework/dataset.h"
 
@@ -18,5 +17,3 @@ bool KeepsTensors(const tensorflow::data::DatasetBase& dataset);
 bool IsReadyMade(const tensorflow::data::DatasetBase& dataset);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_PIPELINE_TRAITS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for batches that come in. Fresh pages cost as much as the copy into them, so large buffers are used again.
-#ifndef HOROVOD_DATA_OPS_RECYCLING_ALLOCATOR_H_
-#define HOROVOD_DATA_OPS_RECYCLING_ALLOCATOR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -14,5 +13,3 @@ namespace hvdata {
 tensorflow::Allocator* ReceiveAllocator(uint64_t bytes);
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_RECYCLING_ALLOCATOR_H_

@@ -9,8 +9,7 @@
 //   core/framework/tensor.h            Tensor over a TensorBuffer of ours
 //   core/framework/function_handle_cache.h, variant_tensor_data.h
 //   core/profiler/lib/traceme.h
-#ifndef HOROVOD_DATA_OPS_STATUS_H_
-#define HOROVOD_DATA_OPS_STATUS_H_
+#pragma once
 
 #include <exception>
 #include <string>
@@ -43,5 +42,3 @@ absl::Status Caught(Call call) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_OPS_STATUS_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who gets which rows of which step. Pure arithmetic: neither MPI nor TensorFlow.
-#ifndef HOROVOD_DATA_PLAN_PLAN_H_
-#define HOROVOD_DATA_PLAN_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -98,5 +97,3 @@ class Tail {
 };
 
 }  // namespace hvdata::plan
-
-#endif  // HOROVOD_DATA_PLAN_PLAN_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes that no two batches share, and a checksum that every one of them changes.
-#ifndef HOROVOD_DATA_TESTS_ARENA_CHECKSUM_H_
-#define HOROVOD_DATA_TESTS_ARENA_CHECKSUM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -28,5 +27,3 @@ inline uint64_t Checksum(const char* data, size_t size) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_ARENA_CHECKSUM_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Other processes, and memory that is shared with them.
-#ifndef HOROVOD_DATA_TESTS_ARENA_MEMORY_H_
-#define HOROVOD_DATA_TESTS_ARENA_MEMORY_H_
+#pragma once
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -36,5 +35,3 @@ inline pid_t StartProcess(const std::function<void()>& work) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_ARENA_MEMORY_H_

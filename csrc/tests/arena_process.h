@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Other processes in tests of GoogleTest.
-#ifndef HOROVOD_DATA_TESTS_ARENA_PROCESS_H_
-#define HOROVOD_DATA_TESTS_ARENA_PROCESS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -64,5 +63,3 @@ inline int OpenFds() {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_ARENA_PROCESS_H_

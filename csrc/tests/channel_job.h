@@ -2,8 +2,7 @@
 // A whole job in one process: every member has its Sink, its Source and a dealer with a made-up pipeline, as its roles
 // say, and a thread that delivers what others sent it: in order from each sender, at random among senders. What a
 // member sends to itself arrives inside the call, as in the engine.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_JOB_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_JOB_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -239,5 +238,3 @@ class Iteration {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_JOB_H_

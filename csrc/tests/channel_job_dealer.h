@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dealer of ops/deal.cc and ops/checkpoint.cc with numbers for tensors: one epoch of one reader.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -251,5 +250,3 @@ class JobDealer {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_JOB_DEALER_H_

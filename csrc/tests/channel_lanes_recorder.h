@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes under test and everything that came out of them, as text.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_LANES_RECORDER_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_LANES_RECORDER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -72,5 +71,3 @@ class Recorder {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_LANES_RECORDER_H_

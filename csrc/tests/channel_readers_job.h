@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole jobs of several readers of random lengths, at random speeds.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_READERS_JOB_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_READERS_JOB_H_
+#pragma once
 
 #include <algorithm>
 #include <functional>
@@ -85,5 +84,3 @@ class ReadersJob : public testing::TestWithParam<unsigned> {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_READERS_JOB_H_

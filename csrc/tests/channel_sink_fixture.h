@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Sink under test, the test as all of its readers, and everything that it sends, as text.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -92,5 +91,3 @@ class SinkTest : public testing::Test {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_SINK_FIXTURE_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Source under test, the test as its dealer and as all trainers, and everything that it sends, as text.
-#ifndef HOROVOD_DATA_TESTS_CHANNEL_SOURCE_FIXTURE_H_
-#define HOROVOD_DATA_TESTS_CHANNEL_SOURCE_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -136,5 +135,3 @@ class SourceTest : public testing::Test {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_CHANNEL_SOURCE_FIXTURE_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranks of a job as threads that connect with each other, without MPI.
-#ifndef HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_
-#define HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_
+#pragma once
 
 #include <condition_variable>
 #include <functional>
@@ -83,5 +82,3 @@ inline std::vector<std::unique_ptr<HostLinks>> Connect(const std::vector<Member>
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_MAIL_LINKS_JOB_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two members of one host with their posts: 0 reads and trains, 1 trains. Between them are links, and an MPI that
 // delivers late and in any order.
-#ifndef HOROVOD_DATA_TESTS_MAIL_POST_FIXTURE_H_
-#define HOROVOD_DATA_TESTS_MAIL_POST_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -226,5 +225,3 @@ class PostTest : public testing::Test {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_MAIL_POST_FIXTURE_H_

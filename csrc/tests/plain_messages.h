@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages as the tests write them down: a kind, and for what they count a step and two numbers, and a text. What each of
 // these is in a message is in PlainOf and MessageOf.
-#ifndef HOROVOD_DATA_TESTS_PLAIN_MESSAGES_H_
-#define HOROVOD_DATA_TESTS_PLAIN_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -126,5 +125,3 @@ inline std::string TextOf(const wire::Header& header) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_PLAIN_MESSAGES_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measurements of the bare transport, shaped like the real thing: rank 0 deals shares to the others within a window.
-#ifndef HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
-#define HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_
+#pragma once
 
 #include <sys/resource.h>
 
@@ -140,5 +139,3 @@ inline void Bench(int rank, int ranks) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_TRANSPORT_MPI_BENCH_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the transport's test and its measurements share: an inbox that keeps or checks what comes in, and parcels.
-#ifndef HOROVOD_DATA_TESTS_TRANSPORT_MPI_PARTY_H_
-#define HOROVOD_DATA_TESTS_TRANSPORT_MPI_PARTY_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -154,5 +153,3 @@ inline MPI_Comm Duplicate(MPI_Comm comm = MPI_COMM_WORLD) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TESTS_TRANSPORT_MPI_PARTY_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Headers and the property that every message must have, for the tests of the wire format.
-#ifndef HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_
-#define HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -202,5 +201,3 @@ inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool s
 }
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_TESTS_WIRE_SAMPLES_H_

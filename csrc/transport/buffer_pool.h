@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recycled memory for header messages.
-#ifndef HOROVOD_DATA_TRANSPORT_BUFFER_POOL_H_
-#define HOROVOD_DATA_TRANSPORT_BUFFER_POOL_H_
+#pragma once
 
 #include <cstddef>
 #include <memory>
@@ -35,5 +34,3 @@ class BufferPool {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_BUFFER_POOL_H_

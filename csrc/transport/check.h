@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // On the communication thread a failure is an exception: nothing can be mended halfway, and one place reports it.
-#ifndef HOROVOD_DATA_TRANSPORT_CHECK_H_
-#define HOROVOD_DATA_TRANSPORT_CHECK_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -28,5 +27,3 @@ inline void Check(int code, const char* call, int peer = kNoPeer) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_CHECK_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last act: how a process learns that nothing more will come.
-#ifndef HOROVOD_DATA_TRANSPORT_DEPARTURE_H_
-#define HOROVOD_DATA_TRANSPORT_DEPARTURE_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -49,5 +48,3 @@ class Departure {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_DEPARTURE_H_

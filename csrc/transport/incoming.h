@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiving half of the communication thread.
-#ifndef HOROVOD_DATA_TRANSPORT_INCOMING_H_
-#define HOROVOD_DATA_TRANSPORT_INCOMING_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -68,5 +67,3 @@ class Incoming {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_INCOMING_H_

@@ -5,8 +5,7 @@
 //   2. each component placed as a message, in order, tag kPayloadTag.
 // Either is cut into pieces of kPieceBytes, because MPI counts are ints. Messages of one sender and tag don't overtake
 // each other: that alone matches pieces to places.
-#ifndef HOROVOD_DATA_TRANSPORT_LAYOUT_H_
-#define HOROVOD_DATA_TRANSPORT_LAYOUT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -40,5 +39,3 @@ void ForEachHeaderPiece(uint64_t bytes, Visitor visit) {
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_LAYOUT_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sending half of the communication thread.
-#ifndef HOROVOD_DATA_TRANSPORT_OUTGOING_H_
-#define HOROVOD_DATA_TRANSPORT_OUTGOING_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -32,5 +31,3 @@ class Outgoing {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_OUTGOING_H_

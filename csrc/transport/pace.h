@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How eagerly the communication thread looks for news. MPI has no portable way to sleep until a message comes.
-#ifndef HOROVOD_DATA_TRANSPORT_PACE_H_
-#define HOROVOD_DATA_TRANSPORT_PACE_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -24,5 +23,3 @@ inline std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transf
 }
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_PACE_H_

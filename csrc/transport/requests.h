@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MPI requests under way, and what to do as each completes.
-#ifndef HOROVOD_DATA_TRANSPORT_REQUESTS_H_
-#define HOROVOD_DATA_TRANSPORT_REQUESTS_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -41,5 +40,3 @@ class Requests {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_REQUESTS_H_

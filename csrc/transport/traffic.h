@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters that the communication thread writes and anybody reads.
-#ifndef HOROVOD_DATA_TRANSPORT_TRAFFIC_H_
-#define HOROVOD_DATA_TRANSPORT_TRAFFIC_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -31,5 +30,3 @@ class Traffic {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_TRAFFIC_H_

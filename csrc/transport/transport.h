@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communication thread: every MPI call after start-up is made on it. Carries parcels (a header and its payloads)
 // between the processes of one communicator, in order per (sender, channel). Knows MPI, but no TensorFlow.
-#ifndef HOROVOD_DATA_TRANSPORT_TRANSPORT_H_
-#define HOROVOD_DATA_TRANSPORT_TRANSPORT_H_
+#pragma once
 
 #include <mpi.h>
 
@@ -70,5 +69,3 @@ class Transport {
 };
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_TRANSPORT_TRANSPORT_H_

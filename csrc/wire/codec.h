@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How single fields are written and read. Writer and Reader have the same members, so that one list of fields serves
 // both directions and the two cannot disagree.
-#ifndef HOROVOD_DATA_WIRE_CODEC_H_
-#define HOROVOD_DATA_WIRE_CODEC_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -162,5 +161,3 @@ class Reader {
 };
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_WIRE_CODEC_H_

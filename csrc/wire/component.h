@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether one tensor of a share can be what its header says. Looked at before anything is allocated for it.
-#ifndef HOROVOD_DATA_WIRE_COMPONENT_H_
-#define HOROVOD_DATA_WIRE_COMPONENT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -22,5 +21,3 @@ bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
 std::string WhatIsWrong(const Component& component, size_t item_bytes, bool strings, int64_t found);
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_WIRE_COMPONENT_H_

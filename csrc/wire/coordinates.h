@@ -8,8 +8,7 @@
 //   the very last:       [ tail step 0 ] ...            TailStep: steps that several readers make of what each has left
 //
 // Turn and LaneStep differ when the epoch goes on from a checkpoint: the lane begins anew, the reader's steps don't.
-#ifndef HOROVOD_DATA_WIRE_COORDINATES_H_
-#define HOROVOD_DATA_WIRE_COORDINATES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -33,5 +32,3 @@ using LaneStep = StepNumber<struct LaneStepTag>;
 constexpr Position kAllBehind = ~0ull;
 
 }  // namespace hvdata
-
-#endif  // HOROVOD_DATA_WIRE_COORDINATES_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header that opens every message between two processes, and its bounds-checked decoder.
 // Neither MPI nor TensorFlow. All integers are little-endian.
-#ifndef HOROVOD_DATA_WIRE_HEADER_H_
-#define HOROVOD_DATA_WIRE_HEADER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -61,5 +60,3 @@ std::string Encode(const Header& header);
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_WIRE_HEADER_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What processes say to each other: one struct for each kind of message, with its fields by name. Its Fields() lists them for
 // both directions (wire/codec.h). Its number on the wire is its place in the variant at the end.
-#ifndef HOROVOD_DATA_WIRE_MESSAGES_H_
-#define HOROVOD_DATA_WIRE_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -234,5 +233,3 @@ inline bool IsForReader(const Message& message) {
 }
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_WIRE_MESSAGES_H_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tensor of strings as one block of bytes: the lengths (uint64 each, little-endian), then the bytes of all strings.
-#ifndef HOROVOD_DATA_WIRE_STRINGS_H_
-#define HOROVOD_DATA_WIRE_STRINGS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -22,5 +21,3 @@ std::string EncodeStrings(const std::vector<std::string_view>& strings);
 bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings);
 
 }  // namespace hvdata::wire
-
-#endif  // HOROVOD_DATA_WIRE_STRINGS_H_
