@@ -115,7 +115,7 @@ TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
       EXPECT_EQ(++inside, 1) << "one at a time";
       EXPECT_TRUE(HoldsLocks());
       const auto t = static_cast<size_t>(world.AudienceLane(member));
-      EXPECT_FALSE(ended[t]) << "nothing comes after an end";
+      EXPECT_TRUE(!ended[t] || KindOf(h) == Kind::kBecause) << "nothing but an answer comes after an end: " << h.name();
       if (KindOf(h) == Kind::kData) {
         EXPECT_EQ(PlainOf(h.message).step, sent[t]++);
       } else if (KindOf(h) == Kind::kEnd) {
@@ -133,8 +133,9 @@ TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
         const auto at = static_cast<size_t>(t);
         uint64_t answered = 0;
         while (!ended[at]) {
-          const uint64_t taken = sent[at];  // all of it, so that a recall takes nothing back
-          if (recalls[at] > answered) source.OnRecalled(t, 1, taken, taken + 1), ++answered;
+          const bool recalled = recalls[at] > answered;  // looked at first: nothing is sent between a recall and its answer
+          const uint64_t taken = sent[at];               // all of it, so that a recall takes nothing back
+          if (recalled) source.OnRecalled(t, 1, taken, taken + 1), ++answered;
           else source.OnTaken(t, 1, taken, taken + 4);
           if (taken % 7 == 0) source.OnWhy(t, 1, taken);
           std::this_thread::yield();
