@@ -75,7 +75,9 @@ TEST_F(SourceTest, EpochsAreNumberedOverRuns) {
     EXPECT_EQ(number_, epoch + 5);
     source_->Begin(epoch + 1, nullptr);
     source_->Start({});
-    EXPECT_EQ(Sent()[0], "0 NUMBERED e" + std::to_string(epoch + 1) + " 0," + std::to_string(epoch + 5) + ",0");
+    const Texts sent = Sent();
+    ASSERT_FALSE(sent.empty());
+    EXPECT_EQ(sent[0], "0 NUMBERED e" + std::to_string(epoch + 1) + " 0," + std::to_string(epoch + 5) + ",0");
   }
 }
 
@@ -164,7 +166,9 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
   const unsigned seed = GetParam();
   std::mt19937_64 random(seed);
   const bool grouped = seed % 4 == 3;
-  const World world = grouped ? MakeWorld(1, 4, 2, seed % 8 < 4, true) : MakeWorld(0, 2, 1 + static_cast<int>(seed % 2), seed % 8 < 4);
+  const bool dedicated = seed % 8 < 4;
+  const World world = grouped ? MakeWorld(dedicated ? 1 : 2, 4, 2, dedicated, true) : MakeWorld(0, 2, 1 + static_cast<int>(seed % 2), dedicated);
+  ASSERT_TRUE(world.me().reads());
   ChannelConfig config;
   config.name = "train";
   config.batch = plan::Batch::kPerRank;
