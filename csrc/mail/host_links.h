@@ -30,7 +30,7 @@ struct Bells {
   static constexpr uint32_t kEach = RingPair::kChannels;
   Bell sinks[kEach], sources[kEach];
   // For the thread that waits for something of this channel: a trainer's, or its reader's.
-  Bell* Of(bool for_reader, uint32_t channel) { return &(for_reader ? sources : sinks)[channel % kEach]; }
+  Bell* Of(bool for_reader, uint32_t channel) { return (for_reader ? &sources[0] : &sinks[0]) + channel % kEach; }
 };
 
 class HostLink {

@@ -207,6 +207,18 @@ TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
   EXPECT_EQ(parties_[1].broken.rfind("a message can't be delivered: std::bad_alloc", 0), 0u) << parties_[1].broken;
 }
 
+// The one at work has looked at the rings already, and another thread leaves what it finds there to it.
+TEST_F(PostTest, ARecordThatComesDuringADeliveryIsNotLeftBehind) {
+  Start(Payload::kAuto);
+  Post& post = *parties_[1].post;
+  post.InTurn([&] {
+    Send(0, Make(1, {10}));
+    std::thread([&] { EXPECT_FALSE(post.Fetch()); }).join();
+  });
+  const MutexLock lock(&parties_[1].mu);
+  EXPECT_EQ(parties_[1].got.size(), 1u);
+}
+
 TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     Start(Payload::kAuto, 1 << 20, seed);

@@ -142,7 +142,8 @@ class PostTest : public testing::Test {
         const size_t most = std::min<size_t>(party.flying.size(), 50);  // no parcel is left behind for ever
         size_t pick = random() % most;
         // What belongs to no channel comes in the order in which it was sent, as by the transport.
-        const auto first = std::find_if(party.flying.begin(), party.flying.end(), [](const InFlight& one) { return one.header.channel == 0; });
+        const auto first = std::find_if(party.flying.begin(), party.flying.end(),
+                                        [](const InFlight& one) { return one.header.channel == 0; });
         if (party.flying[pick].header.channel == 0) pick = static_cast<size_t>(first - party.flying.begin());
         item = std::move(party.flying[pick]);
         party.flying.erase(party.flying.begin() + static_cast<std::ptrdiff_t>(pick));

@@ -238,6 +238,17 @@ TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
   }
 }
 
+TEST(ExchangeTest, OneWhoHasCalledAndLeftIsNotMissing) {
+  Jobs jobs(3);
+  for (int t : {0, 1}) jobs.Scatter(t, "a", 0);
+  jobs.Leave(1);
+  jobs.TickAll();
+  EXPECT_EQ(jobs.Got(0), Texts()) << "rank 2 is still to come";
+  jobs.Scatter(2, "a", 0);
+  jobs.DeliverAll();
+  for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #" + std::to_string(t)}));
+}
+
 // It has told nobody of the others anything: they hear of it from the reader, while they wait.
 TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
   for (const int root : {1, 2}) {
