@@ -48,9 +48,9 @@ class Lanes {
   // Gated lanes: steps may go out up to this one, because every group has them.
   virtual void Allow(uint64_t) {}
   // Gated lanes: the source has no more. Steps that are allowed nevertheless have these shares; none: there are no such.
-  virtual void Fill(Step) {}
+  virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes, in place of Finish: the epoch ends with `steps` steps for all groups, whatever this one has.
-  virtual void EndAt(uint64_t, Outcome) {}
+  virtual void EndAt(uint64_t, Outcome) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: this trainer's next step is here, and not allowed yet.
   virtual bool Held(int) const { return false; }
 

@@ -109,7 +109,7 @@ bool ReaderEpoch::Pulled() const {
 // however few steps the window has.
 ReaderEpoch::Wish ReaderEpoch::Await() {
   Signal& changed = source_->changed_;
-  if (source_->in_step()) changed.Fetch();  // what we told ourselves, as the coordinator
+  if (source_->coordinated()) changed.Fetch();  // what we told ourselves, as the coordinator
   MutexLock lock(&mu_);
   pulling_ = false;
   const bool ahead = source_->world_->source_count() > 1;
@@ -215,7 +215,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
         "remainder=\"partial\" or \"pad\", or larger batches");
   }
   SayDropped();
-  if (!source_->in_step()) lanes_->Finish(std::move(outcome));
+  if (!source_->coordinated()) lanes_->Finish(std::move(outcome));
   else if (!outcome.ok()) SayReady(Says::kFailed, steps, outcome);
   else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(turn_.n + steps) + no_filler_});
   else if (!lost.ok()) SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
@@ -233,7 +233,7 @@ void ReaderEpoch::SayLost(const std::string& error) {
   const int64_t left = config.elements - static_cast<int64_t>(had);
   const char* on = "the epoch goes on without this reader; ";
   if (source_->world_->grouped) {
-    on = !source_->in_step() ? "the epoch is over for the ranks of this host; "
+    on = !source_->coordinated() ? "the epoch is over for the ranks of this host; "
          : fills()           ? "the epoch goes on, for the ranks of this host without rows; "
                              : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
   }

@@ -27,7 +27,7 @@ namespace hvdata {
 class Source;
 
 struct SaveRequest {
-  int trainer;
+  int64_t trainer;
   uint64_t epoch;
   int64_t request;
 };

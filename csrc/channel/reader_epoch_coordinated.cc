@@ -13,7 +13,7 @@ using Says = wire::Ready::Says;
 using Tells = wire::Go::Tells;
 
 void Source::SayReady(uint64_t epoch, wire::Ready ready) const {
-  if (in_step()) send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
+  if (coordinated()) send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
 }
 
 void ReaderEpoch::SayReady(Says says, uint64_t steps, const Outcome& outcome) {
@@ -22,7 +22,7 @@ void ReaderEpoch::SayReady(Says says, uint64_t steps, const Outcome& outcome) {
   source_->SayReady(epoch_, {says, Turn(turn_.n + steps), outcome.code, outcome.message});
 }
 
-bool ReaderEpoch::fills() const { return source_->in_step() && source_->config_.remainder != plan::Remainder::kDrop; }
+bool ReaderEpoch::fills() const { return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop; }
 
 void ReaderEpoch::Fill(Step step) {
   MutexLock lock(&mu_);

@@ -26,7 +26,7 @@ bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   mu_.AssertHeld();
   source_->mu_.AssertHeld();
   const World& world = *source_->world_;
-  if (!lanes_->Held(trainer) && !(source_->in_step() && input_over_ && !lanes_->finished())) return false;
+  if (!lanes_->Held(trainer) && !(source_->coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();
   whys_[trainer] = step;
   if (!unanswered) held_by_ = world.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";

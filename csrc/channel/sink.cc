@@ -98,20 +98,20 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     epoch_->Wait(true);
     const Outcome waited = Wait(
         &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
-        [&] { return mu_.AssertHeld(), "for " + Awaited(); }, true);
+        [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) epoch_->Wait(false);
     if (!waited.ok()) return waited;
   }
 }
 
-std::string Sink::Awaited() const {
+std::string Sink::AwaitedReader() const {
   const bool any = config_.schedule == plan::Schedule::kDynamic && world_->source_count() > 1;
-  return "step " + std::to_string(epoch_->taken()) + " from " + (any ? "any reader" : world_->SourceName(epoch_->Next()));
+  return any ? "any reader" : world_->SourceName(epoch_ ? epoch_->Next() : 0);
 }
 
-std::string Sink::WaitsFor(const SinkIterator& iterator) const {
+std::string Sink::Awaited(const SinkIterator& iterator) const {
   MutexLock lock(&mu_);
-  return Runs(iterator) ? Awaited() : "nothing";
+  return Runs(iterator) ? AwaitedReader() : world_->SourceName(0);
 }
 
 void Sink::Cancel(SinkIterator* iterator) {
@@ -132,15 +132,15 @@ void Sink::Drop(SinkIterator* iterator) {
 
 // Waits until ready(); `what` for messages. Looks up ten times a second, so that no wake-up can be missed for long.
 Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,
-                   const std::function<std::string()>& what, bool ask_why) {
+                   const std::function<std::string()>& what) {
+  int asked = 0;
   because_.clear();
   const uint64_t interrupts = WatchInterrupts();
   Patience patience(stall_seconds_, timeout_seconds_);
   const auto explain = [&] {
     mu_.AssertHeld();
     if (!because_.empty()) return because_;
-    if (!ask_why) return std::string("no answer has come");
-    return world_->SourceName(epoch_->Next()) + " has not answered either: its process is stopped, or its link is silent";
+    return world_->SourceName(asked) + " has not answered either: its process is stopped, or its link is silent";
   };
   const auto where = [&] {
     mu_.AssertHeld();
@@ -150,9 +150,10 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
     if (iterator->cancelled) return {kCancelled, where() + "the iterator was cancelled while it waited " + what()};
     if (interrupts != Interrupts()) return {kCancelled, where() + "interrupted (SIGINT) while it waited " + what()};
     if (!failed_.ok()) return {failed_.code, where() + failed_.message};
-    if (ask_why && patience.AskDue()) {
+    if (patience.AskDue()) {
       because_.clear();
-      Tell(epoch_->Next(), iterator->epoch, wire::Why{epoch_->taken()});
+      asked = epoch_ ? epoch_->Next() : 0;
+      Tell(asked, iterator->epoch > 0 ? iterator->epoch : opened_ + 1, wire::Why{iterator->taken});
     } else if (patience.Over()) {
       return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain() +
                                      ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
@@ -180,7 +181,7 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
-    if (header.epoch == opened_) because_ = std::move(because->text);
+    because_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {
     if (current) before_ = numbered->number - opened_;
   } else if (auto* state = std::get_if<wire::State>(&header.message)) {

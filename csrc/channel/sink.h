@@ -53,8 +53,8 @@ class Sink {
   Outcome Save(SinkIterator* iterator, SinkState* state, bool words = true);
   // The iterator, never asked so far, is to continue from `state`. Waits for the reader.
   Outcome Restore(SinkIterator* iterator, const SinkState& state);
-  // What Next() of this iterator waits for, for people: "step 17 from reader 0 on node0".
-  std::string WaitsFor(const SinkIterator& iterator) const;
+  // Whose word Next() of this iterator waits for, for people: "reader 0 on node0".
+  std::string Awaited(const SinkIterator& iterator) const;
 
   // ---- The network.
 
@@ -75,9 +75,9 @@ class Sink {
   void Withdraw() REQUIRES(mu_);
   wire::Restore RestoreMessage(const SinkState& state, size_t reader) const;
   void Tell(int reader, uint64_t epoch, wire::Message message) const;
-  std::string Awaited() const REQUIRES(mu_);
+  std::string AwaitedReader() const REQUIRES(mu_);
   Outcome Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,
-               const std::function<std::string()>& what, bool ask_why) REQUIRES(mu_);
+               const std::function<std::string()>& what) REQUIRES(mu_);
   template <typename Ask>
   Outcome AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch, const char* what, Ask ask,
                      std::vector<std::string>* answers) REQUIRES(mu_);

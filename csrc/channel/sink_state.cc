@@ -42,7 +42,7 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
   for (int64_t request = first; request < first + world_->source_count(); ++request) {
     if (outcome.ok()) {
       outcome = Wait(lock, iterator, [&] { return mu_.AssertHeld(), answers_[request].has_value(); },
-                     [&] { return std::string("for the reader to ") + what + " the state of its input"; }, false);
+                     [&] { return std::string("for the reader to ") + what + " the state of its input"; });
     }
     std::optional<Outcome> answer = std::move(answers_[request]);
     answers_.erase(request);

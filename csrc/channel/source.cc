@@ -103,7 +103,10 @@ void Source::FailEpoch(uint64_t number, Outcome outcome) {
 
 void Source::Handle(int member, const wire::Header& header) {
   MutexLock lock(&mu_);
-  if (const auto* go = std::get_if<wire::Go>(&header.message)) return OnGo(header.epoch, *go);
+  if (const auto* go = std::get_if<wire::Go>(&header.message)) {
+    if (member == world_->readers[0]) OnGo(header.epoch, *go);
+    return;
+  }
   const int trainer = world_->AudienceLane(member);
   if (trainer < 0) return;
   std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
@@ -234,12 +237,12 @@ void Source::On(int trainer, uint64_t epoch, const wire::Withdraw&) {
 
 // The message of an answer that is OK is the state.
 void Source::Answer(const SaveRequest& request, Outcome answer) const {
-  Tell(request.trainer, request.epoch, wire::State{request.request, answer.code, std::move(answer.message)});
+  Tell(static_cast<int>(request.trainer), request.epoch, wire::State{request.request, answer.code, std::move(answer.message)});
 }
 
 // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.
 void Source::SendLastWords(const SaveRequest& request, Outcome why) {
-  const Trainer& t = At(request.trainer);
+  const Trainer& t = At(static_cast<int>(request.trainer));
   if (t.closed < request.epoch) return Answer(request, std::move(why));
   Answer(request, {kOk, t.words_epoch == request.epoch ? t.last_words : ""});
 }

@@ -67,7 +67,7 @@ class Source {
   };
 
   // This reader keeps in step with others that have trainers of their own.
-  bool in_step() const { return world_->grouped && config_.schedule == plan::Schedule::kStatic; }
+  bool coordinated() const { return world_->grouped && config_.schedule == plan::Schedule::kStatic; }
   std::string Me() const { return world_->ReaderName(world_->me().reader); }
   int Member(int trainer) const { return world_->audience[static_cast<size_t>(trainer)]; }
   Trainer& At(int trainer) REQUIRES(mu_) { return trainers_[static_cast<size_t>(trainer)]; }

@@ -117,6 +117,7 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
 }
 
 void StepCoordinator::OnReady(int reader, const wire::Header& header) {
+  if (reader < 0) return;
   const auto& ready = std::get<Ready>(header.message);
   MutexLock lock(&mu_);
   if (ready.says != Says::kLeftForGood) return Note({header.channel, header.epoch}, reader, ready);

@@ -254,7 +254,10 @@ bool Post::Fetch() {
       const bool rings = DeliverRings(), queue = DeliverQueue();
       any = any || rings || queue;
     } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
-      Break(std::string("a message can't be delivered: ") + error.what());
+      try {
+        Break(std::string("a message can't be delivered: ") + error.what());
+      } catch (const std::exception&) {  // nor is there any to say so: whoever waits will run into its time limit
+      }
     }
     MutexLock lock(&mu_);
     more = std::exchange(again_, false) || !queue_.empty();

@@ -197,7 +197,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
 void Checkpoint::AnswerSaves() {
   for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
     std::string text;
-    const absl::Status status = Caught([&] { return StateFor(request.trainer, &text); });
+    const absl::Status status = Caught([&] { return StateFor(static_cast<int>(request.trainer), &text); });
     epoch_->AnswerSave(request, ToOutcome(status), std::move(text));
   }
 }

@@ -164,17 +164,12 @@ class ReceiverOp : public DatasetOpKernel {
 
       // What the profiler shows of a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
-        const std::shared_ptr<Engine> engine = Engine::Current();
-        if (!engine) return {};
-        std::string readers;
-        for (int lane = 0; lane < engine->world().source_count(); ++lane) {
-          readers += (lane > 0 ? "; " : "") + engine->world().SourceName(lane);
-        }
         std::lock_guard<std::mutex> lock(mu_);
+        if (!sink()) return {};
         return {{"channel", dataset()->attributes_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
                 {"step", std::to_string(iterator_.taken)},
-                {"reader", std::move(readers)}};
+                {"reader", sink()->Awaited(iterator_)}};
       }
 
      private:

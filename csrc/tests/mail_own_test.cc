@@ -234,7 +234,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
       Send(0, std::move(part));
     }
     const size_t flying = InFlightTo(1);
-    parties_[0].post->Send(1, MakeHeader(0, 0, wire::Bye{{1}}));
+    parties_[0].post->Send(1, MakeHeader(0, 0, wire::Bye{{1}, ""}));
     EXPECT_EQ(InFlightTo(1), flying + 1) << "BYE goes by MPI";
     Hold(1, false);
     std::vector<Got> got;

@@ -78,7 +78,7 @@ class Jobs {
   // As the engine does it: the last message goes to the reader, and to all that this rank has told something, behind
   // everything else.
   void Leave(int trainer) {
-    const wire::Bye bye{(*this)[trainer].Told()};
+    const wire::Bye bye{(*this)[trainer].Told(), ""};
     std::set<int> members(bye.told.begin(), bye.told.end());
     members.insert(static_cast<int>(exchanges_.size()) - 1);
     for (int member : members) flying_[{trainer, member}].push_back({MakeHeader(0, 0, bye), nullptr});

@@ -79,7 +79,7 @@ TEST(Header, LayoutIsFixed) {
   };
   EXPECT_EQ(Encode(header), std::string(reinterpret_cast<const char*>(expected), sizeof(expected)));
   header = {};
-  header.message = Bye{{1, -2}};
+  header.message = Bye{{1, -2}, "text"};
   const std::string bye = Encode(header);
   EXPECT_EQ(bye.substr(27), std::string("\2\0\0\0" "\1\0\0\0" "\xfe\xff\xff\xff" "\0\0\0\0", 16)) << "a list, no components";
 }
