@@ -81,7 +81,8 @@ TEST(Header, LayoutIsFixed) {
   header = {};
   header.message = Bye{{1, -2}, "text"};
   const std::string bye = Encode(header);
-  EXPECT_EQ(bye.substr(27), std::string("\2\0\0\0" "\1\0\0\0" "\xfe\xff\xff\xff" "\0\0\0\0", 16)) << "a list, no components";
+  EXPECT_EQ(bye.substr(27), std::string("\2\0\0\0" "\1\0\0\0" "\xfe\xff\xff\xff" "\4\0\0\0\0\0\0\0text" "\0\0\0\0", 28))
+      << "a list, a text, no components";
 }
 
 // The kinds' numbers, and how long each is when all of its texts and lists are empty: a field that is not listed shows here.
@@ -92,7 +93,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
       {"WHY", 8}, {"SAVE", 8}, {"RESTORE", 56}, {"WITHDRAW", 0}, {"CLAIM", 17},            //
       {"DATA", 24}, {"END", 45}, {"RECALL", 0}, {"BECAUSE", 8}, {"STATE", 20},             //
       {"NUMBERED", 8}, {"READY", 21}, {"GO", 21},                                          //
-      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 4}};
+      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 12}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {
