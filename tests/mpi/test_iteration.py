@@ -5,6 +5,7 @@ import gc
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, raises_everywhere, results
 
@@ -233,3 +234,27 @@ def test_ranks_advance_at_their_own_pace_within_the_window(hvdata, comm):
         return got + [int(x) for x in it]
 
     assert outcomes(comm, walk) == want(n, comm)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
+    """Its pipeline reads what its program sets before each epoch, though the other ranks are there long before it."""
+    state = {"epoch": 0}
+
+    def numbers():
+        for i in range(3 * comm.size):
+            yield 100 * state["epoch"] + i
+
+    ds = hvdata.distribute_dataset(
+        tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank")
+
+    def run():
+        seen = []
+        for epoch in 1, 2, 3:
+            if comm.rank == 0:
+                time.sleep(0.5)  # a validation, a checkpoint
+            state["epoch"] = epoch
+            seen.append([int(x) // 100 for x in ds])
+        return seen
+
+    assert results(comm, run) == [[[1] * 3, [2] * 3, [3] * 3]] * comm.size
