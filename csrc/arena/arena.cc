@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fork.h"
+
 namespace hvdata {
 namespace {
 
@@ -39,7 +41,7 @@ Arena::Arena(const Segment& segment, std::shared_ptr<Region> region)
 char* Arena::Allocate(uint64_t bytes, For purpose) {
   if (InForkedChild()) return nullptr;
   const uint64_t size = Heap::Rounded(std::max<uint64_t>(bytes, 1));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   CollectLocked();
   const bool pipeline = purpose == For::kPipeline;
   const bool slot_left = !free_slots_.empty() || offset_of_.size() < Slots::kCount;
@@ -71,7 +73,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
 
 void Arena::Free(const char* memory) {
   if (InForkedChild()) return;
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   Piece& piece = FindLocked(memory)->second;
   if (std::exchange(piece.held, false)) held_ -= piece.size;
   slots_->Drop(piece.slot);
@@ -80,20 +82,20 @@ void Arena::Free(const char* memory) {
 
 std::optional<Arena::Place> Arena::Share(const char* memory) {
   if (!Contains(memory)) return std::nullopt;
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   Piece& piece = FindLocked(memory)->second;
   slots_->Use(piece.slot);
   return Place{piece.slot, static_cast<uint64_t>(memory - data_)};
 }
 
 Arena::Usage Arena::Read() {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   if (CollectLocked() && retired_) TrimLocked();
   return {taken_, reserved_, refused_, short_of_memory_};
 }
 
 void Arena::Retire() {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(&mu_);
   const bool any = CollectLocked();
   if (!std::exchange(retired_, true) || any) TrimLocked();
 }
@@ -113,6 +115,7 @@ Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
 bool Arena::CollectLocked() {
   bool any = false;
   slots_->TakeReturned([&](uint32_t slot) {
+    mu_.AssertHeld();
     if (slot >= offset_of_.size()) return;
     const auto piece = pieces_.find(offset_of_[slot]);
     if (piece == pieces_.end() || piece->second.slot != slot) return;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "arena/heap.h"
 #include "arena/region.h"
 #include "arena/segment.h"
+#include "base/mutex.h"
 
 namespace hvdata {
 
@@ -69,25 +69,25 @@ class Arena {
 
   Arena(const Segment& segment, std::shared_ptr<Region> region);
 
-  Pieces::iterator FindLocked(const char* memory);
-  bool CollectLocked();
-  bool ReserveLocked(uint64_t end);
-  void TrimLocked();
+  Pieces::iterator FindLocked(const char* memory) REQUIRES(mu_);
+  bool CollectLocked() REQUIRES(mu_);
+  bool ReserveLocked(uint64_t end) REQUIRES(mu_);
+  void TrimLocked() REQUIRES(mu_);
 
   const Segment segment_;
   const std::shared_ptr<Region> region_;
   char* const data_;
   Slots* const slots_;
 
-  std::mutex mu_;
-  Heap heap_;
-  Pieces pieces_;                      // taken, by offset
-  std::vector<uint64_t> offset_of_;    // by slot
-  std::vector<uint32_t> free_slots_;   // of those used so far
-  uint64_t held_ = 0, taken_ = 0, reserved_ = 0, refused_ = 0;
-  bool retired_ = false;
-  bool short_of_memory_ = false;       // the system would not give us more than reserved_
-  std::chrono::steady_clock::time_point asked_;  // when that was
+  Mutex mu_;
+  Heap heap_ GUARDED_BY(mu_);
+  Pieces pieces_ GUARDED_BY(mu_);                      // taken, by offset
+  std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);    // by slot
+  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);   // of those used so far
+  uint64_t held_ GUARDED_BY(mu_) = 0, taken_ GUARDED_BY(mu_) = 0, reserved_ GUARDED_BY(mu_) = 0, refused_ GUARDED_BY(mu_) = 0;
+  bool retired_ GUARDED_BY(mu_) = false;
+  bool short_of_memory_ GUARDED_BY(mu_) = false;       // the system would not give us more than reserved_
+  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when that was
 };
 
 // A trainer's end: another process's arena.

@@ -2,7 +2,6 @@
 #include "arena/region.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,10 +10,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/fork.h"
+
 namespace hvdata {
 namespace {
-
-std::atomic<bool> forked{false};
 
 // The regions that this process has made: what a forked child must not change in its parent. There are few.
 struct Made {
@@ -27,16 +26,10 @@ Made made[16];
 
 // In a child every page becomes a copy as soon as it is written: destructors of strings, say, write.
 void InChild() {
-  forked = true;
   for (Made& region : made) {
     char* const data = region.data;
     if (data != nullptr) (void)mmap(data, region.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, region.fd, 0);
   }
-}
-
-void WatchForks() {
-  static const int installed = pthread_atfork(nullptr, nullptr, InChild);
-  (void)installed;
 }
 
 void Remember(char* data, uint64_t size, int fd) {
@@ -61,10 +54,8 @@ std::string Failed(const char* call) { return std::string(call) + " failed: " + 
 
 }  // namespace
 
-bool InForkedChild() { return forked.load(std::memory_order_relaxed); }
-
 std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std::string* why) {
-  WatchForks();
+  WatchForks(InChild);
   const int fd = memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
     *why = Failed("memfd_create");
@@ -88,7 +79,7 @@ std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std:
 }
 
 std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_only_from, std::string* why) {
-  WatchForks();
+  WatchForks(InChild);
   struct stat status;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) != bytes || seals < 0 ||

@@ -37,8 +37,4 @@ class Region {
   const int fd_;  // the creator's; -1 where it was attached
 };
 
-// True in a child that was forked from a process that had a region: nothing shared may be changed there, because what
-// the counters count are the parent's tensors.
-bool InForkedChild();
-
 }  // namespace hvdata

@@ -4,7 +4,8 @@
 #include <csignal>
 
 #include <atomic>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace hvdata {
 namespace {
@@ -38,8 +39,8 @@ void Count(int signal, siginfo_t* info, void* context) {
 uint64_t Interrupts() { return interrupts.load(std::memory_order_relaxed); }
 
 uint64_t WatchInterrupts() {
-  static std::mutex mu;
-  std::lock_guard<std::mutex> lock(mu);
+  static Mutex mu;  // of whoever is installing it
+  MutexLock lock(&mu);
   struct sigaction now;
   if (sigaction(SIGINT, nullptr, &now) != 0) return Interrupts();
   const bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Count;

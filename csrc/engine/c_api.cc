@@ -68,7 +68,7 @@ std::string Quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Held while this process joins the job. Another rank that has joined may already call hvd.shutdown(), which has
+// Guards no data: held while this process joins the job. Another rank that has joined may already call hvd.shutdown(), which has
 // Horovod's thread here call MPI_Finalize at once: that must wait until there is an engine that it can stop.
 std::mutex& Joining() {
   static std::mutex* const joining = new std::mutex;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of this process: how it comes to be, and what there is to say when it is not there.
-#include <pthread.h>
-
 #include <utility>
 
+#include "base/fork.h"
 #include "engine/engine.h"
 
 namespace hvdata {
@@ -23,14 +22,8 @@ Process& ThisProcess() {
   return *process;
 }
 
-std::atomic<bool> forked{false};
 MakeLanding make_landing = nullptr;  // both set while the library is loaded
 void (*sweep)() = nullptr;
-
-void WatchForks() {
-  static const int installed = pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  (void)installed;
-}
 
 Collectives CollectivesOf(MPI_Comm comm) {
   int size = 0;
@@ -98,14 +91,14 @@ Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSett
 }
 
 std::shared_ptr<Engine> Engine::Current() {
-  if (forked) return nullptr;
+  if (InForkedChild()) return nullptr;
   Process& process = ThisProcess();
   MutexLock lock(&process.mu);
   return process.engine;
 }
 
 EngineState Engine::State() {
-  if (forked) return EngineState::kForked;
+  if (InForkedChild()) return EngineState::kForked;
   Process& process = ThisProcess();
   MutexLock lock(&process.mu);
   return process.state;

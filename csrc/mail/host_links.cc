@@ -10,6 +10,7 @@
 #include "arena/handover.h"
 #include "arena/region.h"
 #include "base/log.h"
+#include "base/place.h"
 
 namespace hvdata {
 namespace {
@@ -97,7 +98,7 @@ class Meeting {
     if (lanes == 0) return nullptr;
     if (bells_) arena = Arena::Create(arena_bytes_, lanes, &why_);
     if (!arena) {
-      Log("[" + world_.Name(world_.self) + "] no shared memory for the ranks of this host (" + why_ +
+      Log(Place(world_.Name(world_.self)) + "no shared memory for the ranks of this host (" + why_ +
           "): their batches travel as messages");
       return nullptr;
     }
@@ -162,7 +163,7 @@ class Meeting {
   }
 
   void Excuse(int reader) const {
-    Log("[" + world_.Name(world_.self) + "] can't use the shared memory of " + world_.Name(reader) + " (" +
+    Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(reader) + " (" +
         (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
   }
 

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <new>
 #include <utility>
 
-#include "arena/region.h"
+#include "base/fork.h"
+#include "base/mutex.h"
 #include "base/counters.h"
 #include "base/log.h"
 #include "engine/engine.h"
@@ -59,7 +59,7 @@ class ForeignRoot : public tensorflow::TensorBuffer {
 class Lingering {
  public:
   void Add(ForeignRoot* root) {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     roots_.push_back(root);
     any_ = true;
   }
@@ -67,7 +67,7 @@ class Lingering {
     if (!any_) return;
     std::vector<ForeignRoot*> done;
     {
-      std::lock_guard<std::mutex> lock(mu_);
+      MutexLock lock(&mu_);
       const auto used = [](ForeignRoot* root) { return !root->RefCountIsOne(); };
       const auto first = std::partition(roots_.begin(), roots_.end(), used);
       done.assign(first, roots_.end());
@@ -78,8 +78,8 @@ class Lingering {
   }
 
  private:
-  std::mutex mu_;
-  std::vector<ForeignRoot*> roots_;
+  Mutex mu_;
+  std::vector<ForeignRoot*> roots_ GUARDED_BY(mu_);
   std::atomic<bool> any_{false};
 };
 

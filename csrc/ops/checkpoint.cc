@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/place.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/tensor.pb.h"
@@ -115,7 +116,7 @@ std::string Checkpoint::Mode() const {
 }
 
 std::string Checkpoint::Where() const {
-  return "[" + source_->world().ReaderName(source_->world().me().reader) + ", channel " + source_->config().name + "] ";
+  return Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
 }
 
 absl::Status Checkpoint::Capture(State* state) {

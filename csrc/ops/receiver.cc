@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/exceptions.h"
+#include "base/place.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -44,7 +45,7 @@ struct Attributes {
 // Errors about the whole job don't say which channel met them.
 Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& channel) {
   if (engine == nullptr || (!outcome.message.empty() && outcome.message[0] == '[')) return outcome;
-  outcome.message = "[" + engine->world().Name(engine->world().self) + ", channel " + channel + "] " + outcome.message;
+  outcome.message = Place(engine->world().Name(engine->world().self), "channel " + channel) + outcome.message;
   return outcome;
 }
 
@@ -293,7 +294,7 @@ class ReceiverOp : public DatasetOpKernel {
                                              "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
-      mutable std::mutex mu_;  // one GetNext at a time
+      mutable std::mutex mu_;  // one GetNext at a time: held while it waits, so none of those that base/mutex.h counts
       SinkIterator iterator_;
       std::vector<Tensor> words_;  // of symbolic checkpoints, and the epoch that they are of
       uint64_t words_epoch_ = 0;

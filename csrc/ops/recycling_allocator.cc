@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <string>
 #include <unordered_map>
+
+#include "base/mutex.h"
 
 namespace hvdata {
 namespace {
@@ -21,7 +22,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
 
   void* AllocateRaw(size_t, size_t bytes) override {
     const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
-    std::unique_lock<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     in_use_ += size;
     peak_ = std::max(peak_, in_use_);
     // A buffer up to a quarter too large serves as well.
@@ -36,9 +37,9 @@ class RecyclingAllocator : public tensorflow::Allocator {
       return memory;
     }
     Shrink();
-    lock.unlock();
+    lock.Unlock();
     memory = std::aligned_alloc(kAlignment, size);
-    lock.lock();
+    lock.Lock();
     if (memory == nullptr) {
       in_use_ -= size;
       return nullptr;
@@ -48,7 +49,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
   }
 
   void DeallocateRaw(void* memory) override {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(&mu_);
     const auto found = sizes_.find(memory);
     const size_t size = found->second;
     sizes_.erase(found);
@@ -60,7 +61,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
 
  private:
   // Buffers in use and kept together stay within the peak of those in use.
-  void Shrink() {
+  void Shrink() REQUIRES(mu_) {
     while (!kept_.empty() && in_use_ + kept_bytes_ > peak_) {
       const auto smallest = kept_.begin();
       kept_bytes_ -= smallest->first;
@@ -69,10 +70,10 @@ class RecyclingAllocator : public tensorflow::Allocator {
     }
   }
 
-  std::mutex mu_;
-  std::multimap<size_t, void*> kept_;
-  std::unordered_map<void*, size_t> sizes_;
-  size_t in_use_ = 0, kept_bytes_ = 0, peak_ = 0;
+  Mutex mu_;
+  std::multimap<size_t, void*> kept_ GUARDED_BY(mu_);
+  std::unordered_map<void*, size_t> sizes_ GUARDED_BY(mu_);
+  size_t in_use_ GUARDED_BY(mu_) = 0, kept_bytes_ GUARDED_BY(mu_) = 0, peak_ GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/place.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -51,7 +52,7 @@ class ExchangeOp : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  std::string Where(const World& world) const { return "[" + world.Name(world.self) + ", " + ScatterName(name_) + "] "; }
+  std::string Where(const World& world) const { return Place(world.Name(world.self), ScatterName(name_)); }
 
   static std::shared_ptr<const Share> ShareFor(Engine* engine, int trainer, Tensor tensor) {
     const World& world = engine->world();

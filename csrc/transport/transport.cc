@@ -8,13 +8,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/exceptions.h"
+#include "base/mutex.h"
 #include "transport/check.h"
 #include "transport/departure.h"
 #include "transport/incoming.h"
@@ -78,39 +77,39 @@ class Transport::Impl {
   }
 
   void Send(int dest, Parcel parcel) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     if (leaving_) return;  // `parcel` is destroyed when this lock is gone: parameters outlive locals
     queue_.push_back({dest, std::move(parcel)});
-    if (napping_) wake_.notify_one();
+    if (napping_) wake_.NotifyAll();
   }
 
   void Leave() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     leaving_ = true;
-    wake_.notify_one();
+    wake_.NotifyAll();
   }
 
   bool Join(double seconds) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto ended = [this] { return ended_; };
-    if (seconds < 0) {
-      over_.wait(lock, ended);
-      return true;
+    MutexLock lock(&mutex_);
+    const auto ended = [this] { return mutex_.AssertHeld(), ended_; };
+    const auto most = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds < 0 ? 1e6 : seconds));
+    while (!over_.WaitFor(&mutex_, most, ended)) {
+      if (seconds >= 0) return false;
     }
-    return over_.wait_for(lock, std::chrono::duration<double>(seconds), ended);
+    return true;
   }
 
   void Hush() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     hushed_ = true;
-    wake_.notify_one();
-    over_.wait_for(lock, kMostHushed, [this] { return quiet_ || ended_; });
+    wake_.NotifyAll();
+    over_.WaitFor(&mutex_, kMostHushed, [this] { return mutex_.AssertHeld(), quiet_ || ended_; });
   }
 
   void Resume() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     hushed_ = false;
-    wake_.notify_one();
+    wake_.NotifyAll();
   }
 
   TransportStats Stats() const { return traffic_.Read(); }
@@ -137,22 +136,22 @@ class Transport::Impl {
                      ". No more batches can be moved: look for the first error that any rank printed");
     }
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(&mutex_);
       leaving_ = true;  // nobody queues any more
       sending_.swap(queue_);
     }
     sending_.clear();
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(&mutex_);
     ended_ = true;
-    over_.notify_all();
+    over_.NotifyAll();
   }
 
   // One look at everything. False when the thread may end.
   bool Round() {
     bool leaving;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (hushed_) BeQuiet(&lock);
+      MutexLock lock(&mutex_);
+      if (hushed_) BeQuiet();
       sending_.swap(queue_);
       leaving = leaving_;
     }
@@ -182,10 +181,10 @@ class Transport::Impl {
     return true;
   }
 
-  void BeQuiet(std::unique_lock<std::mutex>* lock) {
+  void BeQuiet() REQUIRES(mutex_) {
     quiet_ = true;
-    over_.notify_all();
-    wake_.wait_for(*lock, kMostHushed, [this] { return !hushed_; });
+    over_.NotifyAll();
+    wake_.WaitFor(&mutex_, kMostHushed, [this] { return mutex_.AssertHeld(), !hushed_; });
     quiet_ = hushed_ = false;
   }
 
@@ -194,10 +193,11 @@ class Transport::Impl {
       sched_yield();
       return;
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!queue_.empty() || leaving_ != departure_.Begun()) return;
+    MutexLock lock(&mutex_);
     napping_ = true;
-    wake_.wait_for(lock, nap);
+    wake_.WaitFor(&mutex_, nap, [this] {
+      return mutex_.AssertHeld(), !queue_.empty() || hushed_ || leaving_ != departure_.Begun();
+    });
     napping_ = false;
   }
 
@@ -206,10 +206,11 @@ class Transport::Impl {
   int rank_ = 0;
 
   // Shared with the callers. Never held while MPI, the inbox or a block's owner is called.
-  mutable std::mutex mutex_;
-  std::condition_variable wake_, over_;
-  std::vector<Queued> queue_;
-  bool napping_ = false, leaving_ = false, ended_ = false, hushed_ = false, quiet_ = false;
+  mutable Mutex mutex_;
+  CondVar wake_, over_;
+  std::vector<Queued> queue_ GUARDED_BY(mutex_);
+  bool napping_ GUARDED_BY(mutex_) = false, leaving_ GUARDED_BY(mutex_) = false, ended_ GUARDED_BY(mutex_) = false;
+  bool hushed_ GUARDED_BY(mutex_) = false, quiet_ GUARDED_BY(mutex_) = false;
 
   // The thread's own.
   Traffic traffic_;
