@@ -40,7 +40,7 @@ std::shared_ptr<const Share> MakeShare(std::vector<tensorflow::Tensor> tensors, 
 // copy just the shares that need it; of a tensor that is ours alone a single share would keep the whole.
 void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool kept, int member, int parts, Post* post);
 
-// The tensors of a bundle, ready for use. Empties it.
+// The tensors of a bundle, ready for use; they stay in it as well: what our own process was sent may be wanted again.
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);
 
 }  // namespace hvdata

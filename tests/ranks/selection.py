@@ -5,8 +5,9 @@
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in three also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
   a job of its own, the file's name says it for all of its tests;
-- of a test of whole jobs, or in a job of its own, which takes seconds to start, one case runs: that in the middle, for the
-  first is often a job of one rank, and the last an odd one.
+- of tests of whole jobs, which take seconds to start, two in five functions run, and the first of each file; of such a
+  function, or one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the
+  last an odd one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    files = set()  # of whole jobs, that have a test already
     for function, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         tests = [case for case in cases if not case.get_closest_marker("slow")]
         if tests and is_ranked(tests[0].path):
@@ -53,8 +55,11 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
                 worlds = worlds_chosen(said_by, [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
         else:
-            whole_jobs = tests and tests[0].path.parent.name in WHOLE_JOBS
-            yield from one_in_the_middle(tests) if whole_jobs else tests
+            if not tests or tests[0].path.parent.name not in WHOLE_JOBS:
+                yield from tests
+            elif tests[0].path not in files or zlib.crc32(function.encode()) % 5 < 2:
+                files.add(tests[0].path)
+                yield from one_in_the_middle(tests)
 
 
 def one_in_the_middle(cases: list[Any]) -> list[Any]:
