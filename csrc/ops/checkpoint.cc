@@ -116,7 +116,7 @@ std::string Checkpoint::Mode() const {
 }
 
 std::string Checkpoint::Where() const {
-  return Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
+  return hvdata::Place(source_->world().ReaderName(source_->world().me().reader), "channel " + source_->config().name);
 }
 
 absl::Status Checkpoint::Capture(State* state) {

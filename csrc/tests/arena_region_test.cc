@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arena/region.h"
+#include "base/fork.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
