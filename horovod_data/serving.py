@@ -77,7 +77,8 @@ def _join_dealers() -> None:
     deadline = time.monotonic() + _JOIN_SECONDS
     for thread in list(_dealers):
         thread.join(max(0.0, deadline - time.monotonic()))
-    _dealers.clear()
+        if not thread.is_alive():
+            _dealers.discard(thread)
 
 
 def serve() -> None:

@@ -79,7 +79,7 @@ class Arena {
   char* const data_;
   Slots* const slots_;
 
-  Mutex mu_;
+  Mutex mu_{Mutex::kLast};
   Heap heap_ GUARDED_BY(mu_);
   Pieces pieces_ GUARDED_BY(mu_);                      // taken, by offset
   std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);    // by slot

@@ -39,7 +39,7 @@ void Count(int signal, siginfo_t* info, void* context) {
 uint64_t Interrupts() { return interrupts.load(std::memory_order_relaxed); }
 
 uint64_t WatchInterrupts() {
-  static Mutex mu;  // of whoever is installing it
+  static Mutex mu(Mutex::kLast);  // of whoever is installing it
   MutexLock lock(&mu);
   struct sigaction now;
   if (sigaction(SIGINT, nullptr, &now) != 0) return Interrupts();

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/mutex.h"
 
+#include <cassert>
+#include <exception>
 #include <memory>
+#include <string>
 #include <vector>
+
+#include "base/log.h"
 
 namespace hvdata {
 namespace {
@@ -10,12 +15,19 @@ namespace {
 using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
+thread_local unsigned orders = 0;  // a bit for each Mutex::Order
 thread_local Pending* pending = nullptr;  // no destructor: threads end without one of ours being held
 
 void RunPending() {
   while (pending != nullptr && held == 0) {
     const std::unique_ptr<Pending> now(std::exchange(pending, nullptr));
-    for (const std::function<void()>& what : *now) what();
+    for (const std::function<void()>& what : *now) {
+      try {  // we may be in a destructor
+        what();
+      } catch (const std::exception& error) {
+        Log(std::string("what was to be done without a lock failed: ") + error.what());
+      }
+    }
   }
 }
 
@@ -30,11 +42,14 @@ void AfterUnlock(std::function<void()> what) {
 bool HoldsLocks() { return held > 0; }
 
 void Mutex::Lock() UNCHECKED {
+  assert((orders >> order_) == 0);
   mu_.lock();
+  orders |= 1u << order_;
   ++held;
 }
 
 void Mutex::Unlock() UNCHECKED {
+  orders &= ~(1u << order_);
   mu_.unlock();
   if (--held == 0 && pending != nullptr) RunPending();
 }

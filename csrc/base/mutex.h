@@ -19,8 +19,6 @@
 #define HVDATA_THREADS(what)
 #endif
 #define GUARDED_BY(mutex) HVDATA_THREADS(guarded_by(mutex))
-#define PT_GUARDED_BY(mutex) HVDATA_THREADS(pt_guarded_by(mutex))
-#define ACQUIRED_BEFORE(...) HVDATA_THREADS(acquired_before(__VA_ARGS__))
 #define REQUIRES(...) HVDATA_THREADS(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) HVDATA_THREADS(locks_excluded(__VA_ARGS__))
 #define UNCHECKED HVDATA_THREADS(no_thread_safety_analysis)
@@ -41,14 +39,18 @@ bool HoldsLocks();
 
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
+  // Whoever holds one takes only those behind it. Checked where assert() is.
+  enum Order : unsigned { kState, kMail, kLast };
+  explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
-  // For clang, in a lambda that runs under the lock.
+  // For clang, where it can't see that the lock is held: in lambdas, and in what is called with another name for it.
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
 
  private:
   friend class CondVar;
   std::mutex mu_;
+  const Order order_;
 };
 
 class HVDATA_THREADS(scoped_lockable) MutexLock {
@@ -73,17 +75,13 @@ class CondVar {
  public:
   void NotifyAll() { changed_.notify_all(); }
 
-  // Until ready(), or until `deadline`; whether it was ready.
-  template <typename Ready>
-  bool WaitUntil(Mutex* mutex, std::chrono::steady_clock::time_point deadline, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
-    std::unique_lock<std::mutex> lock(mutex->mu_, std::adopt_lock);
-    const bool was = changed_.wait_until(lock, deadline, ready);
-    lock.release();
-    return was;
-  }
+  // Until ready(), or for `most`; whether it was ready.
   template <typename Ready>
   bool WaitFor(Mutex* mutex, std::chrono::nanoseconds most, Ready ready) HVDATA_THREADS(requires_capability(mutex)) {
-    return WaitUntil(mutex, std::chrono::steady_clock::now() + most, ready);
+    std::unique_lock<std::mutex> lock(mutex->mu_, std::adopt_lock);
+    const bool was = changed_.wait_until(lock, std::chrono::steady_clock::now() + most, ready);
+    lock.release();
+    return was;
   }
 
  private:

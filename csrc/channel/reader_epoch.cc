@@ -53,8 +53,8 @@ LaneOutput ReaderEpoch::MakeOutput() {
 }
 
 // Of several readers that take turns none knows which step of the epoch its next one is.
-std::string ReaderEpoch::Where(uint64_t step) const {
-  const std::string number = std::to_string(step) + (source_->world_->source_count() > 1 ? " of its own" : "");
+std::string ReaderEpoch::Where(uint64_t turn) const {
+  const std::string number = std::to_string(turn) + (source_->world_->source_count() > 1 ? " of its own" : "");
   return Place(source_->Me(), "channel " + source_->config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
 }
 
@@ -203,7 +203,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   if (pulled && Over()) return;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
-  if (!outcome.ok()) outcome.message = Where(turn_.n + steps) + outcome.message;
+  if (!outcome.ok()) outcome.message = Where(Now()) + outcome.message;
   Outcome lost;
   if (others_go_on) {
     SayLost(outcome.message);
@@ -211,13 +211,13 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
   if (left_out_ && outcome.ok() && steps == 0 && !std::exchange(source_->told_empty_, true)) {
-    Log(Where(steps) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
+    Log(Where(Now()) + "every batch was smaller than the number of trainers, so the epoch had no step; use "
         "remainder=\"partial\" or \"pad\", or larger batches");
   }
   SayDropped();
   if (!source_->coordinated()) lanes_->Finish(std::move(outcome));
   else if (!outcome.ok()) SayReady(Says::kFailed, steps, outcome);
-  else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(turn_.n + steps) + no_filler_});
+  else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(Now()) + no_filler_});
   else if (!lost.ok()) SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
   else SayReady(fills() ? Says::kFills : Says::kEnded, steps);
   source_->changed_.NotifyAll();
@@ -247,7 +247,7 @@ void ReaderEpoch::SayDropped() {
   const int64_t dropped = std::exchange(dropped_, 0);
   if (dropped == 0) return;
   const char* what = source_->config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
-  Log(Where(lanes_->dealt()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
+  Log(Where(Now()) + "remainder=\"drop\" left out " + std::to_string(dropped) + what + " of this epoch");
 }
 
 void ReaderEpoch::End() {
@@ -258,7 +258,7 @@ void ReaderEpoch::End() {
   SayReady(Says::kLeft, lanes_->dealt());
   for (const SaveRequest& request : saves_) {
     source_->SendLastWords(request, {kFailedPrecondition,
-                                     Where(lanes_->dealt()) + "the epoch was over before its state was saved"});
+                                     Where(Now()) + "the epoch was over before its state was saved"});
   }
   FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
   source_->changed_.NotifyAll();

@@ -107,7 +107,9 @@ class ReaderEpoch {
   void OnClaim(int trainer, const wire::Claim& claim);
   bool OnWhy(int trainer, EpochStep step);
   void SayCutShort();
-  std::string Where(uint64_t step) const;
+  // The reader's next step of the whole epoch.
+  uint64_t Now() const REQUIRES(mu_) { return turn_.n + lanes_->dealt(); }
+  std::string Where(uint64_t turn) const;
   std::string Explain(int trainer) const;
 
   Source* const source_;

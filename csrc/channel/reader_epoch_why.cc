@@ -57,7 +57,7 @@ void ReaderEpoch::SayFull() {
   const auto open = std::count_if(source_->trainers_.begin(), source_->trainers_.end(),
                                   [this](const Source::Trainer& t) { return !t.gone && t.closed < epoch_; });
   if (full == 0 || full >= open) return;
-  source_->SayStalled(epoch_, lanes_->dealt(), "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) +
+  source_->SayStalled(epoch_, Now(), "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) +
                                                    " s: " + Explain(-1));
 }
 
@@ -79,7 +79,7 @@ std::string Source::Explain(int trainer, uint64_t epoch) const {
 std::string ReaderEpoch::Explain(int trainer) const {
   mu_.AssertHeld();
   source_->mu_.AssertHeld();
-  const std::string me = source_->Me(), dealt = std::to_string(lanes_->dealt());
+  const std::string me = source_->Me(), dealt = std::to_string(Now());
   if (pulling_) {
     const auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - since_).count();

@@ -96,7 +96,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       return outcome;
     }
     epoch_->Wait(true);
-    const Outcome waited = Wait(
+    Outcome waited = Wait(
         &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) epoch_->Wait(false);

@@ -81,7 +81,7 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   for (size_t r = 0; r < turns.size(); ++r) state->lanes[r].turn = turns[r];
   if (!words) return {};
   std::vector<std::string> answers;
-  const Outcome asked = AskReaders(
+  Outcome asked = AskReaders(
       &lock, iterator, iterator->epoch, "save", [](int, int64_t request) { return wire::Save{request}; }, &answers);
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {

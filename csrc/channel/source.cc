@@ -89,7 +89,7 @@ std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()>
   return epoch_;
 }
 
-void Source::FailEpoch(uint64_t number, Outcome outcome) {
+void Source::FailEpoch(uint64_t number, const Outcome& outcome) {
   const std::shared_ptr<ReaderEpoch> epoch = Begin(number, nullptr);
   epoch->Start({});
   epoch->Finish(outcome);
@@ -221,7 +221,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
                                           std::to_string(epoch) + ", which another rank has begun already: restore on "
                                           "every rank, or on rank 0 before any collective, before the first element is asked for");
     epoch_->mu_.AssertHeld();
-    outcome = {late.code, epoch_->Where(epoch_->lanes_->dealt()) + late.message};
+    outcome = {late.code, epoch_->Where(epoch_->Now()) + late.message};
     epoch_->FinishLocked(std::move(late));
   } else if (epoch > begun_) {
     At(trainer).handed[epoch] = restore;

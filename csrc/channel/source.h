@@ -44,7 +44,7 @@ class Source {
   // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once.
   std::shared_ptr<ReaderEpoch> Begin(uint64_t epoch, std::function<void()> cancel);
   // The epoch could not even begin: all trainers get the error.
-  void FailEpoch(uint64_t epoch, Outcome outcome);
+  void FailEpoch(uint64_t epoch, const Outcome& outcome);
 
   // ---- The network.
 

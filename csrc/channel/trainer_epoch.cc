@@ -41,6 +41,7 @@ void TrainerEpoch::SaveTo(SinkState* state) const {
 
 std::vector<Turn> TrainerEpoch::Turns() const {
   std::vector<Turn> turns;
+  turns.reserve(lanes_.size());
   for (int r = 0; r < readers(); ++r) turns.emplace_back(static_cast<uint64_t>(rotation_.Round(r)));
   return turns;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/exceptions.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "wire/codec.h"
@@ -81,7 +82,11 @@ void StopForFinalize() {
     const std::lock_guard<std::mutex> joined(Joining());
     engine = Engine::Current();
   }
-  if (engine) engine->EndForFinalize();
+  try {
+    if (engine) engine->EndForFinalize();
+  } catch (const std::exception& thrown) {  // MPI's frames are above us
+    Log(Explained(thrown).message);
+  }
 }
 
 }  // namespace

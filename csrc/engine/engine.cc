@@ -74,7 +74,6 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
 }
 
 void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
-  DispatchEarly(header.channel);
   Channel channel;
   {
     MutexLock lock(&mu_);
@@ -84,9 +83,9 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
       if (header.channel > created_) early_[header.channel].push_back({member, std::move(header)});
       return;
     }
-    channel.sink = found->second.sink;
-    channel.source = found->second.source;
+    channel = {found->second.sink, found->second.source, 0, std::exchange(found->second.early, {})};
   }
+  DeliverEarly(&channel);
   Deliver(channel, world_, member, std::move(header), std::move(bundle));
 }
 
@@ -98,17 +97,9 @@ void Engine::Deliver(const Channel& channel, const World& world, int member, Hea
   }
 }
 
-// In front of whatever comes later: called when the channel has been made, and for each of its messages.
-void Engine::DispatchEarly(uint32_t number) {
-  Channel channel;
-  {
-    MutexLock lock(&mu_);
-    const auto found = channels_.find(number);
-    if (found == channels_.end() || found->second.early.empty()) return;
-    channel = found->second;
-    found->second.early.clear();
-  }
-  for (Message& message : channel.early) Deliver(channel, world_, message.member, std::move(message.header), nullptr);
+// What came while the channel was made, in front of whatever comes later.
+void Engine::DeliverEarly(Channel* channel) {
+  for (Message& message : channel->early) Deliver(*channel, world_, message.member, std::move(message.header), nullptr);
 }
 
 // ---- Channels.
@@ -125,11 +116,8 @@ void Engine::CreateChannel(ChannelConfig config) {
     channel.source =
         std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(), post_->source_door(number));
   }
-  std::set<int> byes;
-  const std::shared_ptr<Source> source = channel.source;
   {
     MutexLock lock(&mu_);
-    byes = byes_;
     created_ = std::max(created_, number);
     const auto found = early_.find(number);
     if (found != early_.end()) {
@@ -138,11 +126,23 @@ void Engine::CreateChannel(ChannelConfig config) {
     }
     channels_[number] = std::move(channel);
   }
-  post_->InTurn([this, number] { DispatchEarly(number); });
-  for (int member : byes) {
-    const int trainer = world_.AudienceLane(member);
-    if (source && trainer >= 0) source->OnGone(trainer);
-  }
+  post_->InTurn([this, number] {
+    Channel made;
+    std::set<int> byes;
+    {
+      MutexLock lock(&mu_);
+      const auto found = channels_.find(number);
+      if (found == channels_.end()) return;
+      made = {found->second.sink, found->second.source, 0, std::exchange(found->second.early, {})};
+      byes = byes_;
+    }
+    DeliverEarly(&made);
+    for (int member : byes) {
+      const int trainer = world_.AudienceLane(member);
+      if (made.source && trainer >= 0) made.source->OnGone(trainer);
+    }
+  });
+  post_->FetchAll();  // before the dealer looks for an epoch
 }
 
 std::vector<Engine::Channel> Engine::Channels() {

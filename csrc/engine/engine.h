@@ -63,7 +63,7 @@ class Engine : public Inbox {
   // Collective on `comm`, which stays the caller's: makes a duplicate on the caller's thread.
   // `roles` need not know pids: they are exchanged here.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
-  // The engine of this process; null before Start, after a complete stop, and in a forked child.
+  // The engine of this process; null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
   // Why there is no running engine, for people.
@@ -122,7 +122,7 @@ class Engine : public Inbox {
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void DispatchEarly(uint32_t channel);
+  void DeliverEarly(Channel* channel);
   static void Deliver(const Channel& channel, const World& world, int member, wire::Header header, BundlePtr bundle);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();

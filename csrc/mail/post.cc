@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -64,7 +62,7 @@ void CountPlaces(const Header& header) {
 struct Post::Route {
   explicit Route(HostLink* l) : link(l) {}
   HostLink* const link;
-  Mutex sending;
+  Mutex sending{Mutex::kMail};
   uint64_t sent GUARDED_BY(sending) = 0;
   // Of the thread whose turn it is to deliver.
   uint64_t next = 1;                                       // the sequence number to deliver next
@@ -136,7 +134,7 @@ void Post::Send(int member, Header header, const Share* share) {
   const uint64_t limit = taken != nullptr && !route->link->reads_here() ? taken->limit.n : ~0ull;
   {
     MutexLock lock(&route->sending);
-    h.sequence = ++route->sent;
+    h.sequence = route->sent + 1;
     Trace(member, h);
     if (all_here) {
       const std::string front = wire::Encode(h);
@@ -148,6 +146,7 @@ void Post::Send(int member, Header header, const Share* share) {
       if (!all_here) Add(&Count().ring_full, 1);
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
+    ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
   }
   if (limit == ~0ull || route->link->Wakes(channel, limit)) route->link->peer()->Of(for_reader, channel)->Ring();
 }
@@ -219,10 +218,9 @@ void Post::SayFull(uint64_t bytes) {
 // HOROVOD_DATA_DEBUG=1: one line for each parcel.
 void Post::Trace(int member, const Header& header) const {
   if (!debug_) return;
-  std::fprintf(stderr,
-               "[hvdata] r%d -> r%d %s channel %" PRIu32 " epoch %" PRIu64 ", %zu components, %" PRIu64
-               " bytes\n",
-               world_->self, member, header.name(), header.channel, header.epoch, header.components.size(), PayloadOf(header));
+  Log("r" + std::to_string(world_->self) + " -> r" + std::to_string(member) + " " + header.name() + " channel " +
+      std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " + std::to_string(header.components.size()) +
+      " components, " + std::to_string(PayloadOf(header)) + " bytes");
 }
 
 // ---- In.
@@ -263,6 +261,7 @@ bool Post::Fetch() {
     more = std::exchange(again_, false) || !queue_.empty();
     if (more) continue;
     delivering_ = false;
+    ++turns_;
     idle_.NotifyAll();
   }
   return any;
@@ -271,7 +270,8 @@ bool Post::Fetch() {
 void Post::FetchAll() {
   Fetch();
   MutexLock lock(&mu_);
-  while (!idle_.WaitFor(&mu_, std::chrono::seconds(1), [this] { return mu_.AssertHeld(), !delivering_; })) {
+  const uint64_t turn = turns_;
+  while (!idle_.WaitFor(&mu_, std::chrono::seconds(1), [&] { return mu_.AssertHeld(), !delivering_ || turns_ != turn; })) {
   }
 }
 

@@ -105,10 +105,11 @@ class Post {
   std::vector<Route*> by_member_;
   std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // as RingPair::wake_at, for the trainer of this process
 
-  Mutex mu_;
+  Mutex mu_{Mutex::kMail};
   CondVar idle_;
   std::deque<Item> queue_ GUARDED_BY(mu_);  // from this process itself, and by MPI
   std::atomic<size_t> queued_{0};
+  uint64_t turns_ GUARDED_BY(mu_) = 0;       // that are over
   bool delivering_ GUARDED_BY(mu_) = false;  // it is some thread's turn to deliver
   bool again_ GUARDED_BY(mu_) = false;       // and when it is done it is to look once more
   std::atomic<bool> broken_{false};

@@ -53,7 +53,7 @@ void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback 
   if (early) {
     for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived));
   }
-  FinishThoseWithout(gone_);
+  EndWaitsForGone();
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
@@ -150,7 +150,7 @@ void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callb
     Answer(std::move(callback), {failed_.code, Where(key) + failed_.message});
   } else {
     expected_.emplace(GatherKey(name, call, trainer), Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
-    FinishThoseWithout(gone_);
+    EndWaitsForGone();
   }
 }
 
@@ -191,7 +191,7 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
     for (int32_t trainer : left->trainers) {
       if (IsTrainer(trainer)) gone_.insert(trainer);
     }
-    return FinishThoseWithout(gone_);
+    return EndWaitsForGone();
   } else {
     return;
   }
@@ -213,19 +213,19 @@ void Exchange::OnGone(int member, const std::vector<int32_t>& told) {
   MutexLock lock(&mu_);
   left_[trainer] = told;
   gone_.insert(trainer);
-  FinishThoseWithout(gone_);
+  EndWaitsForGone();
 }
 
 std::string Exchange::GoneText(int trainer) const {
   return world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame;
 }
 
-// Ends every call that waits for one of these.
-void Exchange::FinishThoseWithout(const std::set<int>& gone) {
-  if (gone.empty()) return;
+// Ends every call that waits for one who has left.
+void Exchange::EndWaitsForGone() {
+  if (gone_.empty()) return;
   std::vector<std::pair<Key, int>> over;
   for (const auto& [key, call] : calls_) {
-    for (int t : gone) {
+    for (int t : gone_) {
       if (t == me() || (call.root == me() ? call.parts.empty() || call.called.count(t) > 0 : t != call.root)) continue;
       over.emplace_back(key, t);
       break;
@@ -240,7 +240,7 @@ void Exchange::FinishThoseWithout(const std::set<int>& gone) {
   }
   for (auto it = expected_.begin(); it != expected_.end();) {
     const auto& [name, number, trainer] = it->first;
-    const bool ends = trainer != me() && gone.count(trainer) > 0;
+    const bool ends = trainer != me() && gone_.count(trainer) > 0;
     if (ends) Answer(std::move(it->second.callback), {kUnavailable, Where({name, number}) + GoneText(trainer)});
     it = ends ? expected_.erase(it) : std::next(it);
   }

@@ -104,7 +104,7 @@ class Exchange {
   void TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged parcel = {}) REQUIRES(mu_);
-  void FinishThoseWithout(const std::set<int>& gone) REQUIRES(mu_);
+  void EndWaitsForGone() REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;

@@ -78,7 +78,7 @@ class Lingering {
   }
 
  private:
-  Mutex mu_;
+  Mutex mu_{Mutex::kLast};
   std::vector<ForeignRoot*> roots_ GUARDED_BY(mu_);
   std::atomic<bool> any_{false};
 };

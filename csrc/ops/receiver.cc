@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in engine/sink.
+// The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in channel/sink.
 #include <memory>
 #include <mutex>
 #include <string>
@@ -204,6 +204,7 @@ class ReceiverOp : public DatasetOpKernel {
       // Symbolic checkpoints are made after every element. Only the first of an epoch asks the readers for their state: those
       // after it say how far this rank has come since, and a restore has the input run again from there.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
+        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
@@ -254,6 +255,7 @@ class ReceiverOp : public DatasetOpKernel {
       }
 
       absl::Status Read(IteratorStateReader* reader) {
+        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
         absl::Status status;

@@ -70,7 +70,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
     }
   }
 
-  Mutex mu_;
+  Mutex mu_{Mutex::kLast};
   std::multimap<size_t, void*> kept_ GUARDED_BY(mu_);
   std::unordered_map<void*, size_t> sizes_ GUARDED_BY(mu_);
   size_t in_use_ GUARDED_BY(mu_) = 0, kept_bytes_ GUARDED_BY(mu_) = 0, peak_ GUARDED_BY(mu_) = 0;

@@ -206,7 +206,7 @@ class Transport::Impl {
   int rank_ = 0;
 
   // Shared with the callers. Never held while MPI, the inbox or a block's owner is called.
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{Mutex::kLast};
   CondVar wake_, over_;
   std::vector<Queued> queue_ GUARDED_BY(mutex_);
   bool napping_ GUARDED_BY(mutex_) = false, leaving_ GUARDED_BY(mutex_) = false, ended_ GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways to count within an epoch. Every count is from 0 and says how many lie before; docs/developers.md draws them.
+// The ways to count within an epoch. Every count is from 0 and says how many lie before; docs/maps.md says more.
 //
 //   reader's pipeline:   e0 e1 e2 e3 e4 e5 ...          an element's number; Position: how many elements came up to here
 //   cut into steps:      [ turn 0 ][ turn 1 ] ...       Turn: the step of one reader, over its whole epoch
