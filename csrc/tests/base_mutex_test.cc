@@ -21,7 +21,7 @@ TEST(AfterUnlock, RunsAtOnceWhereNoLockIsHeld) {
 }
 
 TEST(AfterUnlock, WaitsForTheLastOfNestedLocksAndKeepsTheOrder) {
-  Mutex outer, inner;
+  Mutex outer(Mutex::kState), inner(Mutex::kMail);
   Numbers ran;
   const auto note = [&](int number) {
     return [&ran, number] {
@@ -92,7 +92,7 @@ TEST(AfterUnlock, FreesTrashBehindTheLock) {
 }
 
 TEST(Mutexes, HoldsLocksCountsThemAll) {
-  Mutex a, b;
+  Mutex a(Mutex::kState), b(Mutex::kMail);
   EXPECT_FALSE(HoldsLocks());
   {
     MutexLock first(&a);
@@ -143,6 +143,22 @@ TEST(Mutexes, ALineIsWrittenBehindTheLock) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: a line\n");
 }
+
+#ifndef NDEBUG
+TEST(MutexDeathTest, LocksAreTakenInOneOrder) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Mutex state, other, mail(Mutex::kMail), last(Mutex::kLast);
+  const auto nested = [](Mutex* first, Mutex* second) {
+    MutexLock one(first);
+    MutexLock two(second);
+  };
+  nested(&state, &mail);
+  nested(&mail, &last);
+  EXPECT_DEATH(nested(&mail, &state), "orders");
+  EXPECT_DEATH(nested(&state, &other), "orders");
+  EXPECT_DEATH(nested(&last, &mail), "orders");
+}
+#endif
 
 }  // namespace
 }  // namespace hvdata
