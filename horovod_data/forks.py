@@ -14,9 +14,9 @@ import os
 from typing import Any, NoReturn
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
 
 from . import errors, receiving
+from . import tensorflow_private as private
 
 _installed = False
 
@@ -33,7 +33,7 @@ def _in_child() -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise tf.errors.FailedPreconditionError(None, None, errors.forked("a dataset of horovod_data", "used"))
 
-    bases = iterator_ops.OwnedIterator, tf.compat.v1.Session, tf.data.Dataset
+    bases = private.OwnedIterator, tf.compat.v1.Session, tf.data.Dataset
     known: dict[type, Any] = {}  # which of these a type is; there are half a million objects, and few types
     for one in gc.get_objects():
         kind = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked

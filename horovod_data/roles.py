@@ -330,7 +330,7 @@ def _end_with_mpi(horovod: Any) -> None:
     """Has a program that itself calls MPI_Finalize end Horovod here first, as an exit does: the others' collectives, for which
     this rank will not be there, then fail at once."""
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
-    if hasattr(library, "horovod_shutdown"):  # which somebody may have replaced: by index it is the library's own
+    if library is not None and hasattr(library, "horovod_shutdown"):  # which somebody may have replaced: by index it is the library's own
         core.on_finalize(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0)
 
 

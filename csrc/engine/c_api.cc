@@ -226,7 +226,7 @@ int hvdata_wait_left(int patience_ms) try {
   return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
-int hvdata_on_finalize(void (*call)(void)) {
+int hvdata_on_finalize(hvdata_call call) {
   Engine::OnFinalize(call);
   return kOk;
 }

@@ -64,7 +64,8 @@ HVDATA_EXPORT int hvdata_wait_left(int patience_ms);
 // MPI_Finalize begins, or until this is called with 0, for some seconds at most.
 HVDATA_EXPORT int hvdata_hush(int on);
 // `call` is made when the program itself calls MPI_Finalize, before MPI ends.
-HVDATA_EXPORT int hvdata_on_finalize(void (*call)(void));
+typedef void (*hvdata_call)(void);
+HVDATA_EXPORT int hvdata_on_finalize(hvdata_call call);
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 HVDATA_EXPORT void hvdata_abort(int status);
 // JSON: the counters of this process.

@@ -14,7 +14,7 @@ HEADER = re.sub(r"//[^\n]*", "", (Path(__file__).parents[2] / "csrc" / "engine" 
 KINDS = {
     "void": None, "int": "c_int", "double": "c_double", "size_t": "c_ulong",
     "uint32_t": "c_uint", "uint64_t": "c_ulong", "int64_t": "c_long",
-    "const char*": "c_char_p", "const void*": "c_void_p", "const char**": "LP_c_void_p",
+    "const char*": "c_char_p", "const void*": "c_void_p", "hvdata_call": "c_void_p", "const char**": "LP_c_void_p",
     "const char* const*": "LP_c_char_p", "const int*": "LP_c_int", "int*": "LP_c_int", "size_t*": "LP_c_ulong",
     "uint64_t*": "LP_c_ulong", "int64_t*": "LP_c_long", "const int64_t*": "LP_c_long",
 }  # fmt: skip
