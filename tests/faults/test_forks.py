@@ -8,7 +8,7 @@ from jobs import run_job
 pytestmark = pytest.mark.limit(150)
 
 SCRIPT = """
-import gc, multiprocessing, os, sys, tempfile, time
+import gc, multiprocessing, os, sys, time
 import tensorflow as tf
 import horovod_data as hvdata
 
@@ -27,7 +27,6 @@ calls = dict(
     scatter=lambda: hvdata.scatter(tf.range(4)), distribute=lambda: hvdata.distribute_dataset(None, batch="global"),
     distribute_fn=lambda: hvdata.distribute_datasets_from_function(None, batch="global"),
     next=lambda: next(it), iter=lambda: iter(used), iter_first=lambda: iter(ds), loop=lambda: [x for x in used],
-    save=lambda: tf.train.Checkpoint(iterator=it).write(os.path.join(tempfile.gettempdir(), "forked-child")),
 )
 
 def child():
