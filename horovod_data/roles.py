@@ -82,7 +82,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; too few files may be opened; ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
+        threads; too few files may be opened; ranks disagree; Horovod was initialised for other processes; a second call with
+        other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job
@@ -330,7 +331,8 @@ def _end_with_mpi(horovod: Any) -> None:
     """Has a program that itself calls MPI_Finalize end Horovod here first, as an exit does: the others' collectives, for which
     this rank will not be there, then fail at once."""
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
-    if library is not None and hasattr(library, "horovod_shutdown"):  # which somebody may have replaced: by index it is the library's own
+    if library is not None and hasattr(library, "horovod_shutdown"):
+        # By index: the attribute may have been replaced, and is then no function of the library's.
         core.on_finalize(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0)
 
 

@@ -26,9 +26,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     graphs. The root waits until all ranks have made the call. Without a name calls go together in the order of the program,
     also inside tf.function, however often a rank traces it. With names several may be in flight inside a graph or tf.function,
     in another order on each rank; eager calls block, so two ranks whose calls cross wait for each other: a line names both, and
-    the time limit ends it. The gradient
-    is a gather to the root: then every rank takes part in the backward pass, so that ranks other than the root must pass
-    a tensor and differentiate by it too (they get zeros).
+    the time limit ends it. The gradient is a gather to the root: then every rank takes part in the backward pass, so that
+    ranks other than the root must pass a tensor and differentiate by it too (they get zeros).
 
     Args:
       x: on the root, a tensor of any dtype with at least one axis. On other ranks its value is ignored: pass None and

@@ -14,6 +14,7 @@ from .errors import explain, start_thread, without_place
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
+# absl's codes of what Python raises, as TensorFlow's own py_function has them: a NotImplementedError in a pipeline is UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
 # A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.

@@ -6,10 +6,10 @@
 #include <new>
 #include <utility>
 
-#include "base/fork.h"
-#include "base/mutex.h"
 #include "base/counters.h"
+#include "base/fork.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "ops/recycling_allocator.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
