@@ -333,30 +333,34 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
       " here. Restore it into a channel of the same pipeline");
 }
 
-absl::Status Checkpoint::Fits(const State& state) const {
+absl::Status Checkpoint::Fits(const Tensors& element) const {
   const ChannelConfig& c = source_->config();
   const bool precut = c.batch == plan::Batch::kPrecut;
   const size_t width = c.dtypes.size(), first = precut ? 1 : 0;
   const size_t count = precut ? 1 + width * static_cast<size_t>(source_->world().audience_count()) : width;
-  for (const auto& [number, tensors] : state.elements) {
-    if (tensors.size() != count) {
-      return absl::InvalidArgumentError(
-          "a checkpoint of other elements was restored into this channel: they had " + std::to_string(tensors.size()) +
-          " components when they were saved, and have " + std::to_string(count) + " here. Restore it into a channel of the "
-          "same pipeline" + (precut ? ", and, as these elements were cut into the ranks' shares already, on as many ranks" : ""));
-    }
-    for (size_t i = first; i < count; ++i) {
-      const absl::Status status = Fits((i - first) % width, tensors[i].dtype(), tensors[i].shape(), precut);
-      if (!status.ok()) return status;
-    }
-    if (precut && (tensors[0].dtype() != tensorflow::DT_INT64 || tensors[0].dims() != 1)) return Damaged();
+  if (element.size() != count) {
+    return absl::InvalidArgumentError(
+        "a checkpoint of other elements was restored into this channel: they had " + std::to_string(element.size()) +
+        " components when they were saved, and have " + std::to_string(count) + " here. Restore it into a channel of the "
+        "same pipeline" + (precut ? ", and, as these elements were cut into the ranks' shares already, on as many ranks" : ""));
   }
-  if (!state.model.empty() && state.model.size() != width) return Damaged();
-  for (size_t i = 0; i < state.model.size(); ++i) {
-    const absl::Status status = Fits(i, state.model[i].dtype, state.model[i].shape, true);
+  for (size_t i = first; i < count; ++i) {
+    const absl::Status status = Fits((i - first) % width, element[i].dtype(), element[i].shape(), precut);
     if (!status.ok()) return status;
   }
+  if (precut && (element[0].dtype() != tensorflow::DT_INT64 || element[0].dims() != 1)) return Damaged();
   return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Fits(const State& state) const {
+  absl::Status status;
+  for (size_t k = 0; status.ok() && k < state.elements.size(); ++k) status = Fits(state.elements[k].second);
+  if (!status.ok()) return status;
+  if (!state.model.empty() && state.model.size() != source_->config().dtypes.size()) return Damaged();
+  for (size_t i = 0; status.ok() && i < state.model.size(); ++i) {
+    status = Fits(i, state.model[i].dtype, state.model[i].shape, true);
+  }
+  return status;
 }
 
 absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over) {
@@ -397,7 +401,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   if (!status.ok()) return status;
   epoch_id_ = first.epoch_id;
   model = std::move(first.model);
-  status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled);
+  status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, [this](const Tensors& e) { return Fits(e); });
   // A symbolic checkpoint has the input's state of an earlier moment.
   if (status.ok()) status = PassOver(from);
   if (status.ok() && input_->pulled() < from) return Damaged();

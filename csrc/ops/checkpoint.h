@@ -65,6 +65,7 @@ class Checkpoint {
   // Lets the input run until so many elements have come out of it, or it ends.
   absl::Status PassOver(uint64_t until);
   absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape, bool of_share) const;
+  absl::Status Fits(const Tensors& element) const;
   absl::Status Fits(const State& state) const;
   // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
   absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,

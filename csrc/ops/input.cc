@@ -106,8 +106,8 @@ absl::Status Input::Start(uint64_t number) {
   return status;
 }
 
-absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t position) {
-  const absl::Status status = Finalize();
+absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check) {
+  absl::Status status = Finalize();
   if (!status.ok()) return status;
   std::vector<tensorflow::VariantTensorData> data(saved.size());
   std::vector<const tensorflow::VariantTensorData*> views;
@@ -116,9 +116,14 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t po
     views.push_back(&data[i]);
   }
   tensorflow::data::VariantTensorDataReader reader(views);
+  check_ = std::move(check);
   position_ = pulled_ = position;
   number_ = (*made_)++;
-  return dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
+  status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
+  if (status.ok()) return status;
+  // Which may be a file that is gone, but is mostly another pipeline: then TensorFlow names a part that has no state, only.
+  return absl::Status(status.code(), "the input can't be restored from its saved state (" + std::string(status.message()) +
+                                         "). Restore a checkpoint into a channel of the pipeline that was saved");
 }
 
 void Input::PutBack(std::deque<std::pair<uint64_t, Tensors>> elements) { put_back_ = std::move(elements); }
@@ -135,7 +140,8 @@ absl::Status Input::Next(Tensors* element, bool* end) {
   }
   for (;;) {
     element->clear();
-    const absl::Status status = iterator_->GetNext(iterator_ctx_.get(), element, end);
+    absl::Status status = iterator_->GetNext(iterator_ctx_.get(), element, end);
+    if (status.ok() && !*end && check_) status = check_(*element);
     if (!status.ok() || *end) return status;
     position_ = ++pulled_;
     fingerprint_ = Fingerprint(*element, fingerprint_);

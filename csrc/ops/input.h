@@ -33,8 +33,10 @@ class Input {
   // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
   // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
   absl::Status Start(uint64_t number = 0);
-  // Makes the iterator from what Save returned, each part serialized, `position` elements on.
-  absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position);
+  // Makes the iterator from what Save returned, each part serialized, `position` elements on. What Save was called on may
+  // have been another pipeline, and its buffers come with it: every element that Next returns has passed `check`.
+  using Check = std::function<absl::Status(const Tensors&)>;
+  absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check);
   // Elements that come before those of the iterator, with their numbers.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
   // Numbers of elements, still to come, that Next passes over.
@@ -78,6 +80,7 @@ class Input {
   std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
   std::deque<std::pair<uint64_t, Tensors>> put_back_;
   std::set<uint64_t> skip_;
+  Check check_;  // where there is one
   uint64_t* const made_;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;
   bool keeps_tensors_ = false;
