@@ -2,10 +2,10 @@
 """`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: all others. By rule:
 
 - a test marked `slow` is not quick;
-- a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in three also in that of one
+- a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
   a job of its own, the file's name says it for all of its tests;
-- of tests of whole jobs, which take seconds to start, two in five functions run, and the first of each file; of such a
+- of tests of whole jobs, which take seconds to start, one in five functions runs, and the first of each file; of such a
   function, or one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the
   last an odd one.
 """
@@ -57,7 +57,7 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
         else:
             if not tests or tests[0].path.parent.name not in WHOLE_JOBS:
                 yield from tests
-            elif tests[0].path not in files or zlib.crc32(function.encode()) % 5 < 2:
+            elif tests[0].path not in files or zlib.crc32(function.encode()) % 5 == 0:
                 files.add(tests[0].path)
                 yield from one_in_the_middle(tests)
 
@@ -72,4 +72,4 @@ def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
     several = [world for world in several if world.processes <= MOST] or several
     one = [world for world in worlds if world.processes == 1]
     number = zlib.crc32(name.encode())
-    return {several[number % len(several)], *one[: number // 64 % 3 == 0]} if several else set(one)
+    return {several[number % len(several)], *one[: number // 64 % 5 == 0]} if several else set(one)
