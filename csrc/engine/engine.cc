@@ -46,8 +46,6 @@ Post::Ways Engine::MakeWays() {
   return ways;
 }
 
-Engine::~Engine() = default;
-
 Send Engine::MakeSend() {
   return [this](int member, Header header, const Share* share) { post_->Send(member, std::move(header), share); };
 }
@@ -188,24 +186,14 @@ void Engine::EndSource(uint32_t number) {
 }
 
 std::string Engine::StatsJson() const {
-  const TransportStats t = transport_->Stats();
-  const Counters& c = Count();
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string json = "{";
   const auto add = [&json](const char* name, uint64_t value) {
     json += (json.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
   };
-  add("mpi_messages_sent", t.messages_sent);
-  add("mpi_bytes_sent", t.bytes_sent);
-  add("mpi_messages_received", t.messages_received);
-  add("mpi_bytes_received", t.bytes_received);
-  add("payload_bytes_inline", c.sent_inline);
-  add("payload_bytes_arena", c.sent_arena);
-  add("payload_bytes_message", c.sent_message);
-  add("payload_bytes_copied_to_arena", c.copied_to_arena);
-  add("payload_bytes_padded", c.padded);
-  add("payload_bytes_realigned", c.realigned);
-  add("records_beside_full_ring", c.ring_full);
+#define HVDATA_ADD(name, shown) add(shown, Count().name);
+  HVDATA_COUNTERS(HVDATA_ADD)
+#undef HVDATA_ADD
   add("arena_bytes_in_use", arena.taken);
   add("arena_bytes_reserved", arena.reserved);
   add("arena_refusals", arena.refused);

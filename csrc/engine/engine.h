@@ -69,14 +69,12 @@ class Engine : public Inbox {
   // Why there is no running engine, for people.
   static Outcome NotRunning();
 
-  ~Engine() override;
-
   const World& world() const { return world_; }
   uint64_t session() const { return session_; }
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  // Counters of the transport, as a JSON object.
+  // The counters of this process, as a JSON object.
   std::string StatsJson() const;
 
   // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
@@ -93,14 +91,12 @@ class Engine : public Inbox {
   // Ends all sources and sinks, and lets the transport go.
   void Stop();
   // Waits until the communication thread has ended: every process has stopped. False if it has not within `patience`.
-  bool WaitLeft(std::chrono::milliseconds patience);
-  // Until MPI_Finalize begins, or Resume() is called, the communication thread makes no call of MPI; for some seconds.
-  void Hush() { transport_->Hush(); }
-  void Resume() { transport_->Resume(); }
-  // `call` is made when the program's own thread finalises MPI: it ends what else calls MPI here.
-  static void OnFinalize(void (*call)());
+  bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
+  // Until MPI_Finalize begins, or Hush(false), the communication thread makes no call of MPI; for some seconds.
+  void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
   // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
-  void EndForFinalize();
+  // `on_finalize` is called first, if there is one and the program's own thread finalises MPI.
+  void EndForFinalize(void (*on_finalize)());
 
  private:
   struct Message {

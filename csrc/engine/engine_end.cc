@@ -14,8 +14,6 @@ namespace {
 constexpr int kBrokenPatience = 60;  // s
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
 
-void (*on_finalize)() = nullptr;
-
 }  // namespace
 
 void Engine::Bye() {
@@ -92,14 +90,8 @@ void Engine::Stop() {
   transport_->Leave();
 }
 
-bool Engine::WaitLeft(std::chrono::milliseconds patience) {
-  return transport_->Join(std::chrono::duration<double>(patience).count());
-}
-
-void Engine::OnFinalize(void (*call)()) { on_finalize = call; }
-
-void Engine::EndForFinalize() {
-  Resume();
+void Engine::EndForFinalize(void (*on_finalize)()) {
+  Hush(false);
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     MutexLock lock(&mu_);
     while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
@@ -112,7 +104,7 @@ void Engine::EndForFinalize() {
   // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
   // is lost the thread does not end; then the job is being killed, or has to get on.
   int broken_seconds = 0;
-  while (!transport_->Join(1.0)) {
+  while (!transport_->Join(std::chrono::seconds(1))) {
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;
   }
 }

@@ -17,11 +17,10 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// What is sent: components[i] of the header describes blocks[i].
+// What is sent: components[i] of the header describes blocks[i]. PlacePayloads (placement.h) says how.
 struct Parcel {
   wire::Header header;
   std::vector<Block> blocks;
-  bool placed = false;  // every component's `where` has been chosen (placement.h)
 };
 
 // Memory that payloads are received into: places[i] has room for components[i].bytes. No places at all: there is none.

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/placement.h"
 
-#include <vector>
-
 namespace hvdata {
 
-void PlacePayloads(Parcel* parcel, SharedMemory* shared) {
-  std::vector<wire::Component>& components = parcel->header.components;
+void PlacePayloads(Parcel* parcel, Arena* shared) {
   InlineBudget budget;
-  for (size_t i = 0; i < components.size(); ++i) {
-    const Block& block = parcel->blocks[i];
-    components[i].bytes = block.size;
-    if (shared != nullptr && block.size > 0 && shared->Share(block, &components[i])) {
-      components[i].where = wire::Where::kArena;
+  for (size_t i = 0; i < parcel->header.components.size(); ++i) {
+    wire::Component& component = parcel->header.components[i];
+    component.bytes = parcel->blocks[i].size;
+    const auto place = shared != nullptr && component.bytes > 0 ? shared->Share(parcel->blocks[i].data) : std::nullopt;
+    if (place) {
+      component.where = wire::Where::kArena;
+      component.slot = place->slot;
+      component.offset = place->offset;
     } else {
-      components[i].where = budget.Spend(block.size) ? wire::Where::kInline : wire::Where::kMessage;
+      component.where = budget.Spend(component.bytes) ? wire::Where::kInline : wire::Where::kMessage;
     }
   }
-  parcel->placed = true;
 }
 
 }  // namespace hvdata

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "arena/arena.h"
 #include "mail/parcel.h"
 
 namespace hvdata {
@@ -27,16 +28,9 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Memory that the receiver can see too.
-class SharedMemory {
- public:
-  virtual ~SharedMemory() = default;
-  // If the block lies in it: says where, in the component, and keeps it there until the receiver gives it back.
-  virtual bool Share(const Block& block, wire::Component* component) = 0;
-};
-
 // Sets `where` and `bytes` of every component: in shared memory if it is there already, else inline if it is small,
-// else as a message. `shared` is null where there is none.
-void PlacePayloads(Parcel* parcel, SharedMemory* shared);
+// else as a message. `shared`: the memory that the receiver can see too, which keeps what lies in it until the receiver gives
+// it back; null where there is none.
+void PlacePayloads(Parcel* parcel, Arena* shared);
 
 }  // namespace hvdata

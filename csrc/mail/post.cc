@@ -33,21 +33,6 @@ uint64_t PayloadOf(const Header& header) {
   return bytes;
 }
 
-class ArenaMemory : public SharedMemory {
- public:
-  explicit ArenaMemory(Arena* arena) : arena_(arena) {}
-  bool Share(const Block& block, Component* component) override {
-    const auto place = arena_->Share(block.data);
-    if (!place) return false;
-    component->slot = place->slot;
-    component->offset = place->offset;
-    return true;
-  }
-
- private:
-  Arena* const arena_;
-};
-
 void CountPlaces(const Header& header) {
   for (const Component& component : header.components) {
     Add(component.where == Where::kArena    ? &Count().sent_arena
@@ -113,8 +98,7 @@ void Post::Send(int member, Header header, const Share* share) {
   }
   parcel.header = std::move(header);
   Route* const route = RouteTo(member);
-  ArenaMemory memory(arena());
-  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? &memory : nullptr);
+  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? arena() : nullptr);
   Header& h = parcel.header;
   CountPlaces(h);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than

@@ -12,16 +12,31 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mail/parcel.h"
 #include "transport/buffer_pool.h"
 #include "transport/requests.h"
-#include "transport/traffic.h"
-#include "transport/transport.h"
 
 namespace hvdata {
 
+// The receiving side, called on the communication thread alone. Must not block nor run user code.
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  // Memory for the payloads of a header that has just come in. Called once for each header that has components.
+  virtual Landing Place(int source, const wire::Header& header) = 0;
+  // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
+  virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
+  // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
+  virtual void Turn() {}
+  // About every 100 ms: for clocks and watches.
+  virtual void Tick() = 0;
+  // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.
+  virtual void Broken(const std::string& what) = 0;
+};
+
 class Incoming {
  public:
-  Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests, Traffic* traffic);
+  Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests);
 
   // Starts to receive the header messages that have come. True if there were any.
   bool Probe();
@@ -60,7 +75,6 @@ class Incoming {
   MPI_Comm comm_;
   Inbox* inbox_;
   Requests* requests_;
-  Traffic* traffic_;
   BufferPool pool_;
   std::vector<Source> sources_;
   uint64_t headers_ = 0;

@@ -7,17 +7,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "mail/parcel.h"
 #include "transport/requests.h"
-#include "transport/traffic.h"
-#include "transport/transport.h"
 
 namespace hvdata {
 
 class Outgoing {
  public:
-  Outgoing(MPI_Comm comm, Requests* requests, Traffic* traffic);
+  Outgoing(MPI_Comm comm, Requests* requests);
 
-  // Hands all messages of the parcel to MPI.
+  // Hands all messages of the parcel, whose payloads have been placed, to MPI.
   void Submit(int dest, Parcel parcel);
 
   // Per rank: messages with kHeaderTag sent to it so far.
@@ -26,7 +25,6 @@ class Outgoing {
  private:
   MPI_Comm comm_;
   Requests* requests_;
-  Traffic* traffic_;
   std::vector<uint64_t> headers_;
 };
 
