@@ -27,7 +27,6 @@ namespace hvdata {
 struct Counters {
 #define HVDATA_COUNTER(name, shown) std::atomic<uint64_t> name{0};
   HVDATA_COUNTERS(HVDATA_COUNTER)
-#undef HVDATA_COUNTER
 };
 
 inline Counters& Count() {

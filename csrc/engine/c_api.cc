@@ -69,12 +69,6 @@ MPI_Comm FromPointer(const void* comm) {
   return handle;
 }
 
-int SizeOf(MPI_Comm comm) {
-  int size = 0;
-  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  return size;
-}
-
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {

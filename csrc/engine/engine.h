@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <future>
 #include <map>
 #include <memory>
@@ -34,12 +33,12 @@
 
 namespace hvdata {
 
-// Given by the ops; the owner of what it makes is a BundlePtr.
-void SetMakeLanding(MakeLanding make_landing);
-MakeLanding GetMakeLanding();
-// Also given by the ops: frees what nobody uses any more. Called about every 100 ms.
-void SetSweep(void (*sweep)());
-void Sweep();
+// Given by the ops while the library is loaded.
+struct Hooks {
+  MakeLanding make_landing = nullptr;  // the owner of what it makes is a BundlePtr
+  void (*sweep)() = [] {};             // frees what nobody uses any more; called about every 100 ms
+};
+Hooks& TheHooks();
 
 // As channel/channel_config.h: Python makes its structure of this list.
 #define HVDATA_SETTINGS(FIELD)                                                                  \
@@ -107,19 +106,17 @@ class Engine : public Inbox {
     std::shared_ptr<Sink> sink;
     std::shared_ptr<Source> source;
     int uses = 0;
-    std::deque<Message> early;  // came while it was made
   };
 
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   Send MakeSend();
-  void NoteShutDown();
-  void NoteBroken(const std::string& why);
+  void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void DeliverEarly(Channel* channel);
-  static void Deliver(const Channel& channel, const World& world, int member, wire::Header header, BundlePtr bundle);
+  void DeliverEarly(const Channel& channel, uint32_t number) EXCLUDES(mu_);
+  void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
@@ -144,7 +141,7 @@ class Engine : public Inbox {
   Mutex mu_;
   CondVar changed_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
-  std::map<uint32_t, std::deque<Message>> early_ GUARDED_BY(mu_);  // for channels that this process is about to create
+  std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // came before this process had made the channel
   uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;

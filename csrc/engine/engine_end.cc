@@ -8,7 +8,6 @@
 #include "base/place.h"
 
 namespace hvdata {
-
 namespace {
 
 constexpr int kBrokenPatience = 60;  // s
@@ -85,7 +84,7 @@ void Engine::Stop() {
   }
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
-  NoteShutDown();
+  NoteEnd(EngineState::kShutDown);
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
 }
@@ -110,7 +109,7 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
 }
 
 void Engine::FailAll(const Outcome& outcome) {
-  NoteBroken(outcome.message);
+  NoteEnd(EngineState::kBroken, outcome.message);
   broken_ = true;
   {
     MutexLock lock(&mu_);

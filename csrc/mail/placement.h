@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "arena/arena.h"
-#include "mail/parcel.h"
+#include "mail/share.h"
 
 namespace hvdata {
 
@@ -31,6 +31,20 @@ class InlineBudget {
 // Sets `where` and `bytes` of every component: in shared memory if it is there already, else inline if it is small,
 // else as a message. `shared`: the memory that the receiver can see too, which keeps what lies in it until the receiver gives
 // it back; null where there is none.
-void PlacePayloads(Parcel* parcel, Arena* shared);
+inline void PlacePayloads(Parcel* parcel, Arena* shared) {
+  InlineBudget budget;
+  for (size_t i = 0; i < parcel->header.components.size(); ++i) {
+    wire::Component& component = parcel->header.components[i];
+    component.bytes = parcel->blocks[i].size;
+    const auto place = shared != nullptr && component.bytes > 0 ? shared->Share(parcel->blocks[i].data) : std::nullopt;
+    if (place) {
+      component.where = wire::Where::kArena;
+      component.slot = place->slot;
+      component.offset = place->offset;
+    } else {
+      component.where = budget.Spend(component.bytes) ? wire::Where::kInline : wire::Where::kMessage;
+    }
+  }
+}
 
 }  // namespace hvdata

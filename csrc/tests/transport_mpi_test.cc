@@ -16,7 +16,7 @@
 #include "tests/transport_mpi_party.h"
 #include "base/counters.h"
 #include "transport/layout.h"
-#include "wire/strings.h"
+#include "tests/wire_encoded.h"
 
 namespace hvdata {
 namespace {

@@ -21,13 +21,6 @@ void CountReceived(int bytes) {
 
 }  // namespace
 
-Incoming::Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests)
-    : comm_(comm), inbox_(inbox), requests_(requests) {
-  int size = 0;
-  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  sources_.resize(size);
-}
-
 bool Incoming::Probe() {
   int taken = 0;
   for (int misses = 0; taken < kMostPerProbe && misses < 2;) {
@@ -116,7 +109,7 @@ void Incoming::Accept(int source, std::string_view message) {
   } else if (arrival->missing > 0) {
     waiting[channel].push_back(std::move(arrival));
   } else {
-    Deliver(source, arrival.get());
+    inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
   }
 }
 
@@ -143,14 +136,10 @@ void Incoming::DeliverComplete(int source, uint32_t channel) {
   const auto at = waiting.find(channel);
   std::deque<ArrivalPtr>& queue = at->second;
   while (!queue.empty() && queue.front()->missing == 0) {
-    Deliver(source, queue.front().get());
+    inbox_->Deliver(source, std::move(queue.front()->header), std::move(queue.front()->landing));
     queue.pop_front();
   }
   if (queue.empty()) waiting.erase(at);
-}
-
-void Incoming::Deliver(int source, Arrival* arrival) {
-  inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
 }
 
 }  // namespace hvdata

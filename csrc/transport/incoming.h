@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "mail/parcel.h"
-#include "transport/buffer_pool.h"
+#include "mail/placement.h"
 #include "transport/requests.h"
 
 namespace hvdata {
@@ -34,9 +34,33 @@ class Inbox {
   virtual void Broken(const std::string& what) = 0;
 };
 
+// Recycled memory for header messages.
+class BufferPool {
+ public:
+  using Buffer = std::unique_ptr<char[]>;
+
+  Buffer Take(size_t size) {
+    if (size > kRecycled || free_.empty()) return Buffer(new char[size > kRecycled ? size : kRecycled]);
+    Buffer buffer = std::move(free_.back());
+    free_.pop_back();
+    return buffer;
+  }
+
+  // `size` as it was in Take().
+  void Give(Buffer buffer, size_t size) {
+    if (size <= kRecycled && free_.size() < kMost) free_.push_back(std::move(buffer));
+  }
+
+ private:
+  static constexpr size_t kRecycled = 2 * kInlineLimit;  // a full load of inline payloads and a common header
+  static constexpr size_t kMost = 64;
+  std::vector<Buffer> free_;
+};
+
 class Incoming {
  public:
-  Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests);
+  Incoming(MPI_Comm comm, int size, Inbox* inbox, Requests* requests)
+      : comm_(comm), inbox_(inbox), requests_(requests), sources_(size) {}
 
   // Starts to receive the header messages that have come. True if there were any.
   bool Probe();
@@ -70,7 +94,6 @@ class Incoming {
   void Accept(int source, std::string_view message);
   void ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes);
   void DeliverComplete(int source, uint32_t channel);
-  void Deliver(int source, Arrival* arrival);
 
   MPI_Comm comm_;
   Inbox* inbox_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/outgoing.h"
+// The sending half of the communication thread.
 
 #include <memory>
 #include <string>
@@ -8,6 +8,7 @@
 #include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
+#include "transport/transport.h"
 
 namespace hvdata {
 namespace {
@@ -20,14 +21,8 @@ struct Departing {
 
 }  // namespace
 
-Outgoing::Outgoing(MPI_Comm comm, Requests* requests)
-    : comm_(comm), requests_(requests) {
-  int size = 0;
-  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  headers_.resize(size);
-}
-
-void Outgoing::Submit(int dest, Parcel parcel) {
+// Hands all messages of the parcel, whose payloads have been placed, to MPI.
+void Transport::Submit(int dest, Parcel parcel) {
   const std::vector<wire::Component>& components = parcel.header.components;
   if (parcel.blocks.size() != components.size()) {
     throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components.size()) +
@@ -55,10 +50,10 @@ void Outgoing::Submit(int dest, Parcel parcel) {
     ForEachPiece(tag, size, [&](uint64_t offset, int count) {
       MPI_Request request;
       Check(MPI_Isend(data + offset, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
-      requests_->Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
+      requests_.Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
       Add(&Count().messages_sent, 1);
       Add(&Count().bytes_sent, static_cast<uint64_t>(count));
-      headers_[dest] += tag == kHeaderTag;
+      sent_[dest] += tag == kHeaderTag;
     });
   };
   post(message.data(), message.size(), kHeaderTag);

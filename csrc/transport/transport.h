@@ -6,13 +6,13 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "transport/departure.h"
 #include "transport/incoming.h"
-#include "transport/outgoing.h"
 #include "transport/requests.h"
 
 namespace hvdata {
@@ -50,6 +50,7 @@ class Transport {
 
   void Run();
   bool Round();
+  void Submit(int dest, Parcel parcel);
   void BeQuiet() REQUIRES(mutex_);
   void Rest(std::chrono::microseconds nap);
 
@@ -66,7 +67,7 @@ class Transport {
 
   // The thread's own.
   Requests requests_;
-  Outgoing outgoing_;
+  std::vector<uint64_t> sent_;  // to each rank: messages with kHeaderTag
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
