@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions of csrc/engine/c_api.h, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
+"""The C functions of csrc/engine/c_api.cc, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
 
 from __future__ import annotations
 

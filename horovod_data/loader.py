@@ -32,7 +32,7 @@ class Library(NamedTuple):
     """The loaded core."""
 
     ops: ModuleType  # the Python functions of the TensorFlow ops
-    dll: ctypes.CDLL  # the functions of csrc/engine/c_api.h
+    dll: ctypes.CDLL  # the functions of csrc/engine/c_api.cc
 
 
 @functools.lru_cache(maxsize=None)

@@ -19,9 +19,7 @@ constexpr auto kPeace = std::chrono::seconds(1);
 }  // namespace
 
 std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t lanes, std::string* why) {
-  Segment segment;
-  segment.lanes = lanes;
-  segment.arena = bytes / Segment::kPage * Segment::kPage;
+  const Segment segment{lanes, bytes / Segment::kPage * Segment::kPage};
   std::shared_ptr<Region> region = Region::Create("horovod_data", segment.Size(), why);
   if (!region) return nullptr;
   if (!region->Reserve(0, segment.ArenaAt())) {
@@ -55,14 +53,12 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
     ++refused_;
     return nullptr;
   }
-  uint32_t slot;
   if (free_slots_.empty()) {
-    slot = static_cast<uint32_t>(offset_of_.size());
+    free_slots_.push_back(static_cast<uint32_t>(offset_of_.size()));
     offset_of_.push_back(0);
-  } else {
-    slot = free_slots_.back();
-    free_slots_.pop_back();
   }
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
   offset_of_[slot] = *offset;
   pieces_[*offset] = {size, slot, pipeline};
   taken_ += size;

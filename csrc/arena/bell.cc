@@ -27,9 +27,7 @@ void Bell::Ring() {
 
 void Bell::Sleep(uint32_t seen, std::chrono::nanoseconds most) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
-  timespec timeout;
-  timeout.tv_sec = static_cast<time_t>(seconds.count());
-  timeout.tv_nsec = static_cast<long>((most - seconds).count());
+  const timespec timeout{static_cast<time_t>(seconds.count()), static_cast<long>((most - seconds).count())};
   sleepers.fetch_add(1);
   if (rung.load() == seen) Futex(&rung, FUTEX_WAIT, seen, &timeout);
   sleepers.fetch_sub(1);

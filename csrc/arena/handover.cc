@@ -41,6 +41,19 @@ std::string RandomName() {
 
 int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
+// A few bytes, and room for descriptors beside them.
+struct Packet {
+  Packet(void* bytes, size_t size, size_t control_size) : part{bytes, size} {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control_size > 0 ? control : nullptr;
+    message.msg_controllen = control_size;
+  }
+  iovec part;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+  msghdr message{};
+};
+
 // Whether who called, or listened, at the other end is of our user.
 bool SameUser(int fd) {
   ucred peer{};
@@ -49,17 +62,6 @@ bool SameUser(int fd) {
 }
 
 }  // namespace
-
-Handover::Handover(Handover&& other) noexcept { *this = std::move(other); }
-
-Handover& Handover::operator=(Handover&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(deadline_, other.deadline_);
-  std::swap(name_, other.name_);
-  return *this;
-}
-
-Handover::~Handover() { Close(); }
 
 void Handover::Close() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
@@ -101,33 +103,22 @@ bool Handover::Ready(short events) {
 
 bool Handover::Send(const void* bytes, size_t size, const std::vector<int>& fds) {
   if (!ok() || fds.size() > kMostFds || !Ready(POLLOUT)) return false;
-  iovec part{const_cast<void*>(bytes), size};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  Packet packet(const_cast<void*>(bytes), size, fds.empty() ? 0 : CMSG_SPACE(fds.size() * sizeof(int)));
   if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    cmsghdr* const header = CMSG_FIRSTHDR(&packet.message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
-  return sendmsg(fd_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+  return sendmsg(fd_, &packet.message, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
 
 bool Handover::Receive(void* bytes, size_t size, size_t count, std::vector<int>* fds) {
   fds->clear();
   if (!ok() || !Ready(POLLIN)) return false;
-  iovec part{bytes, size};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  Packet packet(bytes, size, sizeof packet.control);
+  msghdr& message = packet.message;
   const ssize_t received = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
   if (received >= 0) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {

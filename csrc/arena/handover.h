@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hvdata {
@@ -15,9 +16,9 @@ class Handover {
   using Deadline = std::chrono::steady_clock::time_point;
 
   Handover() = default;
-  Handover(Handover&& other) noexcept;
-  Handover& operator=(Handover&& other) noexcept;
-  ~Handover();
+  Handover(Handover&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_), name_(std::move(other.name_)) {}
+  ~Handover() { Close(); }
 
   // To the process that listens under `name`. Not ok() if nobody of our user does. Doesn't wait: where as many wait to be
   // accepted as the system lets (128 on old ones), Send() does.

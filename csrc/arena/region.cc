@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cerrno>
 #include <cstring>
 
@@ -50,30 +51,26 @@ void Forget(const char* data) {
   }
 }
 
-std::string Failed(const char* call) { return std::string(call) + " failed: " + std::strerror(errno); }
+// Nothing, as `call` has failed on the descriptor.
+std::nullptr_t Refused(int fd, const char* call, std::string* why) {
+  *why = std::string(call) + " failed: " + std::strerror(errno);
+  if (fd >= 0) close(fd);
+  return nullptr;
+}
 
 }  // namespace
 
 std::shared_ptr<Region> Region::Create(const char* purpose, uint64_t bytes, std::string* why) {
   WatchForks(InChild);
   const int fd = memfd_create(purpose, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) {
-    *why = Failed("memfd_create");
-    return nullptr;
-  }
+  if (fd < 0) return Refused(fd, "memfd_create", why);
   // Nobody else may open it through /proc/PID/fd either.
   if (fchmod(fd, S_IRUSR | S_IWUSR) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    *why = Failed("sizing shared memory");
-    close(fd);
-    return nullptr;
+    return Refused(fd, "sizing shared memory", why);
   }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) {
-    *why = Failed("mmap");
-    close(fd);
-    return nullptr;
-  }
+  if (data == MAP_FAILED) return Refused(fd, "mmap", why);
   Remember(static_cast<char*>(data), bytes, fd);
   return std::shared_ptr<Region>(new Region(static_cast<char*>(data), bytes, fd));
 }
@@ -89,9 +86,8 @@ std::shared_ptr<Region> Region::Attach(int fd, uint64_t bytes, uint64_t read_onl
     return nullptr;
   }
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) *why = Failed("mmap");
+  if (data == MAP_FAILED) return Refused(fd, "mmap", why);
   close(fd);
-  if (data == MAP_FAILED) return nullptr;
   if (read_only_from < bytes) {
     mprotect(static_cast<char*>(data) + read_only_from, bytes - read_only_from, PROT_READ);
   }

@@ -11,7 +11,6 @@ namespace hvdata {
 class Slots {
  public:
   static constexpr uint32_t kCount = 1u << 18;
-  static constexpr uint32_t kNone = ~0u;
 
   // All zero is a good beginning: the list stores slot numbers plus one.
   Slots() = default;

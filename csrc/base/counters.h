@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has become of the payloads of this process, in bytes: the proof that nothing is copied that need not be.
+// What this process has moved, and what has become of its payloads: the proof that nothing is copied that need not be.
 #pragma once
 
 #include <atomic>
@@ -7,16 +7,26 @@
 
 namespace hvdata {
 
+// By their names here and in Python (Engine::StatsJson).
+#define HVDATA_COUNTERS(COUNTER)                                                                       \
+  /* Handed to MPI and by it: headers with their inline payloads, and payload messages. */             \
+  COUNTER(messages_sent, "mpi_messages_sent")                                                          \
+  COUNTER(bytes_sent, "mpi_bytes_sent")                                                                \
+  COUNTER(messages_received, "mpi_messages_received")                                                  \
+  COUNTER(bytes_received, "mpi_bytes_received")                                                        \
+  /* On the sender. */                                                                                 \
+  COUNTER(sent_inline, "payload_bytes_inline")   /* copied into a header message */                    \
+  COUNTER(sent_arena, "payload_bytes_arena")     /* left there: the receiver's tensor is that memory */ \
+  COUNTER(sent_message, "payload_bytes_message") /* sent by MPI from where they lay */                 \
+  COUNTER(copied_to_arena, "payload_bytes_copied_to_arena") /* made in other memory; our own share, too */ \
+  COUNTER(padded, "payload_bytes_padded")        /* copied into a share with padding, where it is to be */ \
+  /* On the receiver. */                                                                               \
+  COUNTER(realigned, "payload_bytes_realigned")  /* copied because it began at an odd address */       \
+  COUNTER(ring_full, "records_beside_full_ring") /* went by MPI because the ring to the peer was full */
+
 struct Counters {
-  // On the sender.
-  std::atomic<uint64_t> sent_inline{0};     // copied into a header message
-  std::atomic<uint64_t> sent_arena{0};      // left where they lay: the receiver's tensor is that memory
-  std::atomic<uint64_t> sent_message{0};    // sent by MPI from where they lay
-  std::atomic<uint64_t> copied_to_arena{0}; // what the pipeline had made in other memory; our own share of it, too
-  std::atomic<uint64_t> padded{0};          // copied into a share with padding, which is then where it is to be
-  // On the receiver.
-  std::atomic<uint64_t> realigned{0};       // copied because it began at an odd address
-  std::atomic<uint64_t> ring_full{0};       // records that went by MPI because the ring to the peer was full
+#define HVDATA_COUNTER(name, shown) std::atomic<uint64_t> name{0};
+  HVDATA_COUNTERS(HVDATA_COUNTER)
 };
 
 inline Counters& Count() {

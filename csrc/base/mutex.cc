@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <exception>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -25,7 +25,7 @@ uint64_t ProcessStartTime(int64_t pid) {
   return start;
 }
 
-Peers::Peers(const World& world) {
+Peers::Peers([[maybe_unused]] const World& world) {
 #ifdef SYS_pidfd_open
   for (size_t i = 0; i < world.members.size(); ++i) {
     const Member& m = world.members[i];
@@ -35,8 +35,6 @@ Peers::Peers(const World& world) {
     const long fd = syscall(SYS_pidfd_open, static_cast<pid_t>(m.pid), 0);
     if (fd >= 0) watched_.emplace_back(static_cast<int>(i), static_cast<int>(fd));
   }
-#else
-  (void)world;
 #endif
 }
 
@@ -50,16 +48,12 @@ std::vector<int> Peers::Died() {
   std::vector<pollfd> fds;
   for (const auto& [member, fd] : watched_) fds.push_back({fd, POLLIN, 0});
   if (poll(fds.data(), fds.size(), 0) <= 0) return died;
-  std::vector<std::pair<int, int>> alive;
-  for (size_t i = 0; i < fds.size(); ++i) {
-    if (fds[i].revents & POLLIN) {
-      died.push_back(watched_[i].first);
-      close(watched_[i].second);
-    } else {
-      alive.push_back(watched_[i]);
-    }
+  for (size_t i = fds.size(); i-- > 0;) {
+    if ((fds[i].revents & POLLIN) == 0) continue;
+    died.push_back(watched_[i].first);
+    close(watched_[i].second);
+    watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  watched_.swap(alive);
   return died;
 }
 

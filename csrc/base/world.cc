@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/world.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hvdata {
-
 namespace {
 std::vector<int> LanesOf(const std::vector<int>& ends, size_t members) {
   std::vector<int> lanes(members, -1);
@@ -16,14 +16,14 @@ std::vector<int> LanesOf(const std::vector<int>& ends, size_t members) {
 World World::Of(int self, std::vector<Member> members) {
   World world;
   world.self = self;
-  for (const Member& m : members) {
-    if (m.reads() && m.reader >= world.reader_count()) world.readers.resize(static_cast<size_t>(m.reader) + 1);
-    if (m.trains() && m.trainer >= world.trainer_count()) world.trainers.resize(static_cast<size_t>(m.trainer) + 1);
-  }
+  const auto put = [](std::vector<int>* members_of, int index, size_t member) {
+    if (index < 0) return;
+    members_of->resize(std::max(members_of->size(), static_cast<size_t>(index) + 1));
+    (*members_of)[static_cast<size_t>(index)] = static_cast<int>(member);
+  };
   for (size_t i = 0; i < members.size(); ++i) {
-    const Member& m = members[i];
-    if (m.reads()) world.readers[static_cast<size_t>(m.reader)] = static_cast<int>(i);
-    if (m.trains()) world.trainers[static_cast<size_t>(m.trainer)] = static_cast<int>(i);
+    put(&world.readers, members[i].reader, i);
+    put(&world.trainers, members[i].trainer, i);
   }
   world.members = std::move(members);
   const int group = world.me().group;

@@ -34,7 +34,6 @@ struct World {
   static World Of(int self, std::vector<Member> members);
 
   const Member& me() const { return members[static_cast<size_t>(self)]; }
-  int reader_count() const { return static_cast<int>(readers.size()); }
   int trainer_count() const { return static_cast<int>(trainers.size()); }
   int source_count() const { return static_cast<int>(sources.size()); }
   int audience_count() const { return static_cast<int>(audience.size()); }

@@ -11,7 +11,7 @@
 
 namespace hvdata {
 
-// Python makes its structure of this list (engine/c_api.h), so that a new option is written here and where it is used.
+// Python makes its structure of this list (engine/c_api.cc), so that a new option is written here and where it is used.
 #define HVDATA_CHANNEL_OPTIONS(FIELD)                                                               \
   FIELD(uint32_t, number, 0)           /* the agreement's */                                        \
   FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                   \

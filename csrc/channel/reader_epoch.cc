@@ -2,19 +2,17 @@
 #include "channel/reader_epoch.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
-#include "channel/source.h"
 
 namespace hvdata {
 
 using Says = wire::Ready::Says;
 
 ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
-    : source_(source), mu_(source->mu_), epoch_(epoch), cancel_(std::move(cancel)) {
+    : source_(source), epoch_(epoch), cancel_(std::move(cancel)) {
   const ChannelConfig& config = source->config();
   const World& world = source->world();
   const plan::Rotation rotation(world.source_count());
@@ -28,25 +26,19 @@ ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> c
 LaneOutput ReaderEpoch::MakeOutput() {
   LaneOutput output;
   output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
-    mu_.AssertHeld();
+    source_->mu_.AssertHeld();
     wire::Header header = MakeHeader(source_->config_.number, epoch_, wire::Data{step, Turn(turn_.n + turn.n), position});
     source_->send_(source_->Member(trainer), std::move(header), &share);
   };
   output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
-    mu_.AssertHeld();
-    wire::End end;
-    end.step = step;
-    end.code = outcome.code;
-    end.text = outcome.message;
-    end.lost = lost_;
-    end.left = left_.size();
-    end.tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
-    end.no_filler = no_filler_;
+    source_->mu_.AssertHeld();
+    const TailStep tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
+    wire::End end{step, outcome.code, outcome.message, lost_, left_.size(), tail_taken, no_filler_};
     source_->Tell(trainer, epoch_, std::move(end));
   };
   output.recall = [this](int trainer) { source_->Tell(trainer, epoch_, wire::Recall()); };
   output.taken = [this](int trainer, uint64_t element) {
-    mu_.AssertHeld();
+    source_->mu_.AssertHeld();
     if (recording_) taken_since_[trainer].push_back(element);
   };
   return output;
@@ -59,8 +51,7 @@ std::string ReaderEpoch::Where(uint64_t turn) const {
 }
 
 void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailStep tail_taken) {
-  MutexLock lock(&mu_);
-  source_->mu_.AssertHeld();
+  MutexLock lock(&source_->mu_);
   started_ = true;
   turn_ = turn;
   tail_taken_ = tail_taken;
@@ -86,22 +77,17 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
 // A rank that has restored nothing learns from our first step where this reader stands. Until then it may give the room to
 // others that it thinks come first, and they to us: so that step goes out whatever its limit.
 void ReaderEpoch::OpenLane(int trainer) {
-  mu_.AssertHeld();
-  source_->mu_.AssertHeld();
   const LaneStep limit = source_->At(trainer).limit;
   if (source_->before_ > 0) source_->Tell(trainer, epoch_, wire::Numbered{source_->before_ + epoch_});
   lanes_->Open(trainer, turn_.n > 0 && !Resumes(trainer) ? LaneStep(std::max<uint64_t>(limit.n, 1)) : limit);
 }
 
 bool ReaderEpoch::Over() const {
-  mu_.AssertHeld();
-  source_->mu_.AssertHeld();
   return source_->shut_ || lanes_->AllClosed();
 }
 
 // The dealer need not pull any more: in step with others the lanes end later than the input.
 bool ReaderEpoch::Pulled() const {
-  mu_.AssertHeld();
   return Over() || lanes_->finished() || input_over_;
 }
 
@@ -110,12 +96,12 @@ bool ReaderEpoch::Pulled() const {
 ReaderEpoch::Wish ReaderEpoch::Await() {
   Signal& changed = source_->changed_;
   if (source_->coordinated()) changed.Fetch();  // what we told ourselves, as the coordinator
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   pulling_ = false;
   const bool ahead = source_->world_->source_count() > 1;
   for (;;) {
     const auto ready = [this, ahead, &changed] {
-      mu_.AssertHeld();
+      source_->mu_.AssertHeld();
       if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->FullFor(wanted_);
@@ -143,21 +129,20 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
 }
 
 void ReaderEpoch::DealInHand() {
-  mu_.AssertHeld();
   if (Pulled() || !in_hand_ || !lanes_->Room()) return;
   lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
 }
 
 ReaderEpoch::Wish ReaderEpoch::Linger() {
-  MutexLock lock(&mu_);
-  const auto ready = [this] { return mu_.AssertHeld(), Over() || !saves_.empty(); };
+  MutexLock lock(&source_->mu_);
+  const auto ready = [this] { return source_->mu_.AssertHeld(), Over() || !saves_.empty(); };
   while (!source_->changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
   }
   return Over() ? Wish::kStop : Wish::kSave;
 }
 
 void ReaderEpoch::Deal(Step step) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   pulling_ = false;
   if (Pulled()) {
     ++undealt_;
@@ -170,13 +155,8 @@ void ReaderEpoch::Deal(Step step) {
   }
 }
 
-uint64_t ReaderEpoch::Steps() const {
-  MutexLock lock(&mu_);
-  return lanes_->dealt();
-}
-
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   left_out_ = true;
   dropped_ += count;
   stepless_ += stepless;
@@ -185,18 +165,16 @@ void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
 // ---- The end.
 
 void ReaderEpoch::Finish(Outcome outcome) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   FinishLocked(std::move(outcome));
 }
 
 void ReaderEpoch::FinishFailed(Outcome error) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   FinishLocked(std::move(error), source_->config_.on_error_continue && source_->world_->readers.size() > 1);
 }
 
 void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
-  mu_.AssertHeld();
-  source_->mu_.AssertHeld();
   const bool pulled = std::exchange(pulling_, false);
   input_ended_ = input_ended_ || outcome.ok();
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
@@ -225,7 +203,6 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
 
 // What on_reader_error="continue" costs.
 void ReaderEpoch::SayLost(const std::string& error) {
-  mu_.AssertHeld();
   const ChannelConfig& config = source_->config_;
   const bool groups = config.batch == plan::Batch::kPerRank && config.schedule == plan::Schedule::kStatic;
   const auto trainers = static_cast<uint64_t>(source_->world_->audience_count());
@@ -243,7 +220,6 @@ void ReaderEpoch::SayLost(const std::string& error) {
 }
 
 void ReaderEpoch::SayDropped() {
-  mu_.AssertHeld();
   const int64_t dropped = std::exchange(dropped_, 0);
   if (dropped == 0) return;
   const char* what = source_->config_.batch == plan::Batch::kPerRank ? " element(s)" : " row(s)";
@@ -251,8 +227,7 @@ void ReaderEpoch::SayDropped() {
 }
 
 void ReaderEpoch::End() {
-  MutexLock lock(&mu_);
-  source_->mu_.AssertHeld();
+  MutexLock lock(&source_->mu_);
   SayDropped();  // of an epoch that everybody left before its end
   SayCutShort();
   SayReady(Says::kLeft, lanes_->dealt());
@@ -272,7 +247,7 @@ bool ReaderEpoch::shares_tail() const {
 }
 
 void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_filler) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   left_ = std::move(left);
   first_left_ = first;
   no_filler_ = std::move(no_filler);
@@ -280,7 +255,7 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
 
 // Everything that is left is there before any END is sent, and no CLAIM comes before that.
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
-  mu_.AssertHeld();
+  source_->mu_.AssertHeld();
   if (claim.left >= left_.size()) return;
   const Left& left = left_[static_cast<size_t>(claim.left)];
   const std::shared_ptr<const Share>& share = claim.filler ? left.filler : left.share;
@@ -293,14 +268,14 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
 
 std::vector<SaveRequest> ReaderEpoch::TakeSaveRequests() {
   source_->changed_.Settle();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
-  MutexLock lock(&mu_);
-  std::vector<SaveRequest> requests(saves_.begin(), saves_.end());
-  saves_.clear();
-  return requests;
+  MutexLock lock(&source_->mu_);
+  return std::exchange(saves_, {});
 }
 
-std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() const {
-  MutexLock lock(&mu_);
+std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() {
+  MutexLock lock(&source_->mu_);
+  recording_ = true;
+  taken_since_.clear();
   std::vector<std::pair<uint64_t, BundlePtr>> elements;
   std::vector<const Step*> steps = lanes_->Untaken();
   if (in_hand_) steps.push_back(in_hand_.get());
@@ -313,27 +288,19 @@ std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() const
 }
 
 std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) const {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   const auto found = taken_since_.find(trainer);
   return found == taken_since_.end() ? std::vector<uint64_t>() : found->second;
 }
 
-void ReaderEpoch::ForgetTaken() {
-  MutexLock lock(&mu_);
-  recording_ = true;
-  taken_since_.clear();
-}
-
 void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
-  MutexLock lock(&mu_);
-  source_->mu_.AssertHeld();
+  MutexLock lock(&source_->mu_);
   if (!outcome.ok()) return source_->SendLastWords(request, outcome);
   source_->Answer(request, {kOk, std::move(state)});
 }
 
 void ReaderEpoch::KeepLastWords(int trainer, std::string state) {
-  MutexLock lock(&mu_);
-  source_->mu_.AssertHeld();
+  MutexLock lock(&source_->mu_);
   Source::Trainer& t = source_->At(trainer);
   t.last_words = std::move(state);
   t.words_epoch = epoch_;

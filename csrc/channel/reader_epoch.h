@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,19 +17,12 @@
 #include "base/mutex.h"
 #include "base/outcome.h"
 #include "channel/lanes.h"
+#include "channel/source.h"
 #include "mail/share.h"
 #include "wire/coordinates.h"
 #include "wire/header.h"
 
 namespace hvdata {
-
-class Source;
-
-struct SaveRequest {
-  int64_t trainer;
-  uint64_t epoch;
-  int64_t request;
-};
 
 class ReaderEpoch {
  public:
@@ -54,8 +46,6 @@ class ReaderEpoch {
   // Waits until there is room for one more element (kElement), a state is wanted (kSave) or the epoch is over (kStop).
   Wish Await();
   void Deal(Step step);
-  // Steps dealt so far in this run.
-  uint64_t Steps() const;
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows. `stepless`: the elements
   // that made no step at all.
   void Dropped(int64_t count, uint64_t stepless);
@@ -79,69 +69,66 @@ class ReaderEpoch {
   std::vector<SaveRequest> TakeSaveRequests();
   void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
   // What some trainer has not taken of what was dealt, oldest first.
-  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() const;
-  // Dynamic: the elements that the trainer has taken since ForgetTaken().
+  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements();
+  // Dynamic: the elements that the trainer has taken since UntakenElements().
   std::vector<uint64_t> TakenSince(int trainer) const;
-  void ForgetTaken();
   // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
   void KeepLastWords(int trainer, std::string state);
 
  private:
   friend class Source;
 
-  // These and all below: under the source's mutex.
   LaneOutput MakeOutput();
-  bool Over() const;
-  bool Pulled() const;
   bool Resumes(int trainer) const { return handed_.count(trainer) > 0; }
-  void OpenLane(int trainer);
-  void DealInHand();
-  void FinishLocked(Outcome outcome, bool others_go_on = false);
-  void SayDropped();
-  void SayLost(const std::string& error);
-  void SayHeld();
-  std::string Held(EpochStep step) const;
-  void SayFull();
-  void SayReady(wire::Ready::Says says, uint64_t steps, const Outcome& outcome = {});
-  void OnGo(const wire::Go& go);
+  std::string Where(uint64_t turn) const;
+  bool Over() const REQUIRES(source_->mu_);
+  bool Pulled() const REQUIRES(source_->mu_);
+  void OpenLane(int trainer) REQUIRES(source_->mu_);
+  void DealInHand() REQUIRES(source_->mu_);
+  void FinishLocked(Outcome outcome, bool others_go_on = false) REQUIRES(source_->mu_);
+  void SayDropped() REQUIRES(source_->mu_);
+  void SayLost(const std::string& error) REQUIRES(source_->mu_);
+  void SayHeld() REQUIRES(source_->mu_);
+  std::string Held(EpochStep step) const REQUIRES(source_->mu_);
+  void SayFull() REQUIRES(source_->mu_);
+  void SayReady(wire::Ready::Says says, uint64_t steps, const Outcome& outcome = {}) REQUIRES(source_->mu_);
+  void OnGo(const wire::Go& go) REQUIRES(source_->mu_);
   void OnClaim(int trainer, const wire::Claim& claim);
   bool OnWhy(int trainer, EpochStep step);
-  void SayCutShort();
+  void SayCutShort() REQUIRES(source_->mu_);
   // The reader's next step of the whole epoch.
-  uint64_t Now() const REQUIRES(mu_) { return turn_.n + lanes_->dealt(); }
-  std::string Where(uint64_t turn) const;
+  uint64_t Now() const REQUIRES(source_->mu_) { return turn_.n + lanes_->dealt(); }
   std::string Explain(int trainer) const;
 
   Source* const source_;
-  Mutex& mu_;  // the source's
   const uint64_t epoch_;
   std::map<int, wire::Restore> handed_;
-  std::unique_ptr<Lanes> lanes_ GUARDED_BY(mu_);
-  bool started_ GUARDED_BY(mu_) = false;      // the lanes have been opened
-  std::function<void()> cancel_ GUARDED_BY(mu_);
-  std::deque<SaveRequest> saves_ GUARDED_BY(mu_);
-  Turn turn_ GUARDED_BY(mu_);                 // where the lanes began
-  TailStep tail_taken_ GUARDED_BY(mu_) = 0;
-  std::unique_ptr<Step> in_hand_ GUARDED_BY(mu_);  // pulled before there was room for it
-  std::vector<Left> left_ GUARDED_BY(mu_);
-  uint64_t first_left_ GUARDED_BY(mu_) = 0;   // number of the first of these in the epoch
-  std::string no_filler_ GUARDED_BY(mu_);     // why there are no shares for steps that we don't have
-  bool input_over_ GUARDED_BY(mu_) = false;   // Finish has been called
-  bool input_ended_ GUARDED_BY(mu_) = false;  // the input has come to its own end
-  bool lost_ GUARDED_BY(mu_) = false;         // it has failed, and the others go on
-  std::optional<uint64_t> cut_short_ GUARDED_BY(mu_);  // the step on which another reader's end has ended the epoch
-  uint64_t undealt_ GUARDED_BY(mu_) = 0;      // steps that came too late to be dealt
-  std::map<int, EpochStep> whys_ GUARDED_BY(mu_);  // trainers, and the steps, that wait to hear who keeps us waiting
-  std::string held_by_ GUARDED_BY(mu_);       // as far as we know
-  bool recording_ GUARDED_BY(mu_) = false;    // since the first ForgetTaken
-  std::map<int, std::vector<uint64_t>> taken_since_ GUARDED_BY(mu_);
-  int64_t dropped_ GUARDED_BY(mu_) = 0;
-  uint64_t stepless_ GUARDED_BY(mu_) = 0;
-  bool left_out_ GUARDED_BY(mu_) = false;     // a batch made no step, or not with all its rows
+  std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
+  bool started_ GUARDED_BY(source_->mu_) = false;      // the lanes have been opened
+  std::function<void()> cancel_ GUARDED_BY(source_->mu_);
+  std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
+  Turn turn_ GUARDED_BY(source_->mu_);                 // where the lanes began
+  TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
+  std::unique_ptr<Step> in_hand_ GUARDED_BY(source_->mu_);  // pulled before there was room for it
+  std::vector<Left> left_ GUARDED_BY(source_->mu_);
+  uint64_t first_left_ GUARDED_BY(source_->mu_) = 0;   // number of the first of these in the epoch
+  std::string no_filler_ GUARDED_BY(source_->mu_);     // why there are no shares for steps that we don't have
+  bool input_over_ GUARDED_BY(source_->mu_) = false;   // Finish has been called
+  bool input_ended_ GUARDED_BY(source_->mu_) = false;  // the input has come to its own end
+  bool lost_ GUARDED_BY(source_->mu_) = false;         // it has failed, and the others go on
+  std::optional<uint64_t> cut_short_ GUARDED_BY(source_->mu_);  // the step on which another reader's end has ended the epoch
+  uint64_t undealt_ GUARDED_BY(source_->mu_) = 0;      // steps that came too late to be dealt
+  std::map<int, EpochStep> whys_ GUARDED_BY(source_->mu_);  // trainers and steps that wait to hear who keeps us waiting
+  std::string held_by_ GUARDED_BY(source_->mu_);       // as far as we know
+  bool recording_ GUARDED_BY(source_->mu_) = false;    // since the first UntakenElements
+  std::map<int, std::vector<uint64_t>> taken_since_ GUARDED_BY(source_->mu_);
+  int64_t dropped_ GUARDED_BY(source_->mu_) = 0;
+  uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
+  bool left_out_ GUARDED_BY(source_->mu_) = false;     // a batch made no step, or not with all its rows
   uint64_t plenty_ = 1;                       // steps for which there should be room before a dealer that had none goes on, and
-  uint64_t wanted_ GUARDED_BY(mu_) = 1;       // those for which it waits at the moment
-  bool pulling_ GUARDED_BY(mu_) = false;      // the dealer is inside the user's pipeline
-  std::chrono::steady_clock::time_point since_ GUARDED_BY(mu_);  // of the pull
+  uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;       // those for which it waits at the moment
+  bool pulling_ GUARDED_BY(source_->mu_) = false;      // the dealer is inside the user's pipeline
+  std::chrono::steady_clock::time_point since_ GUARDED_BY(source_->mu_);  // of the pull
 };
 
 }  // namespace hvdata

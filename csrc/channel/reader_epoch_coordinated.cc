@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader with trainers of its own says how far it is (READY), and hears how far all may go (GO): channel/step_coordinator.h.
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include "base/log.h"
-#include "channel/source.h"
+#include "channel/reader_epoch.h"
 
 namespace hvdata {
 
@@ -17,7 +15,6 @@ void Source::SayReady(uint64_t epoch, wire::Ready ready) const {
 }
 
 void ReaderEpoch::SayReady(Says says, uint64_t steps, const Outcome& outcome) {
-  mu_.AssertHeld();
   // Hosts may go on from different steps of a checkpoint.
   source_->SayReady(epoch_, {says, Turn(turn_.n + steps), outcome.code, outcome.message});
 }
@@ -25,19 +22,19 @@ void ReaderEpoch::SayReady(Says says, uint64_t steps, const Outcome& outcome) {
 bool ReaderEpoch::fills() const { return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop; }
 
 void ReaderEpoch::Fill(Step step) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   lanes_->Fill(std::move(step));
 }
 
 void ReaderEpoch::CannotFill(std::string why) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&source_->mu_);
   no_filler_ = std::move(why);
 }
 
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   if (go.tells == Tells::kExplain) return SayReady(epoch, {Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
   if (epoch_) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     if (epoch == begun_ && (epoch_->started_ || go.tells == Tells::kBehind || go.tells == Tells::kBecause)) return epoch_->OnGo(go);
   }
   if (epoch < begun_ || (epoch == begun_ && !Dealing()) || (go.tells != Tells::kAllHave && go.tells != Tells::kEndsThere)) return;
@@ -46,8 +43,6 @@ void Source::OnGo(uint64_t epoch, const wire::Go& go) {
 }
 
 void ReaderEpoch::OnGo(const wire::Go& go) {
-  mu_.AssertHeld();
-  source_->mu_.AssertHeld();
   if (go.tells == Tells::kBehind || go.tells == Tells::kBecause) {
     held_by_ = go.text;
     SayHeld();
@@ -66,7 +61,6 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
 
 // Said at the epoch's end, when it is known whether this reader had more.
 void ReaderEpoch::SayCutShort() {
-  mu_.AssertHeld();
   if (!cut_short_) return;
   const uint64_t end = *cut_short_, left_out = std::max(lanes_->dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
@@ -77,13 +71,11 @@ void ReaderEpoch::SayCutShort() {
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {
-  mu_.AssertHeld();
   return source_->Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
 }
 
 // What we know of who keeps us waiting, to those of our trainers who asked.
 void ReaderEpoch::SayHeld() {
-  mu_.AssertHeld();
   for (const auto& [trainer, step] : whys_) source_->Tell(trainer, epoch_, wire::Because{Held(step)});
 }
 

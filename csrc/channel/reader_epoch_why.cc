@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a step does not come: what the reader answers to a trainer that has waited for long.
 #include <algorithm>
-#include <chrono>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
-#include "channel/source.h"
+#include "channel/reader_epoch.h"
 
 namespace hvdata {
 
@@ -23,7 +19,6 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
 // Whether this reader waits for others that keep in step with it. Those are asked, and we answer what we know: they, or the
 // way to them, may be silent.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
-  mu_.AssertHeld();
   source_->mu_.AssertHeld();
   const World& world = *source_->world_;
   if (!lanes_->Held(trainer) && !(source_->coordinated() && input_over_ && !lanes_->finished())) return false;
@@ -47,8 +42,6 @@ void Source::SayStalled(uint64_t epoch, EpochStep step, const std::string& what)
 // There has been no room for long, and perhaps nobody has asked why: who waits may do so in another library, for a rank that
 // has stopped, or may not get through to us. That all ranks alike are busy is none of our business.
 void ReaderEpoch::SayFull() {
-  mu_.AssertHeld();
-  source_->mu_.AssertHeld();
   if (!whys_.empty()) {
     const auto& [trainer, step] = *whys_.begin();
     return source_->SayStalled(epoch_, step, source_->world_->AudienceName(trainer) + " waits for this step: " + Held(step));
@@ -77,7 +70,6 @@ std::string Source::Explain(int trainer, uint64_t epoch) const {
 }
 
 std::string ReaderEpoch::Explain(int trainer) const {
-  mu_.AssertHeld();
   source_->mu_.AssertHeld();
   const std::string me = source_->Me(), dealt = std::to_string(Now());
   if (pulling_) {

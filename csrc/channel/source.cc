@@ -2,14 +2,13 @@
 #include "channel/source.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
+#include "channel/reader_epoch.h"
 
 namespace hvdata {
-
 namespace {
 
 // User code may hold locks in there: not on this thread, if there is another to be had.
@@ -76,7 +75,7 @@ std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()>
   MutexLock lock(&mu_);
   begun_ = epoch;
   epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(cancel));
-  epoch_->mu_.AssertHeld();
+  epoch_->source_->mu_.AssertHeld();
   for (const SaveRequest& request : std::exchange(early_saves_, {})) {
     (request.epoch == epoch ? epoch_->saves_ : early_saves_).push_back(request);
   }
@@ -115,7 +114,7 @@ void Source::Handle(int member, const wire::Header& header) {
 // When nobody needs the epoch any more, the dealer may still be inside the user's pipeline: this gets it out.
 void Source::CancelIfOver() {
   if (!epoch_) return;
-  epoch_->mu_.AssertHeld();
+  epoch_->source_->mu_.AssertHeld();
   if (epoch_->started_ && epoch_->Over()) Interrupt(std::exchange(epoch_->cancel_, nullptr));
 }
 
@@ -125,7 +124,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Open& open) {
   t.opened = epoch;
   t.limit = open.limit;
   if (Deals(epoch)) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     if (epoch_->started_) epoch_->OpenLane(trainer);
   }
   changed_.NotifyAll();
@@ -135,7 +134,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
   Trainer& t = At(trainer);
   if (epoch == t.opened) t.limit = taken.limit;
   if (!Deals(epoch) || t.closed >= epoch) return;
-  epoch_->mu_.AssertHeld();
+  epoch_->source_->mu_.AssertHeld();
   epoch_->lanes_->Taken(trainer, taken.taken, taken.limit);
   // Mostly only the last trainer's word makes room. Whom the dealer listened to need not be the last.
   if (epoch_->lanes_->RoomFor(epoch_->wanted_) || changed_.WokenBy(Member(trainer), taken.limit)) changed_.NotifyAll();
@@ -143,7 +142,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
   if (!Deals(epoch)) return;
-  epoch_->mu_.AssertHeld();
+  epoch_->source_->mu_.AssertHeld();
   epoch_->lanes_->Recalled(trainer, recalled.taken, recalled.limit);
   changed_.NotifyAll();
 }
@@ -156,7 +155,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
   Trainer& t = At(trainer);
   t.closed = std::max(t.closed, epoch);
   if (Deals(epoch)) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     epoch_->dropped_ = std::max(epoch_->dropped_, close.dropped);  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
   }
@@ -178,7 +177,7 @@ void Source::Gone(int trainer) {
     SayReady(begun_, {wire::Ready::Says::kLeftForGood, Turn(), kOk, ""});
   }
   if (epoch_ && t.closed < begun_) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     if (epoch_->started_) epoch_->lanes_->Close(trainer, LaneStep(0));
   }
   CancelIfOver();
@@ -189,7 +188,7 @@ void Source::Shut() {
   MutexLock lock(&mu_);
   shut_ = true;
   if (epoch_) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     Interrupt(std::exchange(epoch_->cancel_, nullptr));
   }
   changed_.NotifyAll();
@@ -202,7 +201,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
   if (epoch > begun_ && At(trainer).opened == epoch) {
     early_saves_.push_back(request);  // another reader has dealt to it already
   } else if (Deals(epoch)) {
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     epoch_->saves_.push_back(request);
     changed_.NotifyAll();
   } else {
@@ -220,7 +219,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
     Outcome late(kFailedPrecondition, world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
                                           std::to_string(epoch) + ", which another rank has begun already: restore on "
                                           "every rank, or on rank 0 before any collective, before the first element is asked for");
-    epoch_->mu_.AssertHeld();
+    epoch_->source_->mu_.AssertHeld();
     outcome = {late.code, epoch_->Where(epoch_->Now()) + late.message};
     epoch_->FinishLocked(std::move(late));
   } else if (epoch > begun_) {

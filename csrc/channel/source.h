@@ -7,23 +7,30 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
-#include "channel/reader_epoch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
+#include "wire/coordinates.h"
+#include "wire/header.h"
 
 namespace hvdata {
+
+class ReaderEpoch;
+
+struct SaveRequest {
+  int64_t trainer;
+  uint64_t epoch;
+  int64_t request;
+};
 
 // Trainers are counted as in World::audience.
 class Source {
@@ -109,7 +116,7 @@ class Source {
   std::shared_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);      // while it is dealt
   uint64_t before_ GUARDED_BY(mu_) = 0;                     // an epoch's number over all runs less its number in this one
   bool shut_ GUARDED_BY(mu_) = false;
-  std::deque<SaveRequest> early_saves_ GUARDED_BY(mu_);     // of epochs to come
+  std::vector<SaveRequest> early_saves_ GUARDED_BY(mu_);    // of epochs to come
   std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);       // by epoch: the last GO of each that has not begun
   std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};
   bool told_empty_ GUARDED_BY(mu_) = false;

@@ -36,9 +36,7 @@ class StaticLanes : public Lanes {
     Trim();
   }
 
-  void Finish(Outcome outcome) override {
-    EndAt(dealt_, std::move(outcome));
-  }
+  void Finish(Outcome outcome) override { EndAt(dealt_, std::move(outcome)); }
 
   void Allow(uint64_t steps) override {
     allowed_ = std::max(allowed_, steps);

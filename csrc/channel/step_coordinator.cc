@@ -2,23 +2,18 @@
 #include "channel/step_coordinator.h"
 
 #include <algorithm>
-#include <string>
-#include <vector>
 
 namespace hvdata {
 
 using wire::Go;
 using wire::Ready;
 
-namespace {
-constexpr uint64_t kAll = ~0ull;
-}
-
 StepCoordinator::StepCoordinator(const World* world, Send send) : world_(world), send_(std::move(send)) {}
 
 // How far all may go, and whether the epoch ends there. True when that is news.
 bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   if (epoch->ended) return false;
+  constexpr uint64_t kAll = ~0ull;
   uint64_t reach = kAll;  // what every reader has, or can make up
   uint64_t end = kAll;    // nobody goes further
   uint64_t longest = 0;
@@ -63,14 +58,6 @@ bool StepCoordinator::Spared(const Epoch& epoch, uint64_t end) {
   });
 }
 
-std::vector<int> StepCoordinator::Behind(const Epoch& epoch) {
-  std::vector<int> behind;
-  for (size_t r = 0; r < epoch.readers.size(); ++r) {
-    if (epoch.readers[r].says == Says::kHas && epoch.readers[r].steps == epoch.allowed) behind.push_back(static_cast<int>(r));
-  }
-  return behind;
-}
-
 void StepCoordinator::Tell(int reader, const Key& key, Go go) const {
   send_(world_->readers[static_cast<size_t>(reader)], MakeHeader(key.first, key.second, std::move(go)), nullptr);
 }
@@ -79,17 +66,14 @@ void StepCoordinator::Tell(int reader, const Key& key, Go go) const {
 void StepCoordinator::Ask(Epoch* epoch, const Key& key, int reader) const {
   epoch->askers.insert(reader);
   std::vector<std::string> names;
-  for (int r : Behind(*epoch)) {
+  for (int r = 0; r < static_cast<int>(epoch->readers.size()); ++r) {
+    const Reader& one = epoch->readers[static_cast<size_t>(r)];
+    if (one.says != Says::kHas || one.steps != epoch->allowed) continue;
     names.push_back(world_->ReaderName(r));
     Tell(r, key, {Go::Tells::kExplain, Turn(epoch->allowed), kOk, ""});
   }
   const std::string who = names.empty() ? "no other reader" : JoinNames(names) + ", which has not";
   Tell(reader, key, {Go::Tells::kBehind, Turn(epoch->allowed), kOk, who});
-}
-
-void StepCoordinator::PassOn(const Epoch& epoch, const Key& key, int reader, const std::string& why) const {
-  const std::string text = world_->ReaderName(reader) + ", which has not: " + why;
-  for (int to : epoch.askers) Tell(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
 }
 
 // A host that goes on in mid-epoch beside one that begins it anew would have other steps left than that one.
@@ -157,7 +141,8 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   } else if (says == Says::kAsks) {
     Ask(&epoch, key, reader);
   } else if (says == Says::kExplains) {
-    PassOn(epoch, key, reader, ready.text);
+    const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
+    for (int to : epoch.askers) Tell(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                 [](const Reader& one) { return one.says == Says::kLeft; });

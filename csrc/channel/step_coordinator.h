@@ -46,10 +46,8 @@ class StepCoordinator {
 
   static bool Advance(Epoch* epoch, Outcome* outcome);
   static bool Spared(const Epoch& epoch, uint64_t end);
-  static std::vector<int> Behind(const Epoch& epoch);
   void Tell(int reader, const Key& key, wire::Go go) const;
   void Ask(Epoch* epoch, const Key& key, int reader) const;
-  void PassOn(const Epoch& epoch, const Key& key, int reader, const std::string& why) const;
   void CheckBeginnings(Epoch* epoch, int reader, const wire::Ready& ready) const;
   void Note(const Key& key, int reader, const wire::Ready& ready) REQUIRES(mu_);
 

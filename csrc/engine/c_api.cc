@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/c_api.h"
-
+// The C functions that the Python package calls through ctypes (which releases the GIL), so that they also work while a
+// TensorFlow graph is being built. Nothing else of the library is exported, and nobody else calls them: no header has them.
+//
+// Unless said otherwise a function returns 0, or a TensorFlow status code (absl::StatusCode) with the text in
+// hvdata_last_error() of the same thread. Waiting functions take a time slice in milliseconds and return kPending
+// when it is over, so that the caller can look for Ctrl-C between slices. Strings are UTF-8.
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,10 +20,13 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
+#include "transport/check.h"
 #include "wire/codec.h"
 
 namespace hvdata {
 namespace {
+
+constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
@@ -38,26 +46,27 @@ int Caught(const std::exception& thrown) {
   }
 }
 
-std::shared_ptr<Engine> Running() {
-  std::shared_ptr<Engine> engine = Engine::Current();
-  if (engine && Engine::State() == EngineState::kRunning) return engine;
-  return nullptr;
-}
+// What `body` returns, which gets this process's engine. Where there is none nothing is to be done.
+template <typename Body>
+int WithEngine(Body body) try {
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  return engine ? body(*engine) : kOk;
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
-// mpi4py hands out the address of the handle, whose type differs between MPI libraries.
+// The same, but an error where no engine runs.
+template <typename Body>
+int WithRunning(Body body) try {
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  if (!engine || Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());
+  return body(*engine), kOk;
+} catch (const std::exception& thrown) { return Caught(thrown); }
+
+// mpi4py hands out the address of the handle, whose type differs between MPI libraries. None: MPI_COMM_WORLD.
 MPI_Comm FromPointer(const void* comm) {
   if (comm == nullptr) return MPI_COMM_WORLD;
   MPI_Comm handle;
   std::memcpy(&handle, comm, sizeof handle);
   return handle;
-}
-
-Outcome FromMpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return {};
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return {kInternal, std::string(call) + " failed: " + std::string(text, static_cast<size_t>(length))};
 }
 
 std::string Quoted(const std::string& text) {
@@ -76,14 +85,14 @@ std::mutex& Joining() {
   return *joining;
 }
 
+void (*on_finalize)() = nullptr;
+
 void StopForFinalize() {
-  std::shared_ptr<Engine> engine;
-  {
-    const std::lock_guard<std::mutex> joined(Joining());
-    engine = Engine::Current();
-  }
+  Joining().lock();
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  Joining().unlock();
   try {
-    if (engine) engine->EndForFinalize();
+    if (engine) engine->EndForFinalize(on_finalize);
   } catch (const std::exception& thrown) {  // MPI's frames are above us
     Log(Explained(thrown).message);
   }
@@ -94,6 +103,9 @@ void StopForFinalize() {
 
 using namespace hvdata;  // NOLINT: this file is the C face of that namespace
 
+// Hidden is what this library has but for these.
+#pragma GCC visibility push(default)
+
 extern "C" {
 
 const char* hvdata_last_error(void) { return last_error.c_str(); }
@@ -101,6 +113,8 @@ const char* hvdata_last_error(void) { return last_error.c_str(); }
 // One literal that stays in the file: Python looks for it there before it loads a library built for another TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
+// JSON object: {"version", "tensorflow", "cxx11_abi", "mpi"}: what this library was built with and, for "mpi", the
+// library's own version text (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) try {
   // Not MPI_MAX_LIBRARY_VERSION_STRING: with two MPI libraries in the process the other one may be the one to answer.
   char mpi[16384];
@@ -114,12 +128,18 @@ const char* hvdata_build_info(void) try {
   return last_result.c_str();
 } catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 
+// The structures that Python fills, a line each: "EngineSettings SIZE TYPE NAME;TYPE NAME;...". It makes its own of this, so
+// that a structure that doesn't fit is found when the library is loaded (engine/engine.h, channel/channel_config.h).
 const char* hvdata_structures(void) try {
   last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) + " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " +
                 std::to_string(sizeof(ChannelOptions)) + " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
   return last_result.c_str();
 } catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 
+// ---- MPI, before start. On the caller's thread. `comm` points to an MPI_Comm (mpi4py: MPI._addressof(comm)); NULL is
+// MPI_COMM_WORLD.
+
+// thread_level: 0 SINGLE, 1 FUNNELED, 2 SERIALIZED, 3 MULTIPLE; -1 while MPI is not initialised.
 int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
   const MpiState state = QueryMpi();
   *initialized = state.initialized;
@@ -128,45 +148,40 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
   return kOk;
 }
 
+// MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI that we initialised we also finalise, when the process exits.
 int hvdata_mpi_init(void) { return Report(InitMpi()); }
 
 int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);
-  const Outcome outcome = FromMpi(MPI_Comm_rank(c, rank), "MPI_Comm_rank");
-  return Report(outcome.ok() ? FromMpi(MPI_Comm_size(c, size), "MPI_Comm_size") : outcome);
+  Check(MPI_Comm_rank(c, rank), "MPI_Comm_rank");
+  *size = SizeOf(c);
+  return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+// world_ranks[i]: the rank in MPI_COMM_WORLD of rank i of comm. Room for comm's size.
 int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   MPI_Group group, world;
   MPI_Comm_group(FromPointer(comm), &group);
   MPI_Comm_group(MPI_COMM_WORLD, &world);
-  int size = 0;
-  MPI_Group_size(group, &size);
-  std::vector<int> ranks(static_cast<size_t>(size));
-  for (int i = 0; i < size; ++i) ranks[static_cast<size_t>(i)] = i;
-  const int code = MPI_Group_translate_ranks(group, size, ranks.data(), world, world_ranks);
+  std::vector<int> ranks(static_cast<size_t>(SizeOf(FromPointer(comm))));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const int code = MPI_Group_translate_ranks(group, static_cast<int>(ranks.size()), ranks.data(), world, world_ranks);
   MPI_Group_free(&group);
   MPI_Group_free(&world);
-  return Report(FromMpi(code, "MPI_Group_translate_ranks"));
+  Check(code, "MPI_Group_translate_ranks");
+  return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+// Collective on comm: everybody's `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
+// rank order; valid until this thread's next call.
 int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
   const MPI_Comm c = FromPointer(comm);
-  int size = 0;
-  MPI_Comm_size(c, &size);
   const int length = static_cast<int>(n);
-  std::vector<int> lengths(static_cast<size_t>(size)), starts(static_cast<size_t>(size));
-  Outcome outcome = FromMpi(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, c), "MPI_Allgather");
-  int total = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    starts[i] = total;
-    total += lengths[i];
-  }
-  std::vector<char> texts(static_cast<size_t>(total) + 1);
-  if (outcome.ok()) {
-    outcome = FromMpi(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c),
-                      "MPI_Allgatherv");
-  }
+  std::vector<int> lengths(static_cast<size_t>(SizeOf(c))), starts(1);
+  Check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, c), "MPI_Allgather");
+  for (const int one : lengths) starts.push_back(starts.back() + one);
+  std::vector<char> texts(static_cast<size_t>(starts.back()) + 1);
+  Check(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c), "MPI_Allgatherv");
   last_result.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
     wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_result);
@@ -174,15 +189,17 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   }
   *all = last_result.data();
   *all_n = last_result.size();
-  return Report(outcome);
+  return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+// ---- The engine.
+
+// Collective on comm. For each rank of comm: reader_index (0..R-1, -1 if it does not read), trainer_index (0..N-1, -1 if
+// it does not train), group (readers deal to the trainers of their own group) and host name. settings: an EngineSettings.
 int hvdata_start(const void* comm, const int* reader_index, const int* trainer_index, const int* group,
                  const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
-  int size = 0;
-  MPI_Comm_size(c, &size);
-  std::vector<Member> roles(static_cast<size_t>(size));
+  std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
   for (size_t i = 0; i < roles.size(); ++i) {
     roles[i].reader = reader_index[i];
     roles[i].trainer = trainer_index[i];
@@ -195,71 +212,72 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+// 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
-int hvdata_bye(void) try {
-  if (const auto engine = Engine::Current()) engine->Bye();
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
-
-int hvdata_wait_all_bye(int slice_ms) try {
-  const auto engine = Engine::Current();
-  if (!engine) return kOk;
-  return engine->WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : HVDATA_PENDING;
-} catch (const std::exception& thrown) { return Caught(thrown); }
-
-int hvdata_refuse_agreements(const char* why) try {
-  const auto engine = Running();
-  if (!engine) return Report(Engine::NotRunning());
-  engine->agreements().Refuse(why);
-  engine->post().Fetch();
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
-
-int hvdata_stop(void) try {
-  if (const auto engine = Engine::Current()) engine->Stop();
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
-
-int hvdata_wait_left(int patience_ms) try {
-  const auto engine = Engine::Current();
-  return !engine || engine->WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : HVDATA_PENDING;
-} catch (const std::exception& thrown) { return Caught(thrown); }
-
-int hvdata_on_finalize(hvdata_call call) {
-  Engine::OnFinalize(call);
-  return kOk;
+// Says BYE: this process's trainer side closes all its lanes. Idempotent.
+int hvdata_bye(void) {
+  return WithEngine([](Engine& engine) { return engine.Bye(), kOk; });
 }
 
-int hvdata_hush(int on) try {
-  const auto engine = Engine::Current();
-  if (!engine) return kOk;
-  if (on != 0) engine->Hush();
-  else engine->Resume();
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+// Waits until every trainer has said BYE.
+int hvdata_wait_all_bye(int slice_ms) {
+  return WithEngine([&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
+}
 
+// From now on agreements that others begin are refused with `why` (on a dedicated reader inside serve()).
+int hvdata_refuse_agreements(const char* why) {
+  return WithRunning([&](Engine& engine) { engine.agreements().Refuse(why), engine.post().Fetch(); });
+}
+
+// After hvdata_bye (and, on a reader, hvdata_wait_all_bye): ends all sources and leaves the transport. The communication
+// thread ends in the background, at the latest in MPI_Finalize.
+int hvdata_stop(void) {
+  return WithEngine([](Engine& engine) { return engine.Stop(), kOk; });
+}
+
+// After hvdata_stop: waits until the communication thread has ended, or for so long.
+int hvdata_wait_left(int patience_ms) {
+  return WithEngine([&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
+}
+
+// After hvdata_stop, where hvdata_wait_left was in vain: the communication thread makes no call of MPI (on = 1) until
+// MPI_Finalize begins, or until this is called with 0, for some seconds at most.
+int hvdata_hush(int on) {
+  return WithEngine([on](Engine& engine) { return engine.Hush(on != 0), kOk; });
+}
+
+// `call` is made when the program's own thread finalises MPI, before MPI ends: it ends what else calls MPI here.
+typedef void (*hvdata_call)(void);
+int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
+
+// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 void hvdata_abort(int status) { Abort(status); }
 
+// JSON: the counters of this process.
 const char* hvdata_stats(void) try {
   const auto engine = Engine::Current();
   last_result = engine ? engine->StatsJson() : "{}";
   return last_result.c_str();
 } catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 
-int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) try {
-  const auto engine = Running();
-  if (!engine) return Report(Engine::NotRunning());
-  *number = engine->agreements().Begin(std::string(mine, n), what);
-  engine->post().Fetch();
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+// ---- Agreements: every rank's k-th one is matched. Each rank contributes some bytes and gets all of them.
 
+// `what` names the call in waiting messages: "distribute_dataset(name='train')".
+int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* number) {
+  return WithRunning([&](Engine& engine) {
+    *number = engine.agreements().Begin(std::string(mine, n), what);
+    engine.post().Fetch();
+  });
+}
+
+// The result, equal contributions joined: sequence of (uint64 count, count x uint64 rank of comm, uint64 length, bytes).
+// Valid until this thread's next call.
 int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
   const auto engine = Engine::Current();
   if (!engine) return Report(Engine::NotRunning());
   auto outcome = engine->agreements().Wait(number, std::chrono::milliseconds(slice_ms));
-  if (!outcome) return HVDATA_PENDING;
+  if (!outcome) return kPending;
   if (!outcome->ok()) return Report(*outcome);
   last_result = std::move(outcome->message);
   *result = last_result.data();
@@ -267,50 +285,56 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
   return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
+// ---- Channels.
+
+// options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
+// ("['image']"), what an empty share holds of it (ops/cut.h), TensorFlow's DataType, and the rank of its static shape (-1:
+// unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
-                          const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims) try {
-  const auto engine = Running();
-  if (!engine) return Report(Engine::NotRunning());
-  ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
-                       {empty_rules, empty_rules + components}, {dtypes, dtypes + components}, {}};
-  for (int i = 0; i < components; ++i) {
-    // Of an unknown rank a shape with a single unknown size is the simplest.
-    config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));
-    dims += std::max(ranks[i], 0);
-  }
-  engine->CreateChannel(std::move(config));
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+                          const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims) {
+  return WithRunning([&](Engine& engine) {
+    ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
+                         {empty_rules, empty_rules + components}, {dtypes, dtypes + components}, {}};
+    for (int i = 0; i < components; ++i) {
+      // Of an unknown rank a shape with a single unknown size is the simplest.
+      config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));
+      dims += std::max(ranks[i], 0);
+    }
+    engine.CreateChannel(std::move(config));
+  });
+}
 
-int hvdata_channel_use(uint32_t channel) try {
-  const auto engine = Running();
-  if (!engine) return Report(Engine::NotRunning());
-  engine->UseChannel(channel);
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+// A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
+int hvdata_channel_use(uint32_t channel) {
+  return WithRunning([&](Engine& engine) { engine.UseChannel(channel); });
+}
 
-int hvdata_channel_unuse(uint32_t channel) try {
-  if (const auto engine = Engine::Current()) engine->UnuseChannel(channel);
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+int hvdata_channel_unuse(uint32_t channel) {
+  return WithEngine([&](Engine& engine) { return engine.UnuseChannel(channel), kOk; });
+}
 
-int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) try {
-  const auto engine = Engine::Current();
-  const auto source = engine ? engine->FindSource(channel) : nullptr;
-  const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
-  if (next == 0) return HVDATA_PENDING;
-  *epoch = next > 0 ? static_cast<uint64_t>(next) : 0;
-  if (next < 0 && engine) engine->EndSource(channel);
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+// Reader: waits for the next epoch to deal. *epoch is its number (from 1); 0: the channel has ended, stop waiting. *number: its
+// number over all runs, where training went on from a checkpoint.
+int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
+  *epoch = 0;
+  return WithEngine([&](Engine& engine) {
+    const auto source = engine.FindSource(channel);
+    const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
+    if (next < 0) engine.EndSource(channel);
+    else *epoch = static_cast<uint64_t>(next);
+    return next == 0 ? kPending : kOk;
+  });
+}
 
-int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) try {
-  const auto engine = Engine::Current();
-  const auto source = engine ? engine->FindSource(channel) : nullptr;
-  if (source) source->FailEpoch(epoch, {code, message});
-  return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+// Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
+int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
+  return WithEngine([&](Engine& engine) {
+    if (const auto source = engine.FindSource(channel)) source->FailEpoch(epoch, {code, message});
+    return kOk;
+  });
+}
 
+// A number that no other process nor engine has: a dataset op found with another one comes from a saved graph.
 uint64_t hvdata_session(void) {
   const auto engine = Engine::Current();
   return engine ? engine->session() : 0;

@@ -38,15 +38,13 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
 Post::Ways Engine::MakeWays() {
   Post::Ways ways;
   ways.send_by_mpi = [this](int member, Parcel parcel) { transport_->Send(member, std::move(parcel)); };
-  ways.make_landing = GetMakeLanding();
+  ways.make_landing = TheHooks().make_landing;
   ways.deliver = [this](int member, Header header, BundlePtr bundle) {
     Dispatch(member, std::move(header), std::move(bundle));
   };
   ways.broken = [this](const std::string& what) { Broken(world_.Name(world_.self) + ": " + what); };
   return ways;
 }
-
-Engine::~Engine() = default;
 
 Send Engine::MakeSend() {
   return [this](int member, Header header, const Share* share) { post_->Send(member, std::move(header), share); };
@@ -83,23 +81,28 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
       if (header.channel > created_) early_[header.channel].push_back({member, std::move(header)});
       return;
     }
-    channel = {found->second.sink, found->second.source, 0, std::exchange(found->second.early, {})};
+    channel = found->second;
   }
-  DeliverEarly(&channel);
-  Deliver(channel, world_, member, std::move(header), std::move(bundle));
+  DeliverEarly(channel, header.channel);
+  Deliver(channel, member, std::move(header), std::move(bundle));
 }
 
-void Engine::Deliver(const Channel& channel, const World& world, int member, Header header, BundlePtr bundle) {
+void Engine::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) {
   if (wire::IsForReader(header.message)) {
     if (channel.source) channel.source->Handle(member, header);
-  } else if (const int reader = world.SourceLane(member); channel.sink && reader >= 0) {
+  } else if (const int reader = world_.SourceLane(member); channel.sink && reader >= 0) {
     channel.sink->Handle(reader, std::move(header), std::move(bundle));
   }
 }
 
 // What came while the channel was made, in front of whatever comes later.
-void Engine::DeliverEarly(Channel* channel) {
-  for (Message& message : channel->early) Deliver(*channel, world_, message.member, std::move(message.header), nullptr);
+void Engine::DeliverEarly(const Channel& channel, uint32_t number) {
+  std::vector<Message> messages;
+  {
+    MutexLock lock(&mu_);
+    if (auto early = early_.extract(number)) messages = std::move(early.mapped());
+  }
+  for (Message& message : messages) Deliver(channel, message.member, std::move(message.header), nullptr);
 }
 
 // ---- Channels.
@@ -119,11 +122,6 @@ void Engine::CreateChannel(ChannelConfig config) {
   {
     MutexLock lock(&mu_);
     created_ = std::max(created_, number);
-    const auto found = early_.find(number);
-    if (found != early_.end()) {
-      channel.early = std::move(found->second);
-      early_.erase(found);
-    }
     channels_[number] = std::move(channel);
   }
   post_->InTurn([this, number] {
@@ -133,10 +131,10 @@ void Engine::CreateChannel(ChannelConfig config) {
       MutexLock lock(&mu_);
       const auto found = channels_.find(number);
       if (found == channels_.end()) return;
-      made = {found->second.sink, found->second.source, 0, std::exchange(found->second.early, {})};
+      made = found->second;
       byes = byes_;
     }
-    DeliverEarly(&made);
+    DeliverEarly(made, number);
     for (int member : byes) {
       const int trainer = world_.AudienceLane(member);
       if (made.source && trainer >= 0) made.source->OnGone(trainer);
@@ -148,7 +146,7 @@ void Engine::CreateChannel(ChannelConfig config) {
 std::vector<Engine::Channel> Engine::Channels() {
   MutexLock lock(&mu_);
   std::vector<Channel> channels;
-  for (const auto& [number, channel] : channels_) channels.push_back({channel.sink, channel.source, 0, {}});
+  for (const auto& [number, channel] : channels_) channels.push_back(channel);
   return channels;
 }
 
@@ -188,24 +186,13 @@ void Engine::EndSource(uint32_t number) {
 }
 
 std::string Engine::StatsJson() const {
-  const TransportStats t = transport_->Stats();
-  const Counters& c = Count();
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string json = "{";
   const auto add = [&json](const char* name, uint64_t value) {
     json += (json.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
   };
-  add("mpi_messages_sent", t.messages_sent);
-  add("mpi_bytes_sent", t.bytes_sent);
-  add("mpi_messages_received", t.messages_received);
-  add("mpi_bytes_received", t.bytes_received);
-  add("payload_bytes_inline", c.sent_inline);
-  add("payload_bytes_arena", c.sent_arena);
-  add("payload_bytes_message", c.sent_message);
-  add("payload_bytes_copied_to_arena", c.copied_to_arena);
-  add("payload_bytes_padded", c.padded);
-  add("payload_bytes_realigned", c.realigned);
-  add("records_beside_full_ring", c.ring_full);
+#define HVDATA_ADD(name, shown) add(shown, Count().name);
+  HVDATA_COUNTERS(HVDATA_ADD)
   add("arena_bytes_in_use", arena.taken);
   add("arena_bytes_reserved", arena.reserved);
   add("arena_refusals", arena.refused);
@@ -223,7 +210,7 @@ void Engine::Tick() {
   completed_.wait();
   agreements_->Tick();
   exchange_->Tick();
-  Sweep();
+  TheHooks().sweep();
   {
     MutexLock lock(&mu_);
     if (stopped_ && post_->arena()) post_->arena()->Retire();  // of what trainers let go of when they end

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <future>
 #include <map>
 #include <memory>
@@ -34,12 +33,12 @@
 
 namespace hvdata {
 
-// Given by the ops; the owner of what it makes is a BundlePtr.
-void SetMakeLanding(MakeLanding make_landing);
-MakeLanding GetMakeLanding();
-// Also given by the ops: frees what nobody uses any more. Called about every 100 ms.
-void SetSweep(void (*sweep)());
-void Sweep();
+// Given by the ops while the library is loaded.
+struct Hooks {
+  MakeLanding make_landing = nullptr;  // the owner of what it makes is a BundlePtr
+  void (*sweep)() = [] {};             // frees what nobody uses any more; called about every 100 ms
+};
+Hooks& TheHooks();
 
 // As channel/channel_config.h: Python makes its structure of this list.
 #define HVDATA_SETTINGS(FIELD)                                                                  \
@@ -69,14 +68,12 @@ class Engine : public Inbox {
   // Why there is no running engine, for people.
   static Outcome NotRunning();
 
-  ~Engine() override;
-
   const World& world() const { return world_; }
   uint64_t session() const { return session_; }
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  // Counters of the transport, as a JSON object.
+  // The counters of this process, as a JSON object.
   std::string StatsJson() const;
 
   // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
@@ -93,14 +90,12 @@ class Engine : public Inbox {
   // Ends all sources and sinks, and lets the transport go.
   void Stop();
   // Waits until the communication thread has ended: every process has stopped. False if it has not within `patience`.
-  bool WaitLeft(std::chrono::milliseconds patience);
-  // Until MPI_Finalize begins, or Resume() is called, the communication thread makes no call of MPI; for some seconds.
-  void Hush() { transport_->Hush(); }
-  void Resume() { transport_->Resume(); }
-  // `call` is made when the program's own thread finalises MPI: it ends what else calls MPI here.
-  static void OnFinalize(void (*call)());
+  bool WaitLeft(std::chrono::milliseconds patience) { return transport_->Join(patience); }
+  // Until MPI_Finalize begins, or Hush(false), the communication thread makes no call of MPI; for some seconds.
+  void Hush(bool on) { on ? transport_->Hush() : transport_->Resume(); }
   // At the start of MPI_Finalize, or before it: Bye(), Stop(), and no return before the communication thread has ended.
-  void EndForFinalize();
+  // `on_finalize` is called first, if there is one and the program's own thread finalises MPI.
+  void EndForFinalize(void (*on_finalize)());
 
  private:
   struct Message {
@@ -111,19 +106,17 @@ class Engine : public Inbox {
     std::shared_ptr<Sink> sink;
     std::shared_ptr<Source> source;
     int uses = 0;
-    std::deque<Message> early;  // came while it was made
   };
 
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   Send MakeSend();
-  void NoteShutDown();
-  void NoteBroken(const std::string& why);
+  void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void DeliverEarly(Channel* channel);
-  static void Deliver(const Channel& channel, const World& world, int member, wire::Header header, BundlePtr bundle);
+  void DeliverEarly(const Channel& channel, uint32_t number) EXCLUDES(mu_);
+  void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
@@ -148,7 +141,7 @@ class Engine : public Inbox {
   Mutex mu_;
   CondVar changed_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
-  std::map<uint32_t, std::deque<Message>> early_ GUARDED_BY(mu_);  // for channels that this process is about to create
+  std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // came before this process had made the channel
   uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;

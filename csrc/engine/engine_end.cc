@@ -8,13 +8,10 @@
 #include "base/place.h"
 
 namespace hvdata {
-
 namespace {
 
 constexpr int kBrokenPatience = 60;  // s
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
-
-void (*on_finalize)() = nullptr;
 
 }  // namespace
 
@@ -87,19 +84,13 @@ void Engine::Stop() {
   }
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
-  NoteShutDown();
+  NoteEnd(EngineState::kShutDown);
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
 }
 
-bool Engine::WaitLeft(std::chrono::milliseconds patience) {
-  return transport_->Join(std::chrono::duration<double>(patience).count());
-}
-
-void Engine::OnFinalize(void (*call)()) { on_finalize = call; }
-
-void Engine::EndForFinalize() {
-  Resume();
+void Engine::EndForFinalize(void (*on_finalize)()) {
+  Hush(false);
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     MutexLock lock(&mu_);
     while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
@@ -112,13 +103,13 @@ void Engine::EndForFinalize() {
   // For as long as other ranks train: MPI_Finalize waits for them anyway, and must not run under our thread. Where a rank
   // is lost the thread does not end; then the job is being killed, or has to get on.
   int broken_seconds = 0;
-  while (!transport_->Join(1.0)) {
+  while (!transport_->Join(std::chrono::seconds(1))) {
     if (broken_ && ++broken_seconds >= kBrokenPatience) return;
   }
 }
 
 void Engine::FailAll(const Outcome& outcome) {
-  NoteBroken(outcome.message);
+  NoteEnd(EngineState::kBroken, outcome.message);
   broken_ = true;
   {
     MutexLock lock(&mu_);

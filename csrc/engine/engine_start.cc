@@ -4,6 +4,7 @@
 
 #include "base/fork.h"
 #include "engine/engine.h"
+#include "transport/check.h"
 
 namespace hvdata {
 namespace {
@@ -22,13 +23,8 @@ Process& ThisProcess() {
   return *process;
 }
 
-MakeLanding make_landing = nullptr;  // both set while the library is loaded
-void (*sweep)() = nullptr;
-
 Collectives CollectivesOf(MPI_Comm comm) {
-  int size = 0;
-  MPI_Comm_size(comm, &size);
-  const auto n = static_cast<size_t>(size);
+  const auto n = static_cast<size_t>(SizeOf(comm));
   Collectives collectives;
   collectives.gather = [comm, n](const std::string& mine) {
     std::string all(mine.size() * n, '\0');
@@ -54,12 +50,9 @@ Outcome ShutDownOutcome() {
           "read; a process can't join again"};
 }
 
-void SetMakeLanding(MakeLanding make) { make_landing = make; }
-MakeLanding GetMakeLanding() { return make_landing; }
-
-void SetSweep(void (*given)()) { sweep = given; }
-void Sweep() {
-  if (sweep != nullptr) sweep();
+Hooks& TheHooks() {
+  static Hooks hooks;
+  return hooks;
 }
 
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
@@ -121,17 +114,11 @@ Outcome Engine::NotRunning() {
   }
 }
 
-void Engine::NoteShutDown() {
-  Process& process = ThisProcess();
-  MutexLock lock(&process.mu);
-  if (process.engine.get() == this && process.state == EngineState::kRunning) process.state = EngineState::kShutDown;
-}
-
-void Engine::NoteBroken(const std::string& why) {
+void Engine::NoteEnd(EngineState state, const std::string& why) {
   Process& process = ThisProcess();
   MutexLock lock(&process.mu);
   if (process.engine.get() != this || process.state != EngineState::kRunning) return;
-  process.state = EngineState::kBroken;
+  process.state = state;
   process.broken = why;
 }
 

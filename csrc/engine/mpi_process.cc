@@ -39,9 +39,7 @@ MpiState QueryMpi() {
   int initialized = 0, finalized = 0, level = -1;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  MpiState state;
-  state.initialized = initialized != 0;
-  state.finalized = finalized != 0;
+  MpiState state{initialized != 0, finalized != 0};
   if (state.initialized && !state.finalized) {
     MPI_Query_thread(&level);
     state.thread_level = level == MPI_THREAD_MULTIPLE     ? 3

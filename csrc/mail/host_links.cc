@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "arena/handover.h"
@@ -22,9 +21,7 @@ constexpr size_t kNameSize = 32;
 
 // What a trainer says first, with the descriptor of its bells, and what the reader answers, with those of its arena and
 // of its own bells.
-struct Greeting {
-  int32_t member;
-};
+using Greeting = int32_t;  // its member
 struct Answer {
   uint32_t lane;
   Segment segment;
@@ -64,13 +61,11 @@ class Meeting {
     const std::vector<uint8_t> theirs = collectives.swap(have);
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
-      if (theirs[m] || !links.count(member)) continue;
-      links.erase(member);
-    }
-    for (size_t m = 0; m < size_ && world_.me().trains(); ++m) {
-      const auto member = static_cast<int>(m);
+      if (!theirs[m]) links.erase(member);
       // One that has none has said so itself.
-      if (offered[m] && Beside(member) && !links.count(member)) Excuse(member);
+      if (!world_.me().trains() || !offered[m] || !Beside(member) || links.count(member)) continue;
+      Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(member) + " (" +
+          (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
     }
   }
 
@@ -119,7 +114,7 @@ class Meeting {
 
   // Not before all know who calls, for only then do listeners accept: a backlog may be too short for all who call.
   void Greet(std::map<int, Handover>* readers) {
-    const Greeting greeting{world_.self};
+    const Greeting greeting = world_.self;
     for (auto& [member, handover] : *readers) {
       handover.Extend(steady_clock::now() + kPatience);
       if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) why_ = "connecting was refused";
@@ -137,13 +132,13 @@ class Meeting {
       if (!handover.ok()) return;
       if (!handover.Receive(&greeting, sizeof greeting, 1, &fds)) continue;
       const std::shared_ptr<Region> bells = Region::Attach(fds[0], sizeof(Bells), sizeof(Bells), &why_);
-      if (!bells || greeting.member < 0 || greeting.member >= static_cast<int>(size_) ||
+      if (!bells || greeting < 0 || greeting >= static_cast<int>(size_) ||
           lane >= arena->segment().lanes) {
         continue;
       }
       const Answer answer{lane, arena->segment()};
       if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Lane(lane), BellsIn(bells), nullptr);
+      links[greeting] = std::make_unique<HostLink>(greeting, arena->Lane(lane), BellsIn(bells), nullptr);
       ++lane;
     }
   }
@@ -162,11 +157,6 @@ class Meeting {
     links[member] = std::make_unique<HostLink>(member, lane, BellsIn(bells), std::move(view));
   }
 
-  void Excuse(int reader) const {
-    Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(reader) + " (" +
-        (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
-  }
-
   const World& world_;
   const size_t size_;
   const uint64_t arena_bytes_;
@@ -176,8 +166,8 @@ class Meeting {
 
 }  // namespace
 
-HostLinks::HostLinks(const World& world, Payload payload, uint64_t arena_bytes, const Collectives& collectives)
-    : payload_(payload), by_member_(world.members.size(), nullptr) {
+HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives)
+    : payload(given) {
   std::string why;
   std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &why);
   if (region && !region->Reserve(0, sizeof(Bells))) {
@@ -185,17 +175,12 @@ HostLinks::HostLinks(const World& world, Payload payload, uint64_t arena_bytes, 
     why = "the system has no memory for the words that ranks wait on";
   }
   // What can't be shared stays out of it, but takes part in what is collective.
-  bells_ = region ? BellsIn(region) : std::make_shared<Bells>();
+  bells = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   Meeting meeting(world, arena_bytes, region, why);
   meeting.Run(collectives);
-  if (!meeting.links.empty()) arena_ = std::move(meeting.arena);
-  for (auto& [member, link] : meeting.links) {
-    by_member_[static_cast<size_t>(member)] = link.get();
-    links_.push_back(std::move(link));
-  }
+  if (!meeting.links.empty()) arena = std::move(meeting.arena);
+  links = std::move(meeting.links);
 }
-
-HostLink* HostLinks::To(int member) const { return by_member_[static_cast<size_t>(member)]; }
 
 }  // namespace hvdata

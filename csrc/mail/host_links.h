@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,12 +36,13 @@ struct Bells {
 class HostLink {
  public:
   // We are the reader (`arena`), or the trainer (`view`).
-  HostLink(int member, RingPair* lane, std::shared_ptr<Bells> peer, std::shared_ptr<ArenaView> view)
-      : member_(member), lane_(lane), peer_(std::move(peer)), view_(std::move(view)) {}
+  HostLink(int with, RingPair* lane, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> reader)
+      : member(with), view(std::move(reader)), peer(std::move(of_peer)), lane_(lane) {}
 
-  int member() const { return member_; }
-  bool reads_here() const { return view_ == nullptr; }
-  ArenaView* view() const { return view_.get(); }
+  const int member;
+  const std::shared_ptr<ArenaView> view;
+  const std::shared_ptr<Bells> peer;
+  bool reads_here() const { return view == nullptr; }
 
   // One record to the peer; false if there is no room. One caller at a time.
   bool Put(const std::vector<std::string_view>& parts) {
@@ -53,15 +54,10 @@ class HostLink {
   bool Take(Visitor visit, bool* broken) {
     return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
   }
-  // The reader: a TAKEN of this trainer is to ring from this limit on. What came before it changed its mind is in the ring
-  // by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows what
-  // the other did before.
-  void WakeAt(uint32_t channel, uint64_t limit) { lane_->wake_at[channel % Bells::kEach].exchange(limit); }
-  // The trainer, after Put of a TAKEN with this limit.
-  bool Wakes(uint32_t channel, uint64_t limit) const {
-    return channel >= Bells::kEach || lane_->wake_at[channel].fetch_or(0) <= limit;
-  }
-  Bells* peer() const { return peer_.get(); }
+  // By channel: from which limit on a TAKEN of the trainer is to ring. What came before the reader changed its mind is in
+  // the ring by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows
+  // what the other did before.
+  std::atomic<uint64_t>* wake_at() const { return lane_->wake_at; }
 
  private:
   template <typename RingT, typename Visitor>
@@ -71,10 +67,7 @@ class HostLink {
     return taken == RingT::Taken::kOne;
   }
 
-  const int member_;
-  RingPair* const lane_;  // kept alive by our arena, or by view_
-  const std::shared_ptr<Bells> peer_;
-  const std::shared_ptr<ArenaView> view_;
+  RingPair* const lane_;  // kept alive by our arena, or by `view`
 };
 
 // What the ranks tell each other while they connect; collective.
@@ -85,28 +78,14 @@ struct Collectives {
   std::function<std::vector<uint8_t>(const std::vector<uint8_t>& mine)> swap;
 };
 
-class HostLinks {
- public:
+struct HostLinks {
   // Collective. Where anything is refused there is no link, and one line on this rank says why.
-  HostLinks(const World& world, Payload payload, uint64_t arena_bytes, const Collectives& collectives);
+  HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives);
 
-  Payload payload() const { return payload_; }
-  // Null where there is none.
-  HostLink* To(int member) const;
-  const std::vector<std::unique_ptr<HostLink>>& all() const { return links_; }
-  // Where this process reads for trainers on its own host; otherwise null.
-  Arena* arena() const { return arena_.get(); }
-  const std::shared_ptr<Arena>& shared_arena() const { return arena_; }
-
-  // This process's own.
-  const std::shared_ptr<Bells>& bells() const { return bells_; }
-
- private:
-  const Payload payload_;
-  std::shared_ptr<Bells> bells_;
-  std::shared_ptr<Arena> arena_;
-  std::vector<std::unique_ptr<HostLink>> links_;
-  std::vector<HostLink*> by_member_;
+  const Payload payload;
+  std::shared_ptr<Bells> bells;   // this process's own
+  std::shared_ptr<Arena> arena;   // where this process reads for trainers on its own host; otherwise null
+  std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 
 }  // namespace hvdata

@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "mail/parcel.h"
+#include "arena/arena.h"
+#include "mail/share.h"
 
 namespace hvdata {
 
@@ -27,16 +28,23 @@ class InlineBudget {
   uint64_t spent_ = 0;
 };
 
-// Memory that the receiver can see too.
-class SharedMemory {
- public:
-  virtual ~SharedMemory() = default;
-  // If the block lies in it: says where, in the component, and keeps it there until the receiver gives it back.
-  virtual bool Share(const Block& block, wire::Component* component) = 0;
-};
-
 // Sets `where` and `bytes` of every component: in shared memory if it is there already, else inline if it is small,
-// else as a message. `shared` is null where there is none.
-void PlacePayloads(Parcel* parcel, SharedMemory* shared);
+// else as a message. `shared`: the memory that the receiver can see too, which keeps what lies in it until the receiver gives
+// it back; null where there is none.
+inline void PlacePayloads(Parcel* parcel, Arena* shared) {
+  InlineBudget budget;
+  for (size_t i = 0; i < parcel->header.components.size(); ++i) {
+    wire::Component& component = parcel->header.components[i];
+    component.bytes = parcel->blocks[i].size;
+    const auto place = shared != nullptr && component.bytes > 0 ? shared->Share(parcel->blocks[i].data) : std::nullopt;
+    if (place) {
+      component.where = wire::Where::kArena;
+      component.slot = place->slot;
+      component.offset = place->offset;
+    } else {
+      component.where = budget.Spend(component.bytes) ? wire::Where::kInline : wire::Where::kMessage;
+    }
+  }
+}
 
 }  // namespace hvdata

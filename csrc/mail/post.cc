@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <utility>
 
 #include "arena/copy.h"
 #include "base/counters.h"
@@ -27,26 +26,18 @@ bool DebugWanted() {
   return value != nullptr && std::string(value) == "1";
 }
 
-uint64_t PayloadOf(const Header& header) {
-  uint64_t bytes = 0;
-  for (const Component& component : header.components) bytes += component.bytes;
-  return bytes;
+constexpr uint64_t kAlways = ~0ull;
+
+// Up to which step a trainer gives room by this: it need not wake a reader that waits for more, or for others. What else is
+// said always wakes.
+uint64_t LimitIn(const wire::Message& message) {
+  const auto* taken = std::get_if<wire::Taken>(&message);
+  return taken != nullptr ? taken->limit.n : kAlways;
 }
 
-class ArenaMemory : public SharedMemory {
- public:
-  explicit ArenaMemory(Arena* arena) : arena_(arena) {}
-  bool Share(const Block& block, Component* component) override {
-    const auto place = arena_->Share(block.data);
-    if (!place) return false;
-    component->slot = place->slot;
-    component->offset = place->offset;
-    return true;
-  }
-
- private:
-  Arena* const arena_;
-};
+bool Wakes(std::atomic<uint64_t>* wake_at, uint32_t channel, uint64_t limit) {
+  return limit == kAlways || channel >= Bells::kEach || wake_at[channel].fetch_or(0) <= limit;
+}
 
 void CountPlaces(const Header& header) {
   for (const Component& component : header.components) {
@@ -72,9 +63,9 @@ struct Post::Route {
 Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
   by_member_.resize(world->members.size());
-  for (const auto& link : links_->all()) {
+  for (const auto& [member, link] : links_->links) {
     routes_.push_back(std::make_unique<Route>(link.get()));
-    by_member_[static_cast<size_t>(link->member())] = routes_.back().get();
+    by_member_[static_cast<size_t>(member)] = routes_.back().get();
   }
 }
 
@@ -82,7 +73,7 @@ Post::~Post() = default;
 
 Doorbell Post::Door(bool for_reader, uint32_t channel) {
   Doorbell door;
-  door.bell = {links_->bells(), links_->bells()->Of(for_reader, channel)};
+  door.bell = {links_->bells, links_->bells->Of(for_reader, channel)};
   door.fetch = [this] { return Fetch(); };
   door.settle = [this] { FetchAll(); };
   return door;
@@ -96,7 +87,7 @@ Doorbell Post::source_door(uint32_t channel) {
     const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
     wake_at_[channel].exchange(word(world_->self));
     for (const auto& route : routes_) {
-      if (route->link->reads_here()) route->link->WakeAt(channel, word(route->link->member()));
+      if (route->link->reads_here()) route->link->wake_at()[channel].exchange(word(route->link->member));
     }
   };
   return door;
@@ -113,8 +104,7 @@ void Post::Send(int member, Header header, const Share* share) {
   }
   parcel.header = std::move(header);
   Route* const route = RouteTo(member);
-  ArenaMemory memory(arena());
-  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? &memory : nullptr);
+  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? arena() : nullptr);
   Header& h = parcel.header;
   CountPlaces(h);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
@@ -129,9 +119,7 @@ void Post::Send(int member, Header header, const Share* share) {
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
-  const auto* taken = std::get_if<wire::Taken>(&h.message);
-  // A trainer's word need not wake a reader that waits for others.
-  const uint64_t limit = taken != nullptr && !route->link->reads_here() ? taken->limit.n : ~0ull;
+  const uint64_t limit = route->link->reads_here() ? kAlways : LimitIn(h.message);
   {
     MutexLock lock(&route->sending);
     h.sequence = route->sent + 1;
@@ -148,18 +136,17 @@ void Post::Send(int member, Header header, const Share* share) {
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
     ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
   }
-  if (limit == ~0ull || route->link->Wakes(channel, limit)) route->link->peer()->Of(for_reader, channel)->Ring();
+  if (Wakes(route->link->wake_at(), channel, limit)) route->link->peer->Of(for_reader, channel)->Ring();
 }
 
 // To ourselves: the tensors change hands as they are.
 void Post::SendHere(Header header, const Share* share) {
   const uint32_t channel = header.channel;
-  const auto* taken = std::get_if<wire::Taken>(&header.message);
-  const bool wakes = taken == nullptr || channel >= Bells::kEach, for_reader = wire::IsForReader(header.message);
-  const uint64_t limit = wakes ? ~0ull : taken->limit.n;
+  const uint64_t limit = LimitIn(header.message);
+  const bool for_reader = wire::IsForReader(header.message);
   Trace(world_->self, header);
   Queue({world_->self, std::move(header), share != nullptr ? share->bundle : nullptr, nullptr});
-  if (channel > 0 && (wakes || wake_at_[channel].fetch_or(0) <= limit)) links_->bells()->Of(for_reader, channel)->Ring();
+  if (channel > 0 && Wakes(wake_at_.data(), channel, limit)) links_->bells->Of(for_reader, channel)->Ring();
 }
 
 bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || RouteTo(member) != nullptr); }
@@ -170,18 +157,18 @@ Block Post::Allocate(uint64_t bytes) {
     SayFull(bytes);
     return {};
   }
-  const auto free = [arena = links_->shared_arena()](const void* data) { arena->Free(static_cast<const char*>(data)); };
+  const auto free = [arena = links_->arena](const void* data) { arena->Free(static_cast<const char*>(data)); };
   return {memory, bytes, std::shared_ptr<const void>(static_cast<const void*>(memory), free)};
 }
 
 Block Post::Room(int member, uint64_t bytes) {
-  const bool small = InlineBudget().Spend(bytes) && links_->payload() != Payload::kArena;
+  const bool small = InlineBudget().Spend(bytes) && links_->payload != Payload::kArena;
   return bytes == 0 || small || !Shares(member) ? Block() : Allocate(bytes);
 }
 
 void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
   if (!Shares(member)) return;
-  const bool always = links_->payload() == Payload::kArena;
+  const bool always = links_->payload == Payload::kArena;
   InlineBudget budget;
   for (Block& block : *blocks) {
     if (block.size == 0 || arena()->Contains(block.data)) continue;
@@ -197,30 +184,30 @@ void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
 void Post::SayFull(uint64_t bytes) {
   if (said_full_.exchange(true)) return;
   const Arena::Usage usage = arena()->Read();
-  const std::string used = std::to_string(usage.taken >> 10), all = std::to_string(arena()->segment().arena >> 10);
-  const std::string here = hvdata::Place(world_->Name(world_->self));
+  const std::string all = std::to_string(arena()->segment().arena >> 10);
+  const std::string used = std::to_string(usage.taken >> 10), kept = std::to_string(usage.reserved >> 10);
+  std::string what = "the shared memory for batches is full (" + used + " of " + all + " KiB in use)";
+  std::string advice =
+      "It holds the batches that trainers keep and those in the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size";
   if (bytes > arena()->segment().arena) {
-    Log(here + "a batch of " + std::to_string((bytes + 1023) >> 10) + " KiB is larger than all shared memory for batches (" + all +
-        " KiB): what finds no room travels as messages. HOROVOD_DATA_ARENA_MB sets its size");
-    return;
+    const std::string wanted = std::to_string((bytes + 1023) >> 10);
+    what = "a batch of " + wanted + " KiB is larger than all shared memory for batches (" + all + " KiB)";
+    advice = "HOROVOD_DATA_ARENA_MB sets its size";
+  } else if (usage.short_of_memory) {
+    what = "the system has no more memory for the batches that ranks share (" + kept + " of " + all + " KiB are set aside)";
+    advice = "Give this host's processes, or their container, more memory, or start fewer of them";
   }
-  if (usage.short_of_memory) {
-    Log(here + "the system has no more memory for the batches that ranks share (" + std::to_string(usage.reserved >> 10) +
-        " of " + all + " KiB are set aside): what finds no room travels as messages. Give this host's processes, or their "
-        "container, more memory, or start fewer of them");
-    return;
-  }
-  Log(here + "the shared memory for batches is full (" + used + " of " + all +
-      " KiB in use): what finds no room travels as messages. It holds the batches that trainers keep and those in the "
-      "pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size");
+  Log(hvdata::Place(world_->Name(world_->self)) + what + ": what finds no room travels as messages. " + advice);
 }
 
 // HOROVOD_DATA_DEBUG=1: one line for each parcel.
 void Post::Trace(int member, const Header& header) const {
   if (!debug_) return;
+  uint64_t bytes = 0;
+  for (const Component& component : header.components) bytes += component.bytes;
   Log("r" + std::to_string(world_->self) + " -> r" + std::to_string(member) + " " + header.name() + " channel " +
       std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " + std::to_string(header.components.size()) +
-      " components, " + std::to_string(PayloadOf(header)) + " bytes");
+      " components, " + std::to_string(bytes) + " bytes");
 }
 
 // ---- In.
@@ -285,7 +272,7 @@ bool Post::DeliverRings() {
   for (const auto& route : routes_) {
     bool broken = false;
     while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route.get(), record); }, &broken)) any = true;
-    if (broken) Break("what lies in the ring from " + world_->Name(route->link->member()) + " is no record");
+    if (broken) Break("what lies in the ring from " + world_->Name(route->link->member) + " is no record");
   }
   return any;
 }
@@ -305,7 +292,7 @@ bool Post::DeliverQueue() {
 }
 
 void Post::TakeRecord(Route* route, std::string_view record) {
-  const int member = route->link->member();
+  const int member = route->link->member;
   Header header;
   std::string_view payload;
   std::string error;
@@ -332,8 +319,8 @@ Landing Post::Place(int member, const Header& header) {
   Route* const route = RouteTo(member);
   for (size_t i = 0; i < found.size(); ++i) {
     const Component& component = header.components[i];
-    if (component.where != Where::kArena || route == nullptr || route->link->view() == nullptr) continue;
-    if (route->link->view()->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
+    if (component.where != Where::kArena || route == nullptr || route->link->view == nullptr) continue;
+    if (route->link->view->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
       found[i].size = component.bytes;
     }
   }

@@ -9,16 +9,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "mail/host_links.h"
-#include "mail/parcel.h"
 #include "mail/share.h"
 #include "mail/signal.h"
 #include "wire/header.h"
@@ -70,8 +67,8 @@ class Post {
   Doorbell source_door(uint32_t channel);
 
   // Null where this process reads for nobody else on its host.
-  Arena* arena() const { return links_->arena(); }
-  const std::shared_ptr<Arena>& shared_arena() const { return links_->shared_arena(); }
+  Arena* arena() const { return links_->arena.get(); }
+  const std::shared_ptr<Arena>& shared_arena() const { return links_->arena; }
 
  private:
   struct Route;  // between us and one member with a link

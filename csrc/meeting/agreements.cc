@@ -9,18 +9,14 @@
 #include "wire/codec.h"
 
 namespace hvdata {
-
 namespace {
 
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [member, text] : contributions) {
-    const auto same = std::find_if(groups.begin(), groups.end(), [&text = text](auto& g) { return g.first == text; });
-    if (same != groups.end()) {
-      same->second.push_back(member);
-    } else {
-      groups.push_back({text, {member}});
-    }
+    auto group = std::find_if(groups.begin(), groups.end(), [&text = text](auto& g) { return g.first == text; });
+    if (group == groups.end()) group = groups.insert(group, {text, {}});
+    group->second.push_back(member);
   }
   std::string out;
   for (const auto& [text, members] : groups) {
@@ -76,12 +72,12 @@ void Agreements::Refuse(std::string why) {
   for (int64_t number : Numbers()) Settle(number, {kFailedPrecondition, meetings_[number].what + ": " + refusal_});
 }
 
-std::vector<std::string> Agreements::Missing(const Meeting& meeting) const {
+std::string Agreements::Those(const Meeting& meeting, bool present) const {
   std::vector<std::string> names;
   for (int m = 0; m < static_cast<int>(world_->members.size()); ++m) {
-    if (!meeting.contributions.count(m)) names.push_back(world_->Name(m));
+    if ((meeting.contributions.count(m) > 0) == present) names.push_back(world_->Name(m));
   }
-  return names;
+  return JoinNames(names);
 }
 
 void Agreements::Settle(int64_t number, Outcome outcome) {
@@ -133,16 +129,14 @@ void Agreements::Tick() {
   for (int64_t number : Numbers()) {
     Meeting& meeting = meetings_[number];
     if (meeting.patience.Over()) {
-      std::vector<std::string> names;
-      for (const auto& [member, text] : meeting.contributions) names.push_back(world_->Name(member));
       Settle(number, {kDeadlineExceeded,
-                      meeting.what + ": " + JoinNames(names) + " waited for " + JoinNames(Missing(meeting)) +
+                      meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +
                           ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
                           " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
                           "(seconds; 0: never)"});
     } else if (meeting.patience.ReportDue()) {
       TellAll(meeting, wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
-                                    " for " + JoinNames(Missing(meeting)) + ", which has not made this call"});
+                                    " for " + Those(meeting, false) + ", which has not made this call"});
     }
   }
 }

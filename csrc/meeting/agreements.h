@@ -49,7 +49,7 @@ class Agreements {
 
   void Tell(int member, wire::Message message) const;
   void TellAll(const Meeting& meeting, const wire::Message& message) const;
-  std::vector<std::string> Missing(const Meeting& meeting) const;
+  std::string Those(const Meeting& meeting, bool present) const;
   void CompleteIfTime(int64_t number) REQUIRES(mu_);
   void Settle(int64_t number, Outcome outcome) REQUIRES(mu_);
   std::vector<int64_t> Numbers() const REQUIRES(mu_);

@@ -7,7 +7,6 @@
 #include "base/place.h"
 
 namespace hvdata {
-
 namespace {
 
 constexpr auto kAskEvery = std::chrono::milliseconds(500);
@@ -32,7 +31,8 @@ void Exchange::Tell(int trainer, wire::Message message, const Share* share) {
 }
 
 // A caller whose call has ended may leave the job at once; what it sends has been sent by then.
-void Exchange::Answer(Callback callback, Outcome outcome, Exchanged parcel) {
+void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchanged parcel) const {
+  if (!outcome.ok()) outcome.message = Where(key) + outcome.message;
   AfterUnlock([callback = std::move(callback), outcome = std::move(outcome), parcel = std::move(parcel)] {
     callback(outcome, parcel);
   });
@@ -44,7 +44,7 @@ void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback 
   MutexLock lock(&mu_);
   const Key key(name, made_[name]++);
   auto early = early_.extract(key);
-  if (!failed_.ok()) return Answer(std::move(callback), {failed_.code, Where(key) + failed_.message});
+  if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
   Call& call = calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me() && (t == root || root == me())) Tell(t, wire::Called{name, key.second, root, me()});
@@ -72,7 +72,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
   Call& call = found->second;
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
     if (part->root != call.root) return Disagree(key, part->root, arrived.trainer, arrived.trainer);
-    if (!part->text.empty()) return Finish(key, {part->code, Where(key) + part->text});
+    if (!part->text.empty()) return Finish(key, {part->code, part->text});
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
@@ -93,7 +93,7 @@ void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
   const auto found = calls_.find(key);
   if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root});
-  Answer(std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
+  Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
   FreeAfterUnlock(std::move(found->second.parts));
   calls_.erase(found);
 }
@@ -110,7 +110,7 @@ void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
   const int root = calls_.at(key).root;
   if (!IsTrainer(other)) other = from;
   Failed& failed = failed_calls_[key] = {root, other_root, other, {}};
-  Finish(key, {kInvalidArgument, Where(key) + Disagreement(root, me(), other_root, other)});
+  Finish(key, {kInvalidArgument, Disagreement(root, me(), other_root, other)});
   TellOfRoot(key, &failed, from, other_root);
   for (int t = 0; t < world_->trainer_count(); ++t) {  // those who may wait for us, or we for them
     if (root == me() || t == root) TellOfRoot(key, &failed, t, root);
@@ -141,60 +141,52 @@ void Exchange::Give(const std::string& name, uint64_t call, int root, const Shar
 
 void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
   MutexLock lock(&mu_);
-  const Key key(name, call);
-  const auto found = given_.find(GatherKey(name, call, trainer));
+  const GatherKey key({name, call}, trainer);
+  const auto found = given_.find(key);
   if (found != given_.end()) {
-    Answer(std::move(callback), {}, {call, kOk, std::move(found->second.bundle)});
+    Answer(key.first, std::move(callback), {}, {call, kOk, std::move(found->second)});
     given_.erase(found);
   } else if (!failed_.ok()) {
-    Answer(std::move(callback), {failed_.code, Where(key) + failed_.message});
+    Answer(key.first, std::move(callback), failed_);
   } else {
-    expected_.emplace(GatherKey(name, call, trainer), Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
+    expected_.emplace(key, Wait{std::move(callback), Patience(stall_seconds_, timeout_seconds_)});
     EndWaitsForGone();
   }
 }
 
-void Exchange::HandleGather(Arrived arrived, const wire::Gather& gather) {
-  const GatherKey key(gather.name, gather.call, arrived.trainer);
-  const auto found = expected_.find(key);
-  if (found == expected_.end()) {
-    given_.emplace(key, std::move(arrived));
-    return;
-  }
-  Answer(std::move(found->second.callback), {}, {gather.call, kOk, std::move(arrived.bundle)});
-  expected_.erase(found);
+void Exchange::EndWait(Expected::iterator wait, Outcome outcome, Exchanged parcel) {
+  Answer(wait->first.first, std::move(wait->second.callback), std::move(outcome), std::move(parcel));
+  expected_.erase(wait);
 }
 
 // ---- What comes in.
 
 void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
-  Arrived arrived{world_->members[static_cast<size_t>(member)].trainer, std::move(header), std::move(bundle)};
-  if (arrived.trainer < 0 && !std::holds_alternative<wire::Left>(arrived.header.message)) return;
-  const wire::Message& message = arrived.header.message;
-  Key key;
-  if (const auto* part = std::get_if<wire::Scatter>(&message)) {
-    key = {part->name, part->call};
-  } else if (const auto* called = std::get_if<wire::Called>(&message)) {
-    key = {called->name, called->call};
-  } else if (const auto* gather = std::get_if<wire::Gather>(&message)) {
-    const wire::Gather copy = *gather;
-    return HandleGather(std::move(arrived), copy);
-  } else if (std::holds_alternative<wire::WhoLeft>(message)) {
-    wire::Left answer;
-    for (const auto& [trainer, told] : left_) {
-      if (std::find(told.begin(), told.end(), arrived.trainer) == told.end()) answer.trainers.push_back(trainer);
-    }
-    if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
-    return;
-  } else if (const auto* left = std::get_if<wire::Left>(&message)) {
-    for (int32_t trainer : left->trainers) {
-      if (IsTrainer(trainer)) gone_.insert(trainer);
+  const int trainer = world_->members[static_cast<size_t>(member)].trainer;
+  if (const auto* left = std::get_if<wire::Left>(&header.message)) {
+    for (int32_t one : left->trainers) {
+      if (IsTrainer(one)) gone_.insert(one);
     }
     return EndWaitsForGone();
+  }
+  if (trainer < 0) return;
+  Key key;
+  if (const auto* part = std::get_if<wire::Scatter>(&header.message)) {
+    key = {part->name, part->call};
+  } else if (const auto* called = std::get_if<wire::Called>(&header.message)) {
+    key = {called->name, called->call};
+  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message)) {
+    const GatherKey whose({gather->name, gather->call}, trainer);
+    const auto found = expected_.find(whose);
+    if (found != expected_.end()) EndWait(found, {}, {gather->call, kOk, std::move(bundle)});
+    else given_.emplace(whose, std::move(bundle));
+    return;
   } else {
+    if (std::holds_alternative<wire::WhoLeft>(header.message)) TellWhoLeft(member, trainer);
     return;
   }
+  Arrived arrived{trainer, std::move(header), std::move(bundle)};
   const auto made = made_.find(key.first);
   if (made != made_.end() && key.second < made->second) Handle(key, std::move(arrived));
   else early_[key].push_back(std::move(arrived));
@@ -220,6 +212,14 @@ std::string Exchange::GoneText(int trainer) const {
   return world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame;
 }
 
+void Exchange::TellWhoLeft(int member, int trainer) {
+  wire::Left answer;
+  for (const auto& [one, told] : left_) {
+    if (std::find(told.begin(), told.end(), trainer) == told.end()) answer.trainers.push_back(one);
+  }
+  if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
+}
+
 // Ends every call that waits for one who has left.
 void Exchange::EndWaitsForGone() {
   if (gone_.empty()) return;
@@ -236,13 +236,12 @@ void Exchange::EndWaitsForGone() {
     for (int t = 0; root && t < world_->trainer_count(); ++t) {
       if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, GoneText(trainer)});
     }
-    Finish(key, {kUnavailable, Where(key) + GoneText(trainer)});
+    Finish(key, {kUnavailable, GoneText(trainer)});
   }
-  for (auto it = expected_.begin(); it != expected_.end();) {
-    const auto& [name, number, trainer] = it->first;
-    const bool ends = trainer != me() && gone_.count(trainer) > 0;
-    if (ends) Answer(std::move(it->second.callback), {kUnavailable, Where({name, number}) + GoneText(trainer)});
-    it = ends ? expected_.erase(it) : std::next(it);
+  for (auto next = expected_.begin(); next != expected_.end();) {
+    const auto wait = next++;
+    const int trainer = wait->first.second;
+    if (trainer != me() && gone_.count(trainer) > 0) EndWait(wait, {kUnavailable, GoneText(trainer)});
   }
 }
 
@@ -251,7 +250,7 @@ void Exchange::EndWaitsForGone() {
 // Whom this rank waits for, and what they have not done. Ranks whose calls block and cross wait for each other: then what the
 // other one waits in is known here.
 std::string Exchange::Missing(const Call& call) const {
-  if (call.root != me()) return world_->TrainerName(call.root) + ", which has not sent its part";
+  if (call.root != me()) return NotSent(call.root);
   std::vector<std::string> names;
   std::string crossed;
   for (int t = 0; t < world_->trainer_count(); ++t) {
@@ -268,9 +267,16 @@ std::string Exchange::Missing(const Call& call) const {
   return JoinNames(names) + ", which has not made this call" + crossed;
 }
 
-Outcome Exchange::LateError(const Key& key, const std::string& whom) const {
-  return {kDeadlineExceeded, Where(key) + "has waited for " + whom + ", for " + std::to_string(WholeSeconds(timeout_seconds_)) +
-                                 " s. " + kSame + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+// Whether it has lasted too long; then that is `*error`.
+bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
+  if (wait->patience.Over()) {
+    const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
+    *error = {kDeadlineExceeded, "has waited for " + whom + ", for " + seconds + " s. " + kSame +
+                                     "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+  } else if (wait->patience.ReportDue()) {
+    Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
+  }
+  return !error->ok();
 }
 
 void Exchange::Tick() {
@@ -280,42 +286,23 @@ void Exchange::Tick() {
     asked_ = now;
     send_(world_->readers.front(), MakeHeader(0, 0, wire::WhoLeft()), nullptr);
   }
-  const auto report = [this](const Key& key, Wait* wait, const std::string& whom) {
-    if (wait->patience.ReportDue()) {
-      Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
-    }
-  };
   for (auto next = calls_.begin(); next != calls_.end();) {
-    const auto it = next++;
-    const std::string whom = Missing(it->second);
-    if (it->second.wait.patience.Over()) Finish(Key(it->first), LateError(it->first, whom));
-    else report(it->first, &it->second.wait, whom);
+    const auto call = next++;
+    Outcome error;
+    if (Late(call->first, &call->second.wait, Missing(call->second), &error)) Finish(Key(call->first), error);
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
-    const auto it = next++;
-    const auto& [name, number, trainer] = it->first;
-    const Key key(name, number);
-    const std::string whom = world_->TrainerName(trainer) + ", which has not sent its part";
-    if (!it->second.patience.Over()) {
-      report(key, &it->second, whom);
-      continue;
-    }
-    Answer(std::move(it->second.callback), LateError(key, whom));
-    expected_.erase(it);
+    const auto wait = next++;
+    Outcome error;
+    if (Late(wait->first.first, &wait->second, NotSent(wait->first.second), &error)) EndWait(wait, error);
   }
 }
 
 void Exchange::Fail(const Outcome& outcome) {
   MutexLock lock(&mu_);
   if (failed_.ok()) failed_ = outcome;
-  while (!calls_.empty()) {
-    const Key key = calls_.begin()->first;
-    Finish(key, {outcome.code, Where(key) + outcome.message});
-  }
-  for (auto& [key, wait] : expected_) {
-    Answer(std::move(wait.callback), {outcome.code, Where({std::get<0>(key), std::get<1>(key)}) + outcome.message});
-  }
-  expected_.clear();
+  while (!calls_.empty()) Finish(Key(calls_.begin()->first), outcome);
+  while (!expected_.empty()) EndWait(expected_.begin(), outcome);
 }
 
 }  // namespace hvdata

@@ -16,7 +16,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,11 +64,12 @@ class Exchange {
  private:
   using Clock = std::chrono::steady_clock;
   using Key = std::pair<std::string, uint64_t>;
-  using GatherKey = std::tuple<std::string, uint64_t, int>;
+  using GatherKey = std::pair<Key, int>;  // and whose part
   struct Wait {
     Callback callback;
     Patience patience;
   };
+  using Expected = std::multimap<GatherKey, Wait>;  // equal keys in order: a gradient may be taken twice
   struct Call {
     int root;
     Parts parts;
@@ -92,19 +92,22 @@ class Exchange {
   std::string Where(const Key& key) const;
   std::string Disagreement(int root, int trainer, int other_root, int other) const;
   std::string GoneText(int trainer) const;
-  Outcome LateError(const Key& key, const std::string& whom) const;
+  std::string NotSent(int trainer) const { return world_->TrainerName(trainer) + ", which has not sent its part"; }
+  bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
   std::string Missing(const Call& call) const REQUIRES(mu_);
-  static void Answer(Callback callback, Outcome outcome, Exchanged parcel = {});
+  // An error gets the place of the call in front.
+  void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged parcel = {}) const;
 
   void Tell(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
   void Handle(const Key& key, Arrived arrived) REQUIRES(mu_);
   void HandleEnded(const Key& key, const Arrived& arrived) REQUIRES(mu_);
-  void HandleGather(Arrived arrived, const wire::Gather& gather) REQUIRES(mu_);
   void Disagree(const Key& key, int other_root, int other, int from) REQUIRES(mu_);
   void TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged parcel = {}) REQUIRES(mu_);
+  void EndWait(Expected::iterator wait, Outcome outcome, Exchanged parcel = {}) REQUIRES(mu_);
   void EndWaitsForGone() REQUIRES(mu_);
+  void TellWhoLeft(int member, int trainer) REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;
@@ -114,8 +117,8 @@ class Exchange {
   std::map<Key, Call> calls_ GUARDED_BY(mu_);
   std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
   std::map<Key, Failed> failed_calls_ GUARDED_BY(mu_);
-  std::multimap<GatherKey, Wait> expected_ GUARDED_BY(mu_);    // equal keys in order: a gradient may be taken twice
-  std::multimap<GatherKey, Arrived> given_ GUARDED_BY(mu_);
+  Expected expected_ GUARDED_BY(mu_);
+  std::multimap<GatherKey, BundlePtr> given_ GUARDED_BY(mu_);
   std::set<int> told_ GUARDED_BY(mu_);                         // trainers that this rank has sent something
   std::set<int> gone_ GUARDED_BY(mu_);                         // those from whom nothing more will come
   std::map<int, std::vector<int32_t>> left_ GUARDED_BY(mu_);   // on a reader: whom those that left have told themselves

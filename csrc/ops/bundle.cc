@@ -11,11 +11,10 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "engine/engine.h"
-#include "ops/recycling_allocator.h"
+#include "ops/allocators.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
-#include "wire/component.h"
 #include "wire/strings.h"
 
 namespace hvdata {
@@ -26,13 +25,6 @@ using tensorflow::TensorShape;
 using tensorflow::tstring;
 
 namespace {
-
-wire::Component Describe(const Tensor& tensor) {
-  wire::Component c;
-  c.dtype = tensor.dtype();
-  for (int d = 0; d < tensor.dims(); ++d) c.dims.push_back(tensor.dim_size(d));
-  return c;
-}
 
 // Memory that is not TensorFlow's, and that TensorFlow must not write results into, because others may still read it. It
 // asks OwnsMemory() for that, but a slice doesn't pass the question on: a slice is kept from being written by a root that
@@ -141,12 +133,12 @@ Block EncodeStringTensor(const Tensor& tensor, int member, Post* post) {
   const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
   for (int64_t i = 0; i < tensor.NumElements(); ++i) views.emplace_back(strings[i].data(), strings[i].size());
   Block block = post->Room(member, wire::EncodedSize(views));
-  if (block.data != nullptr) {
-    wire::EncodeStringsTo(views, const_cast<char*>(block.data));
-    return block;
+  if (block.data == nullptr) {
+    const auto bytes = std::make_shared<std::string>(wire::EncodedSize(views), '\0');
+    block = {bytes->data(), bytes->size(), bytes};
   }
-  auto bytes = std::make_shared<const std::string>(wire::EncodeStrings(views));
-  return {bytes->data(), bytes->size(), bytes};
+  wire::EncodeStringsTo(views, const_cast<char*>(block.data));
+  return block;
 }
 
 // Memory for one component, into *bundle, and where the network is to write it: nullptr where that is nowhere.
@@ -201,7 +193,7 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
   return landing;
 }
 
-const bool registered = (SetMakeLanding(LandTensors), SetSweep(SweepRoots), true);
+const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
 
 }  // namespace
 
@@ -215,7 +207,9 @@ std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audien
   }
   if (!audience.there) return share;
   for (Tensor& tensor : tensors) {
-    wire::Component c = Describe(tensor);
+    wire::Component c;
+    c.dtype = tensor.dtype();
+    for (const auto& dim : tensor.shape()) c.dims.push_back(dim.size);
     if (tensor.dtype() == tensorflow::DT_STRING) {
       c.encoding = wire::Encoding::kStrings;
       share->blocks.push_back(EncodeStringTensor(tensor, audience.member, post));

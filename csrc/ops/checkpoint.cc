@@ -13,38 +13,17 @@
 #include "ops/status.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
+#include "tensorflow/core/platform/errors.h"
 #include "wire/codec.h"
-#include "wire/strings.h"
 
 namespace hvdata {
-
 namespace {
 
-std::string Number(uint64_t value) {
-  std::string bytes;
-  wire::AppendLittleEndian(value, &bytes);
-  return bytes;
-}
-
-uint64_t ToNumber(std::string_view bytes) {
-  return bytes.size() == sizeof(uint64_t) ? wire::LoadLittleEndian<uint64_t>(bytes.data()) : 0;
-}
-
-std::string Pack(const std::vector<std::string>& parts) {
-  return Number(parts.size()) + wire::EncodeStrings(std::vector<std::string_view>(parts.begin(), parts.end()));
-}
+constexpr std::string_view kFormat = "horovod_data state 4";
 
 bool CheckReplay() {
   const char* value = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
   return value == nullptr || std::string(value) != "0";
-}
-
-bool Unpack(std::string_view bytes, std::vector<std::string>* parts) {
-  std::vector<std::string_view> views;
-  if (bytes.size() < 8) return false;
-  if (!wire::DecodeStrings(bytes.substr(8), ToNumber(bytes.substr(0, 8)), &views)) return false;
-  parts->assign(views.begin(), views.end());
-  return true;
 }
 
 // Nearly what it takes when encoded.
@@ -64,42 +43,30 @@ std::string Gib(uint64_t bytes) {
 
 absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
 
-std::string EncodeTensor(const tensorflow::Tensor& tensor) {
+// How tensors are written and read, beside what wire/codec.h knows.
+void TensorField(wire::Writer* writer, const tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
   tensor.AsProtoTensorContent(&proto);
-  return proto.SerializeAsString();
+  writer->Text("tensor", proto.SerializeAsString());
 }
 
-bool DecodeTensor(const std::string& bytes, tensorflow::Tensor* tensor) {
+void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
-  return proto.ParseFromString(bytes) && tensor->FromProto(proto);
+  std::string bytes;
+  reader->Text("tensor", bytes);
+  if (reader->ok() && !(proto.ParseFromString(bytes) && tensor.FromProto(proto))) reader->Fail("it holds no tensor");
 }
 
-// Two strings for each part: its type and shape, as a tensor without values, and its values.
-std::vector<std::string> EncodeModel(const Cutter::Model& model) {
-  std::vector<std::string> parts;
-  for (const Cutter::Part& part : model) {
-    tensorflow::TensorProto proto;
-    proto.set_dtype(part.dtype);
-    part.shape.AsProto(proto.mutable_tensor_shape());
-    parts.push_back(proto.SerializeAsString());
-    parts.push_back(EncodeTensor(part.values));
-  }
-  return parts;
+void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  for (const auto& dim : shape) dims.push_back(dim.size);
+  writer->Ints("dims", dims);
 }
 
-bool DecodeModel(const std::vector<std::string>& parts, Cutter::Model* model) {
-  if (parts.size() % 2) return false;
-  for (size_t i = 0; i < parts.size(); i += 2) {
-    Cutter::Part part;
-    tensorflow::TensorProto proto;
-    if (!proto.ParseFromString(parts[i]) || !tensorflow::TensorShape::IsValid(proto.tensor_shape())) return false;
-    part.dtype = proto.dtype();
-    part.shape = tensorflow::TensorShape(proto.tensor_shape());
-    if (!DecodeTensor(parts[i + 1], &part.values)) return false;
-    model->push_back(std::move(part));
-  }
-  return true;
+void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  reader->Ints("dims", dims);
+  if (!tensorflow::TensorShape::BuildTensorShape(dims, &shape).ok()) reader->Fail("it holds no shape");
 }
 
 }  // namespace
@@ -182,7 +149,6 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
     if (saved_.empty() || saved_.count(trainer)) {
       saved_.clear();
       const uint64_t number = snapshot_.snapshot + 1;
-      epoch_->ForgetTaken();
       status = Capture(&snapshot_);
       snapshot_.snapshot = number;
     }
@@ -215,52 +181,39 @@ void Checkpoint::KeepLastWords() {
   }
 }
 
-std::string Checkpoint::Encode(const State& state) {
-  std::vector<std::string> parts = {"horovod_data state 3",    Number(state.epoch_id), Number(state.snapshot),
-                                    Number(state.trainers),    state.mode,             Number(state.pulled),
-                                    Number(state.replay),      Number(state.number),   Number(state.fingerprint),
-                                    Pack(state.iterator)};
-  std::vector<std::string> taken;
-  for (uint64_t number : state.taken_since) taken.push_back(Number(number));
-  parts.push_back(Pack(taken));
-  parts.push_back(Pack(EncodeModel(state.model)));
-  for (const auto& [number, tensors] : state.elements) {
-    std::vector<std::string> element = {Number(number)};
-    for (const tensorflow::Tensor& tensor : tensors) {
-      element.push_back(EncodeTensor(tensor));
-    }
-    parts.push_back(Pack(element));
+template <typename Codec, typename S>
+void Checkpoint::State::Fields(Codec* codec, S& s) {
+  codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
+  codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
+  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), codec->Ints("taken", s.taken_since);
+  codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
+  for (auto& part : s.iterator) codec->Text("iterator", part);
+  codec->template List<uint32_t>("model", s.model, ~0u, sizeof(int32_t));
+  for (auto& part : s.model) {
+    codec->Enum("dtype", part.dtype, tensorflow::DataType_MIN, tensorflow::DataType_MAX);
+    ShapeField(codec, part.shape);
+    TensorField(codec, part.values);
   }
-  return Pack(parts);
+  codec->template List<uint32_t>("elements", s.elements, ~0u, sizeof(uint64_t));
+  for (auto& [number, tensors] : s.elements) {
+    codec->Int("number", number);
+    codec->template List<uint32_t>("tensors", tensors, ~0u, sizeof(uint64_t));
+    for (auto& tensor : tensors) TensorField(codec, tensor);
+  }
 }
 
-bool Checkpoint::Decode(const std::string& bytes, State* state) {
-  std::vector<std::string> parts, taken, model;
-  constexpr size_t kFixed = 12;
-  if (!Unpack(bytes, &parts) || parts.size() < kFixed || parts[0] != "horovod_data state 3") return false;
-  state->epoch_id = ToNumber(parts[1]);
-  state->snapshot = ToNumber(parts[2]);
-  state->trainers = ToNumber(parts[3]);
-  state->mode = parts[4];
-  state->pulled = ToNumber(parts[5]);
-  state->replay = ToNumber(parts[6]) != 0;
-  state->number = ToNumber(parts[7]);
-  state->fingerprint = ToNumber(parts[8]);
-  if (!Unpack(parts[9], &state->iterator) || !Unpack(parts[10], &taken)) return false;
-  for (const std::string& number : taken) state->taken_since.push_back(ToNumber(number));
-  if (!Unpack(parts[11], &model) || !DecodeModel(model, &state->model)) return false;
-  for (size_t i = kFixed; i < parts.size(); ++i) {
-    std::vector<std::string> element;
-    if (!Unpack(parts[i], &element) || element.empty()) return false;
-    Tensors tensors;
-    for (size_t k = 1; k < element.size(); ++k) {
-      tensorflow::Tensor tensor;
-      if (!DecodeTensor(element[k], &tensor)) return false;
-      tensors.push_back(std::move(tensor));
-    }
-    state->elements.emplace_back(ToNumber(element[0]), std::move(tensors));
-  }
-  return true;
+std::string Checkpoint::Encode(const State& state) {
+  std::string text(kFormat);
+  wire::Writer writer(&text);
+  State::Fields(&writer, state);
+  return text;
+}
+
+bool Checkpoint::Decode(std::string_view bytes, State* state) {
+  if (bytes.substr(0, kFormat.size()) != kFormat) return false;
+  wire::Reader reader(bytes.substr(kFormat.size()));
+  State::Fields(&reader, *state);
+  return reader.ok() && reader.rest().empty();
 }
 
 absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
@@ -269,9 +222,7 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
   int origin = handed.begin()->first;
   for (const auto& [trainer, hand] : handed) {
     State state;
-    if (!hand.words.empty() && !Decode(hand.words, &state)) {
-      return Damaged();
-    }
+    if (!hand.words.empty() && !Decode(hand.words, &state)) return Damaged();
     if (!hand.words.empty() && state.mode != Mode()) {
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
                                         " was restored into one with " + Mode());
@@ -345,22 +296,19 @@ absl::Status Checkpoint::Fits(const Tensors& element) const {
         "same pipeline" + (precut ? ", and, as these elements were cut into the ranks' shares already, on as many ranks" : ""));
   }
   for (size_t i = first; i < count; ++i) {
-    const absl::Status status = Fits((i - first) % width, element[i].dtype(), element[i].shape(), precut);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(Fits((i - first) % width, element[i].dtype(), element[i].shape(), precut));
   }
   if (precut && (element[0].dtype() != tensorflow::DT_INT64 || element[0].dims() != 1)) return Damaged();
   return absl::OkStatus();
 }
 
 absl::Status Checkpoint::Fits(const State& state) const {
-  absl::Status status;
-  for (size_t k = 0; status.ok() && k < state.elements.size(); ++k) status = Fits(state.elements[k].second);
-  if (!status.ok()) return status;
+  for (const auto& [number, element] : state.elements) TF_RETURN_IF_ERROR(Fits(element));
   if (!state.model.empty() && state.model.size() != source_->config().dtypes.size()) return Damaged();
-  for (size_t i = 0; status.ok() && i < state.model.size(); ++i) {
-    status = Fits(i, state.model[i].dtype, state.model[i].shape, true);
+  for (size_t i = 0; i < state.model.size(); ++i) {
+    TF_RETURN_IF_ERROR(Fits(i, state.model[i].dtype, state.model[i].shape, true));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over) {
@@ -370,8 +318,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   State first;
   std::set<uint64_t> taken;
   bool found = false, uneven = false, running = false, behind = true;
-  const absl::Status merged = Merge(handed, &first, &found, &taken);
-  if (!merged.ok()) return merged;
+  TF_RETURN_IF_ERROR(Merge(handed, &first, &found, &taken));
   // Trainers without a state of their own stand where the lowest rank stands that has one.
   positions->assign(n, handed.begin()->second.position);
   for (const auto& [trainer, hand] : handed) {
@@ -397,15 +344,14 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
     return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
   }
-  absl::Status status = Fits(first);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(Fits(first));
   epoch_id_ = first.epoch_id;
   model = std::move(first.model);
-  status = first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, [this](const Tensors& e) { return Fits(e); });
+  const auto fits = [this](const Tensors& element) { return Fits(element); };
+  TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, fits));
   // A symbolic checkpoint has the input's state of an earlier moment.
-  if (status.ok()) status = PassOver(from);
-  if (status.ok() && input_->pulled() < from) return Damaged();
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(PassOver(from));
+  if (input_->pulled() < from) return Damaged();
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {
     if (element.first >= from && !taken.count(element.first)) elements.push_back(std::move(element));

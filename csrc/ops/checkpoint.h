@@ -11,9 +11,10 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "channel/source.h"
+#include "channel/reader_epoch.h"
 #include "ops/cut.h"
 #include "ops/input.h"
 
@@ -54,6 +55,9 @@ class Checkpoint {
     std::deque<std::pair<uint64_t, Tensors>> elements;
     std::vector<uint64_t> taken_since;
     Cutter::Model model;
+
+    template <typename Codec, typename S>
+    static void Fields(Codec* codec, S& s);  // for both directions, as those of a message
   };
 
   std::string Mode() const;
@@ -71,7 +75,7 @@ class Checkpoint {
   absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                      std::set<uint64_t>* taken) const;
   static std::string Encode(const State& state);
-  static bool Decode(const std::string& bytes, State* state);
+  static bool Decode(std::string_view bytes, State* state);
 
   Source* const source_;
   ReaderEpoch* const epoch_;

@@ -11,7 +11,7 @@
 #include "base/threads.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
-#include "ops/arena_allocator.h"
+#include "ops/allocators.h"
 #include "ops/bundle.h"
 #include "ops/checkpoint.h"
 #include "ops/cut.h"

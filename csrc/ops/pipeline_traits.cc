@@ -27,35 +27,26 @@ bool Among(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string_view NameOf(const DatasetBase& dataset) {
+// Whether what it yields is ready-made, or in a cache, behind stages that pass it on; or, where `works`, do work on the way.
+bool Passes(const DatasetBase& dataset, bool works, bool read_to_its_end) {
   const std::string_view op = dataset.type_string();
-  return op.substr(0, op.find("Dataset"));
-}
-
-bool Keeps(const DatasetBase& dataset, bool read_to_its_end) {
-  const std::string_view name = NameOf(dataset);
+  const std::string_view name = op.substr(0, op.find("Dataset"));
   if (name == "Tensor" || name == "TensorSlice") return true;
-  if (name == "Cache") {  // in memory or in a file; what is not filled goes with its iterator
+  if (name == "Cache" && works) {  // in memory or in a file; what is not filled goes with its iterator
     return read_to_its_end && dataset.DebugString().find("Memory") != std::string::npos;
   }
   const bool leaving = Among(kLeaving, name);
   std::vector<const DatasetBase*> inputs;
-  if (!leaving && !Among(kPassing, name) && !Among(kWorking, name)) return false;
+  if (!leaving && !Among(kPassing, name) && !(works && Among(kWorking, name))) return false;
   if (!dataset.InputDatasets(&inputs).ok()) return false;
   return std::all_of(inputs.begin(), inputs.end(),
-                     [&](const DatasetBase* input) { return Keeps(*input, read_to_its_end && !leaving); });
+                     [&](const DatasetBase* input) { return Passes(*input, works, read_to_its_end && !leaving); });
 }
 
 }  // namespace
 
-bool KeepsTensors(const DatasetBase& dataset) { return Keeps(dataset, true); }
+bool KeepsTensors(const DatasetBase& dataset) { return Passes(dataset, true, true); }
 
-bool IsReadyMade(const DatasetBase& dataset) {
-  const std::string_view name = NameOf(dataset);
-  if (name == "Tensor" || name == "TensorSlice") return true;
-  std::vector<const DatasetBase*> inputs;
-  if ((!Among(kPassing, name) && !Among(kLeaving, name)) || !dataset.InputDatasets(&inputs).ok()) return false;
-  return std::all_of(inputs.begin(), inputs.end(), [](const DatasetBase* input) { return IsReadyMade(*input); });
-}
+bool IsReadyMade(const DatasetBase& dataset) { return Passes(dataset, false, true); }
 
 }  // namespace hvdata

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "base/place.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
@@ -15,6 +16,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace hvdata {
 namespace {
@@ -63,12 +65,13 @@ class ExchangeOp : public AsyncOpKernel {
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
   absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, Tensor* tensor) const {
-    if (exchanged.code != kOk) {
-      return absl::Status(static_cast<absl::StatusCode>(exchanged.code),
-                          "the root's scatter failed: " + error_of(exchanged.bundle));
-    }
     std::vector<Tensor> tensors;
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
+    if (exchanged.code != kOk) {
+      const bool told = status.ok() && !tensors.empty();
+      return absl::Status(static_cast<absl::StatusCode>(exchanged.code), "the root's scatter failed: " +
+                          (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
+    }
     if (!status.ok()) return status;
     if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
     if (tensors[0].dtype() != dtype_) {
@@ -91,12 +94,6 @@ class ExchangeOp : public AsyncOpKernel {
     };
     if (ctx->runner() != nullptr) (*ctx->runner())(run);
     else run();
-  }
-
-  static std::string error_of(const BundlePtr& bundle) {
-    std::vector<Tensor> tensors;
-    if (!TakeTensors(bundle, &tensors).ok() || tensors.empty()) return "unknown";
-    return std::string(tensors[0].scalar<tensorflow::tstring>()());
   }
 
   std::string name_;
@@ -133,12 +130,11 @@ class ScatterOp : public ExchangeOp {
           Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
             if (!outcome.ok()) return ToStatus(outcome);
             Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-            const absl::Status status = Take(engine->world(), root_, exchanged, &part);
-            if (!status.ok()) return status;
+            TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
             number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
             ctx->set_output(0, part);
             ctx->set_output(1, number);
-            return status;
+            return absl::OkStatus();
           });
         });
     engine->post().Fetch();
@@ -159,14 +155,10 @@ class ScatterOp : public ExchangeOp {
     }
     int64_t sum = 0;
     bool odd = static_cast<int>(counts.size()) != n;
-    for (int64_t c : counts) {
-      odd = __builtin_add_overflow(sum, c, &sum) || c < 0 || odd;
-    }
+    for (int64_t c : counts) odd = __builtin_add_overflow(sum, c, &sum) || c < 0 || odd;
     if (odd || sum != rows) {
-      std::string text;
-      for (int64_t c : counts) text += (text.empty() ? "" : ", ") + std::to_string(c);
-      return absl::InvalidArgumentError(Where(world) + "splits=[" + text + "] must be " + std::to_string(n) +
-                                        " numbers (one per rank), none negative, that add up to the " +
+      return absl::InvalidArgumentError(Where(world) + "splits=[" + absl::StrJoin(counts, ", ") + "] must be " +
+                                        std::to_string(n) + " numbers (one per rank), none negative, that add up to the " +
                                         std::to_string(rows) + " rows of the tensor" +
                                         (odd ? "" : "; their sum is " + std::to_string(sum)));
     }
@@ -238,9 +230,8 @@ class GatherOp : public ExchangeOp {
     Tensor value;
     for (size_t t = 0; t < tensors.size(); ++t) {
       const Part& part = parts.of[t];
-      absl::Status status = ToStatus(part.outcome);
-      if (status.ok()) status = Take(engine.world(), static_cast<int>(t), part.exchanged, &tensors[t]);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(ToStatus(part.outcome));
+      TF_RETURN_IF_ERROR(Take(engine.world(), static_cast<int>(t), part.exchanged, &tensors[t]));
     }
     const absl::Status status = tensorflow::tensor::Concat(tensors, &value);
     if (status.ok()) ctx->set_output(0, value);

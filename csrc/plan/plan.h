@@ -31,17 +31,25 @@ struct Rows {
 Rows RowsOf(int64_t rows, int trainers, int trainer, Remainder remainder);
 
 // False when a global batch yields no step at all: kDrop with fewer rows than trainers.
-bool MakesStep(int64_t rows, int trainers, Remainder remainder);
+inline bool MakesStep(int64_t rows, int trainers, Remainder remainder) {
+  return remainder != Remainder::kDrop || rows >= trainers;
+}
 
 // Rows of a global batch that no trainer gets. Zero but for kDrop.
-int64_t DroppedRows(int64_t rows, int trainers, Remainder remainder);
+inline int64_t DroppedRows(int64_t rows, int trainers, Remainder remainder) {
+  return remainder == Remainder::kDrop ? rows % trainers : 0;
+}
 
 // What becomes of the last `elements` < trainers elements of an epoch of per-rank batches.
 // True when they still make a step (elements > 0 and not kDrop); ranks past them then get an empty or padding share.
-bool TailMakesStep(int64_t elements, int trainers, Remainder remainder);
+inline bool TailMakesStep(int64_t elements, int /*trainers*/, Remainder remainder) {
+  return elements > 0 && remainder != Remainder::kDrop;
+}
 
 // Steps that `elements` elements make: the cardinality that trainers see, for kPerRank under kStatic.
-int64_t StepsOf(int64_t elements, int trainers, Remainder remainder);
+inline int64_t StepsOf(int64_t elements, int trainers, Remainder remainder) {
+  return elements / trainers + (TailMakesStep(elements % trainers, trainers, remainder) ? 1 : 0);
+}
 
 // The order in which readers deal steps: in round k every reader that has a k-th step deals it, reader 0 first. So while all
 // last, step k comes from reader k mod R, and one that runs out drops from the rotation.
@@ -52,7 +60,7 @@ class Rotation {
   bool Done() const { return running_ == 0; }
   int Reader() const;            // the reader of the step at hand. Requires !Done().
   bool Runs(int reader) const { return readers_[static_cast<size_t>(reader)].runs; }
-  void Advance(int reader);      // a step of this reader has been taken
+  void Advance(int reader) { ++readers_[static_cast<size_t>(reader)].round; }  // a step of this reader has been taken
   void Retire(int reader);       // this reader has no more steps
   // The reader's next step is that of a later round than we thought: the epoch goes on from a checkpoint.
   void Forward(int reader, int64_t round);

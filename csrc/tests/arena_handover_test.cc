@@ -109,7 +109,7 @@ TEST(HandoverBetweenProcesses, ABacklogTooShortForAllWhoCall) {
       EXPECT_TRUE(handover.Receive(&byte, 1, 0, &fds)) << i;
     }
     calling.join();
-    for (int i = 0; i < 5; ++i) callers[static_cast<size_t>(i)] = Handover::To(listener.name(), Later());
+    for (int i = 0; i < 5; ++i) callers.push_back(Handover::To(listener.name(), Later()));
     Handover late = Handover::To(listener.name(), Soon());
     ExpectTimesOut([&] { return late.Send("x", 1, {}); });
   });

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "channel/source.h"
+#include "channel/reader_epoch.h"
 #include "channel_lanes_recorder.h"
 
 namespace hvdata {
@@ -209,7 +209,6 @@ class JobDealer {
       } else {
         if (saved_.empty() || saved_.count(request.trainer) > 0) {
           ++snapshot_.snapshot;
-          epoch_->ForgetTaken();
           Capture(&snapshot_);
           saved_.clear();
         }

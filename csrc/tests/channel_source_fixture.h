@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "channel/source.h"
+#include "channel/reader_epoch.h"
 #include "channel_job.h"
 
 namespace hvdata {
@@ -61,14 +61,18 @@ class PlainSource : public Source {
 
   const std::map<int, wire::Restore>& Begin(uint64_t epoch, std::function<void()> cancel) {
     epoch_ = Source::Begin(epoch, std::move(cancel));
+    steps_ = 0;
     return epoch_->handed();
   }
   void Start(const std::vector<Position>& positions, uint64_t turn = 0, TailStep tail_taken = 0) {
     epoch_->Start(positions, Turn(turn), tail_taken);
   }
   Wish Await() { return epoch_->Await(); }
-  void Deal(Step step) { epoch_->Deal(std::move(step)); }
-  uint64_t Steps() const { return epoch_->Steps(); }
+  void Deal(Step step) {
+    epoch_->Deal(std::move(step));
+    ++steps_;
+  }
+  uint64_t Steps() const { return steps_; }
   void Dropped(int64_t count, uint64_t stepless) { epoch_->Dropped(count, stepless); }
   bool shares_tail() { return ReaderEpoch(this, 1, nullptr).shares_tail(); }
   void Leave(std::vector<ReaderEpoch::Left> left, uint64_t first, std::string no_filler) {
@@ -85,13 +89,13 @@ class PlainSource : public Source {
   void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
     epoch_->AnswerSave(request, outcome, std::move(state));
   }
-  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() const { return epoch_->UntakenElements(); }
+  std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements() { return epoch_->UntakenElements(); }
   std::vector<uint64_t> TakenSince(int trainer) const { return epoch_->TakenSince(trainer); }
-  void ForgetTaken() { epoch_->ForgetTaken(); }
   void KeepLastWords(int trainer, std::string state) { epoch_->KeepLastWords(trainer, std::move(state)); }
 
  private:
   std::shared_ptr<ReaderEpoch> epoch_;
+  uint64_t steps_ = 0;  // that the test has dealt
 };
 
 // A reader, by default of 2 trainers, one call at a time.

@@ -39,7 +39,10 @@ TEST_F(TurnsTest, TheNextStepIsPulledBeforeThereIsRoomForIt) {
   ASSERT_EQ(source_->Await(), Wish::kElement);
   source_->Deal(MakeStep(0, 2, 2));
   EXPECT_EQ(Sent(), Texts());
-  EXPECT_EQ(source_->Steps(), 0u);
+  source_->OnWhy(0, 1, 0);
+  const Texts because = Sent();
+  ASSERT_EQ(because.size(), 1u);
+  EXPECT_NE(because[0].find("has dealt 0 steps"), std::string::npos) << because[0];
   source_->OnSave(0, 1, 4);
   ASSERT_EQ(source_->Await(), Wish::kSave) << "one step in hand is enough";
   const auto untaken = source_->UntakenElements();

@@ -188,7 +188,6 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       const auto answer = [&] {
         for (const SaveRequest& request : source.TakeSaveRequests()) source.AnswerSave(request, {}, "state");
         source.UntakenElements();
-        source.ForgetTaken();
       };
       if (mine() % 8 == 0) {
         source.FailEpoch(static_cast<uint64_t>(next), {kInternal, "no input"});

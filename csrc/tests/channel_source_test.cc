@@ -290,7 +290,7 @@ TEST_F(SourceTest, DynamicKnowsWhatEachHasTakenSinceASnapshot) {
   Deal(0);
   Deal(0);
   source_->OnTaken(0, 1, 1, 3);
-  source_->ForgetTaken();
+  source_->UntakenElements();
   source_->OnTaken(0, 1, 2, 4);
   source_->OnClose(1, 1, 1);
   EXPECT_EQ(source_->TakenSince(0), (std::vector<uint64_t>{2}));

@@ -65,6 +65,12 @@ class ThreadCollectives {
   std::vector<std::string> texts_, all_;
 };
 
+// The link to this member; null where there is none.
+inline HostLink* To(const HostLinks& links, int member) {
+  const auto found = links.links.find(member);
+  return found == links.links.end() ? nullptr : found->second.get();
+}
+
 // The links of every member.
 inline std::vector<std::unique_ptr<HostLinks>> Connect(const std::vector<Member>& members, Payload payload,
                                                    uint64_t arena_bytes, Lie lie = {}) {

@@ -26,19 +26,19 @@ std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
   for (int a = 0; a < count; ++a) {
     size_t number = 0;
     for (int b = 0; b < count; ++b) {
-      const HostLink* const there = links[static_cast<size_t>(a)]->To(b);
-      const HostLink* const back = links[static_cast<size_t>(b)]->To(a);
+      const HostLink* const there = To(*links[static_cast<size_t>(a)], b);
+      const HostLink* const back = To(*links[static_cast<size_t>(b)], a);
       EXPECT_EQ(there == nullptr, back == nullptr) << a << " and " << b;
       if (there == nullptr || back == nullptr) continue;
       ++number;
-      EXPECT_EQ(there->member(), b);
+      EXPECT_EQ(there->member, b);
       EXPECT_NE(there->reads_here(), back->reads_here());
-      EXPECT_EQ(there->view() == nullptr, there->reads_here());
+      EXPECT_EQ(there->view == nullptr, there->reads_here());
       if (!there->reads_here()) continue;
       pairs += (pairs.empty() ? "" : " ") + std::to_string(a) + "-" + std::to_string(b);
-      EXPECT_NE(links[static_cast<size_t>(a)]->arena(), nullptr);
+      EXPECT_NE(links[static_cast<size_t>(a)]->arena, nullptr);
     }
-    EXPECT_EQ(links[static_cast<size_t>(a)]->all().size(), number);
+    EXPECT_EQ(links[static_cast<size_t>(a)]->links.size(), number);
   }
   return pairs;
 }
@@ -59,13 +59,13 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHost) {
   const auto links =
       Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArena);
   EXPECT_EQ(Pairs(links), "0-2 0-3");
-  EXPECT_EQ(links[0]->arena()->segment().lanes, 2u);
-  EXPECT_GE(links[0]->arena()->segment().arena, kArena);
-  for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena(), nullptr);
-  EXPECT_EQ(Through(links[0]->To(2), links[2]->To(0), "to 2"), "to 2");
-  EXPECT_EQ(Through(links[0]->To(3), links[3]->To(0), "to 3"), "to 3");
-  EXPECT_EQ(Through(links[2]->To(0), links[0]->To(2), "from 2"), "from 2");
-  EXPECT_EQ(Through(links[3]->To(0), links[0]->To(3), "from 3"), "from 3");
+  EXPECT_EQ(links[0]->arena->segment().lanes, 2u);
+  EXPECT_GE(links[0]->arena->segment().arena, kArena);
+  for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
+  EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "to 2"), "to 2");
+  EXPECT_EQ(Through(To(*links[0], 3), To(*links[3], 0), "to 3"), "to 3");
+  EXPECT_EQ(Through(To(*links[2], 0), To(*links[0], 2), "from 2"), "from 2");
+  EXPECT_EQ(Through(To(*links[3], 0), To(*links[0], 3), "from 3"), "from 3");
 }
 
 TEST(HostLinks, BetweenADedicatedReaderAndTrainersAlone) {
@@ -81,8 +81,8 @@ TEST(HostLinks, EachHostsReaderServesItsOwn) {
 TEST(HostLinks, TwoReadersThatTrainHaveOneBetweenThem) {
   const auto links = Connect({Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, Payload::kAuto, kArena);
   EXPECT_EQ(Pairs(links), "0-1 0-2 1-2");
-  EXPECT_EQ(links[1]->To(0)->reads_here(), false);
-  EXPECT_EQ(links[1]->arena()->segment().lanes, 1u);
+  EXPECT_EQ(To(*links[1], 0)->reads_here(), false);
+  EXPECT_EQ(links[1]->arena->segment().lanes, 1u);
 }
 
 TEST(HostLinks, NoneWithoutSharedMemory) {
@@ -93,7 +93,7 @@ TEST(HostLinks, NoneWithoutSharedMemory) {
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(Pairs(links), "");
-  EXPECT_EQ(links[0]->arena(), nullptr);
+  EXPECT_EQ(links[0]->arena, nullptr);
   EXPECT_NE(said.find("[rank 0 on a] no shared memory for the ranks of this host ("), std::string::npos) << said;
 }
 
@@ -102,22 +102,22 @@ TEST(HostLinks, ChannelsShareTheBells) {
   for (const uint32_t channel : {0u, 1u, Bells::kEach, Bells::kEach + 1}) {
     for (const bool sink : {true, false}) {  // the reader rings a trainer's sinks, a trainer the reader's sources
       const auto& own = links[sink ? 1 : 0];
-      const Bell* const bell = own->bells()->Of(!sink, channel);
-      const Bell* const others[] = {own->bells()->Of(!sink, channel + 1), own->bells()->Of(sink, channel)};
+      const Bell* const bell = own->bells->Of(!sink, channel);
+      const Bell* const others[] = {own->bells->Of(!sink, channel + 1), own->bells->Of(sink, channel)};
       const uint32_t rung = bell->rung, others_rung = others[0]->rung + others[1]->rung;
-      links[sink ? 0 : 1]->To(sink ? 1 : 0)->peer()->Of(!sink, channel)->Ring();
+      To(*links[sink ? 0 : 1], sink ? 1 : 0)->peer->Of(!sink, channel)->Ring();
       EXPECT_EQ(bell->rung, rung + 1);
       EXPECT_EQ(others[0]->rung + others[1]->rung, others_rung);
     }
   }
-  Bell* const kept = links[0]->bells()->Of(true, 7);
+  Bell* const kept = links[0]->bells->Of(true, 7);
   kept->Ring();
-  EXPECT_EQ(links[0]->bells()->Of(true, 7)->rung, 1u);
+  EXPECT_EQ(links[0]->bells->Of(true, 7)->rung, 1u);
 }
 
 TEST(HostLinks, ABellOutlivesTheLinks) {
   auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena);
-  const std::shared_ptr<Bell> bell(links[1]->bells(), links[1]->bells()->Of(false, 3));
+  const std::shared_ptr<Bell> bell(links[1]->bells, links[1]->bells->Of(false, 3));
   links.clear();
   bell->Ring();
   EXPECT_EQ(bell->rung, 1u);
@@ -132,7 +132,7 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
             "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting was refused): batches "
             "travel as messages\n");
   EXPECT_EQ(Pairs(links), "0-2");
-  EXPECT_EQ(Through(links[0]->To(2), links[2]->To(0), "still"), "still");
+  EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "still"), "still");
 }
 
 TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
@@ -140,7 +140,7 @@ TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
   const auto links = Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArena, {1, 0, std::string(32, '0')});
   EXPECT_NE(testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(Pairs(links), "");
-  EXPECT_EQ(links[0]->arena(), nullptr);
+  EXPECT_EQ(links[0]->arena, nullptr);
 }
 
 // ---- Real processes: a reader, and two trainers of which one is to be refused. They meet through pairs of sockets.
@@ -202,9 +202,9 @@ void ExpectRefused(uint64_t arena_bytes, const std::function<void()>& refuse) {
     const HostLinks links(World::Of(self, members), Payload::kAuto, arena_bytes, collectives.For(self));
     for (int other = 0; other < 3; ++other) {
       const bool expected = self + other == 1;
-      EXPECT_EQ(links.To(other) != nullptr, expected) << "member " << self << " with " << other;
+      EXPECT_EQ(To(links, other) != nullptr, expected) << "member " << self << " with " << other;
     }
-    if (HostLink* const link = links.To(1 - self % 2)) {
+    if (HostLink* const link = To(links, 1 - self % 2)) {
       const std::string record = "from " + std::to_string(self);
       EXPECT_TRUE(link->Put({record}));
       collectives.Exchange(self, "sent");
@@ -239,7 +239,7 @@ TEST(LinksBetweenProcesses, ABacklogTooShortForAllRanks) {
       const auto begun = std::chrono::steady_clock::now();
       const auto links = Connect(members, Payload::kAuto, kArena);
       EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(15));
-      EXPECT_EQ(links[0]->all().size(), members.size() - 1);
+      EXPECT_EQ(links[0]->links.size(), members.size() - 1);
     });
   }
 }

@@ -225,8 +225,8 @@ TEST(PostBetweenThree, NoWakeUpIsLost) {
 
 TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
   Start(Payload::kAuto);
-  ASSERT_TRUE(links_[0]->To(1)->Put({"nonsense"}));
-  ASSERT_TRUE(links_[0]->To(1)->Put({"more of it"}));
+  ASSERT_TRUE(To(*links_[0], 1)->Put({"nonsense"}));
+  ASSERT_TRUE(To(*links_[0], 1)->Put({"more of it"}));
   parties_[1].post->Fetch();
   parties_[1].post->Fetch();
   const MutexLock lock(&parties_[1].mu);
@@ -275,7 +275,7 @@ class PostTraffic : public PostTest, public testing::WithParamInterface<Payload>
     for (uint64_t next = 1; next <= parcels;) {
       for (Got& got : Take(self, 1)) {
         ASSERT_EQ(Number(got), next);
-        ASSERT_EQ(got.header.sequence, links_[self]->all().empty() ? 0 : next) << "parcel " << next;
+        ASSERT_EQ(got.header.sequence, links_[self]->links.empty() ? 0 : next) << "parcel " << next;
         ++next;
         ExpectWhole(got);
         if (random() % 4) continue;

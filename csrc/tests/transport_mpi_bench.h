@@ -79,6 +79,7 @@ inline void Stream(int rank, int ranks, size_t size, int steps, int window) {
       for (int r = 1; r < ranks; ++r) {
         Parcel parcel = FilledParcel(Kind::kData, 0, 0, step, {0});
         parcel.blocks[0] = payload;
+        PlacePayloads(&parcel, nullptr);
         transport.Send(r, std::move(parcel));
       }
     }

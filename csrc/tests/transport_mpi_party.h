@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "mail/placement.h"
 #include "plain_messages.h"
 #include "transport/transport.h"
 
@@ -68,6 +69,7 @@ inline Parcel FilledParcel(Kind kind, uint32_t channel, uint64_t epoch, uint64_t
     parcel.blocks.push_back(Filled(epoch + parcel.blocks.size(), size));
     parcel.header.components.push_back(std::move(component));
   }
+  PlacePayloads(&parcel, nullptr);
   return parcel;
 }
 

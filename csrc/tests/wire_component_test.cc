@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/wire_samples.h"
-#include "wire/component.h"
+#include "wire/header.h"
 
 namespace hvdata::wire {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/wire_samples.h"
-#include "wire/strings.h"
+#include "tests/wire_encoded.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

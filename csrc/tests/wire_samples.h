@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "wire/component.h"
+#include "wire/header.h"
 #include "wire/header.h"
 
 namespace hvdata::wire {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "wire/strings.h"
+#include "tests/wire_encoded.h"
 
 namespace hvdata::wire {
 namespace {

@@ -26,4 +26,10 @@ inline void Check(int code, const char* call, int peer = kNoPeer) {
   throw TransportFailure(std::string(call) + with + " failed: " + std::string(reason, length));
 }
 
+inline int SizeOf(MPI_Comm comm) {
+  int size = 0;
+  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  return size;
+}
+
 }  // namespace hvdata

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
 
@@ -13,14 +14,12 @@ namespace {
 // Enough to drain a burst, few enough that sends and completions are never far away.
 constexpr int kMostPerProbe = 16;
 
-}  // namespace
-
-Incoming::Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests, Traffic* traffic)
-    : comm_(comm), inbox_(inbox), requests_(requests), traffic_(traffic) {
-  int size = 0;
-  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  sources_.resize(size);
+void CountReceived(int bytes) {
+  Add(&Count().messages_received, 1);
+  Add(&Count().bytes_received, static_cast<uint64_t>(bytes));
 }
+
+}  // namespace
 
 bool Incoming::Probe() {
   int taken = 0;
@@ -50,7 +49,7 @@ bool Incoming::Probe() {
       envelope->received = true;
       OpenEnvelopes(source);
     });
-    traffic_->Received(count);
+    CountReceived(count);
     ++headers_;
   }
   return taken > 0;
@@ -110,12 +109,12 @@ void Incoming::Accept(int source, std::string_view message) {
   } else if (arrival->missing > 0) {
     waiting[channel].push_back(std::move(arrival));
   } else {
-    Deliver(source, arrival.get());
+    inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
   }
 }
 
 void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes) {
-  ForEachPayloadPiece(bytes, [&](uint64_t offset, int expected) {
+  ForEachPiece(kPayloadTag, bytes, [&](uint64_t offset, int expected) {
     MPI_Request request;
     Check(MPI_Irecv(place + offset, expected, MPI_BYTE, source, kPayloadTag, comm_, &request), "MPI_Irecv", source);
     ++arrival->missing;
@@ -126,7 +125,7 @@ void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place
         throw TransportFailure("rank " + std::to_string(source) + " sent " + std::to_string(count) +
                                " bytes of a payload instead of " + std::to_string(expected));
       }
-      traffic_->Received(count);
+      CountReceived(count);
       if (--arrival->missing == 0) DeliverComplete(source, arrival->header.channel);
     });
   });
@@ -137,14 +136,10 @@ void Incoming::DeliverComplete(int source, uint32_t channel) {
   const auto at = waiting.find(channel);
   std::deque<ArrivalPtr>& queue = at->second;
   while (!queue.empty() && queue.front()->missing == 0) {
-    Deliver(source, queue.front().get());
+    inbox_->Deliver(source, std::move(queue.front()->header), std::move(queue.front()->landing));
     queue.pop_front();
   }
   if (queue.empty()) waiting.erase(at);
-}
-
-void Incoming::Deliver(int source, Arrival* arrival) {
-  inbox_->Deliver(source, std::move(arrival->header), std::move(arrival->landing));
 }
 
 }  // namespace hvdata

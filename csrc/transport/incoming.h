@@ -10,18 +10,57 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "transport/buffer_pool.h"
+#include "mail/placement.h"
 #include "transport/requests.h"
-#include "transport/traffic.h"
-#include "transport/transport.h"
 
 namespace hvdata {
 
+// The receiving side, called on the communication thread alone. Must not block nor run user code.
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  // Memory for the payloads of a header that has just come in. Called once for each header that has components.
+  virtual Landing Place(int source, const wire::Header& header) = 0;
+  // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
+  virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
+  // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
+  virtual void Turn() {}
+  // About every 100 ms: for clocks and watches.
+  virtual void Tick() = 0;
+  // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.
+  virtual void Broken(const std::string& what) = 0;
+};
+
+// Recycled memory for header messages.
+class BufferPool {
+ public:
+  using Buffer = std::unique_ptr<char[]>;
+
+  Buffer Take(size_t size) {
+    if (size > kRecycled || free_.empty()) return Buffer(new char[size > kRecycled ? size : kRecycled]);
+    Buffer buffer = std::move(free_.back());
+    free_.pop_back();
+    return buffer;
+  }
+
+  // `size` as it was in Take().
+  void Give(Buffer buffer, size_t size) {
+    if (size <= kRecycled && free_.size() < kMost) free_.push_back(std::move(buffer));
+  }
+
+ private:
+  static constexpr size_t kRecycled = 2 * kInlineLimit;  // a full load of inline payloads and a common header
+  static constexpr size_t kMost = 64;
+  std::vector<Buffer> free_;
+};
+
 class Incoming {
  public:
-  Incoming(MPI_Comm comm, Inbox* inbox, Requests* requests, Traffic* traffic);
+  Incoming(MPI_Comm comm, int size, Inbox* inbox, Requests* requests)
+      : comm_(comm), inbox_(inbox), requests_(requests), sources_(size) {}
 
   // Starts to receive the header messages that have come. True if there were any.
   bool Probe();
@@ -55,12 +94,10 @@ class Incoming {
   void Accept(int source, std::string_view message);
   void ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes);
   void DeliverComplete(int source, uint32_t channel);
-  void Deliver(int source, Arrival* arrival);
 
   MPI_Comm comm_;
   Inbox* inbox_;
   Requests* requests_;
-  Traffic* traffic_;
   BufferPool pool_;
   std::vector<Source> sources_;
   uint64_t headers_ = 0;

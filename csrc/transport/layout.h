@@ -21,19 +21,11 @@ constexpr int kPayloadTag = 2;
 #endif
 constexpr uint64_t kPieceBytes = HVDATA_PIECE_BYTES;
 
-// Calls visit(offset, count) for each piece of a payload. A payload without bytes has none.
+// Calls visit(offset, count) for each piece. A payload without bytes has none. The receiver of a header message doesn't know
+// the size: the first piece that is not full is the last, and may be empty.
 template <typename Visitor>
-void ForEachPayloadPiece(uint64_t bytes, Visitor visit) {
-  for (uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
-    visit(offset, static_cast<int>(std::min(kPieceBytes, bytes - offset)));
-  }
-}
-
-// The same for a header message. Its receiver doesn't know the size: the first piece that is not full is the last, and
-// may be empty.
-template <typename Visitor>
-void ForEachHeaderPiece(uint64_t bytes, Visitor visit) {
-  for (uint64_t offset = 0; offset <= bytes; offset += kPieceBytes) {
+void ForEachPiece(int tag, uint64_t bytes, Visitor visit) {
+  for (uint64_t offset = 0; offset < bytes || (tag == kHeaderTag && offset == bytes); offset += kPieceBytes) {
     visit(offset, static_cast<int>(std::min(kPieceBytes, bytes - offset)));
   }
 }

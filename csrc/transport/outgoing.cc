@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/outgoing.h"
+// The sending half of the communication thread.
 
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
-#include "mail/placement.h"
+#include "transport/transport.h"
 
 namespace hvdata {
 namespace {
@@ -20,20 +21,13 @@ struct Departing {
 
 }  // namespace
 
-Outgoing::Outgoing(MPI_Comm comm, Requests* requests, Traffic* traffic)
-    : comm_(comm), requests_(requests), traffic_(traffic) {
-  int size = 0;
-  Check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  headers_.resize(size);
-}
-
-void Outgoing::Submit(int dest, Parcel parcel) {
+// Hands all messages of the parcel, whose payloads have been placed, to MPI.
+void Transport::Submit(int dest, Parcel parcel) {
   const std::vector<wire::Component>& components = parcel.header.components;
   if (parcel.blocks.size() != components.size()) {
     throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components.size()) +
                            " components and " + std::to_string(parcel.blocks.size()) + " blocks");
   }
-  if (!parcel.placed) PlacePayloads(&parcel, nullptr);
   uint64_t inline_bytes = 0;
   for (const wire::Component& component : components) {
     if (component.where == wire::Where::kInline) inline_bytes += component.bytes;
@@ -52,20 +46,18 @@ void Outgoing::Submit(int dest, Parcel parcel) {
     }
   }
 
-  const auto post = [&](const char* data, int count, int tag) {
-    MPI_Request request;
-    Check(MPI_Isend(data, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
-    requests_->Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
-    traffic_->Sent(count);
+  const auto post = [&](const char* data, size_t size, int tag) {
+    ForEachPiece(tag, size, [&](uint64_t offset, int count) {
+      MPI_Request request;
+      Check(MPI_Isend(data + offset, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
+      requests_.Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
+      Add(&Count().messages_sent, 1);
+      Add(&Count().bytes_sent, static_cast<uint64_t>(count));
+      sent_[dest] += tag == kHeaderTag;
+    });
   };
-  ForEachHeaderPiece(message.size(), [&](uint64_t offset, int count) {
-    post(message.data() + offset, count, kHeaderTag);
-    ++headers_[dest];
-  });
-  for (const Block& block : departing->blocks) {
-    ForEachPayloadPiece(block.size,
-                        [&](uint64_t offset, int count) { post(block.data + offset, count, kPayloadTag); });
-  }
+  post(message.data(), message.size(), kHeaderTag);
+  for (const Block& block : departing->blocks) post(block.data, block.size, kPayloadTag);
 }
 
 }  // namespace hvdata

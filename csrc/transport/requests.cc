@@ -35,16 +35,12 @@ bool Requests::Test() {
       continue;
     }
     any = true;
-    Remove(next_).done(status);  // which may add requests
+    std::swap(request, requests_.back());
+    const Request complete = std::move(requests_.back());
+    requests_.pop_back();
+    complete.done(status);  // which may add requests
   }
   return any;
-}
-
-Requests::Request Requests::Remove(size_t index) {
-  std::swap(requests_[index], requests_.back());
-  Request removed = std::move(requests_.back());
-  requests_.pop_back();
-  return removed;
 }
 
 void Requests::Abandon() {

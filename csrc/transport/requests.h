@@ -33,7 +33,6 @@ class Requests {
     int peer;
     Done done;
   };
-  Request Remove(size_t index);
 
   std::vector<Request> requests_;  // without gaps, in no order
   size_t next_ = 0;                // the one to look at next

@@ -5,37 +5,17 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
+#include <thread>
 #include <vector>
 
-#include "mail/parcel.h"
-#include "wire/header.h"
+#include "base/mutex.h"
+#include "transport/departure.h"
+#include "transport/incoming.h"
+#include "transport/requests.h"
 
 namespace hvdata {
-
-// The receiving side, called on the communication thread alone. Must not block nor run user code.
-class Inbox {
- public:
-  virtual ~Inbox() = default;
-  // Memory for the payloads of a header that has just come in. Called once for each header that has components.
-  virtual Landing Place(int source, const wire::Header& header) = 0;
-  // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
-  virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
-  // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
-  virtual void Turn() {}
-  // About every 100 ms: for clocks and watches.
-  virtual void Tick() = 0;
-  // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.
-  virtual void Broken(const std::string& what) = 0;
-};
-
-// What the thread has done so far. Bytes handed to MPI: headers with their inline payloads, and payload messages.
-struct TransportStats {
-  uint64_t messages_sent = 0, bytes_sent = 0, messages_received = 0, bytes_received = 0;
-};
 
 class Transport {
  public:
@@ -54,18 +34,46 @@ class Transport {
   // left and has seen its sends complete (a non-blocking barrier); then it ends. Returns at once.
   void Leave();
 
-  // Waits until the thread has ended; true if it has within `seconds` (< 0: for ever).
-  bool Join(double seconds);
+  // Waits until the thread has ended; true if it has within `patience`.
+  bool Join(std::chrono::nanoseconds patience);
 
   // Keeps the thread from calling MPI until Resume(), but for some seconds at most. When it returns no call is under way.
   void Hush();
   void Resume();
 
-  TransportStats Stats() const;
-
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  using Clock = std::chrono::steady_clock;
+  struct Queued {
+    int dest;
+    Parcel parcel;
+  };
+
+  void Run();
+  bool Round();
+  void Submit(int dest, Parcel parcel);
+  void BeQuiet() REQUIRES(mutex_);
+  void Rest(std::chrono::microseconds nap);
+
+  MPI_Comm comm_;
+  Inbox* const inbox_;
+  int rank_ = 0;
+
+  // Shared with the callers. Never held while MPI, the inbox or a block's owner is called.
+  Mutex mutex_{Mutex::kLast};
+  CondVar wake_, over_;
+  std::vector<Queued> queue_ GUARDED_BY(mutex_);
+  bool napping_ GUARDED_BY(mutex_) = false, leaving_ GUARDED_BY(mutex_) = false, ended_ GUARDED_BY(mutex_) = false;
+  bool hushed_ GUARDED_BY(mutex_) = false, quiet_ GUARDED_BY(mutex_) = false;
+
+  // The thread's own.
+  Requests requests_;
+  std::vector<uint64_t> sent_;  // to each rank: messages with kHeaderTag
+  Incoming incoming_;
+  Departure departure_;
+  std::vector<Queued> sending_;
+  Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
+
+  std::thread thread_;
 };
 
 }  // namespace hvdata

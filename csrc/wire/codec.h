@@ -65,8 +65,8 @@ class Writer {
   }
 
   // The size of a list, as a `Size`. The caller goes on with its items.
-  template <typename Size, typename T>
-  void List(const char* /*field*/, const std::vector<T>& list, uint64_t /*most*/, size_t /*item_bytes*/) {
+  template <typename Size, typename Items>
+  void List(const char* /*field*/, const Items& list, uint64_t /*most*/, size_t /*item_bytes*/) {
     AppendLittleEndian(static_cast<Size>(list.size()), out_);
   }
 
@@ -116,8 +116,8 @@ class Reader {
   }
 
   // Makes room for the list's items. Each takes at least `item_bytes` of the message, which bounds that room.
-  template <typename SizeType, typename T>
-  void List(const char* field, std::vector<T>& list, uint64_t most, size_t item_bytes) {
+  template <typename SizeType, typename Items>
+  void List(const char* field, Items& list, uint64_t most, size_t item_bytes) {
     list.resize(Size<SizeType>(field, most, item_bytes));
   }
 

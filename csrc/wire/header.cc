@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "wire/codec.h"
-#include "wire/component.h"
 
 namespace hvdata::wire {
 namespace {
@@ -30,13 +29,10 @@ void ComponentFields(C* codec, ComponentT& component) {
   codec->Int("offset", component.offset);
 }
 
-// The message as the kind's number says, 1 for the first; all others are refused.
-template <size_t kIndex = 0>
-void MakeKind(uint8_t kind, Message* message) {
-  if constexpr (kIndex < std::variant_size_v<Message>) {
-    if (kind == kIndex + 1) message->emplace<kIndex>();
-    else MakeKind<kIndex + 1>(kind, message);
-  }
+// The message as the kind's number says, 1 for the first.
+template <size_t... kIndex>
+void MakeKind(uint8_t kind, Message* message, std::index_sequence<kIndex...>) {
+  ((kind == kIndex + 1 ? static_cast<void>(message->emplace<kIndex>()) : void()), ...);
 }
 
 void Kind(Writer* writer, const Message& message) { writer->Int("kind", static_cast<uint8_t>(message.index() + 1)); }
@@ -45,7 +41,7 @@ void Kind(Reader* reader, Message& message) {
   uint8_t kind;
   reader->Int("kind", kind);
   if (reader->ok() && (kind == 0 || kind > std::variant_size_v<Message>)) reader->Fail("it has the unknown kind " + std::to_string(kind));
-  if (reader->ok()) MakeKind(kind, &message);
+  if (reader->ok()) MakeKind(kind, &message, std::make_index_sequence<std::variant_size_v<Message>>());
 }
 
 template <typename C, typename HeaderT>
@@ -76,6 +72,35 @@ void Check(const Header& header, Reader* reader) {
 }
 
 }  // namespace
+
+bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
+  *count = 1;
+  bool empty = false;
+  for (const int64_t dim : dims) {
+    empty = empty || dim == 0;
+    if (dim < 0 || (dim > 0 && __builtin_mul_overflow(*count, dim, count))) return false;
+  }
+  if (empty) *count = 0;
+  return true;
+}
+
+std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int64_t found) {
+  int64_t count = 0;
+  uint64_t bytes = 0;
+  if (c.dims.size() > kMaxRank || !CountElements(c.dims, &count)) return "dims that no tensor has";
+  const auto elements = static_cast<uint64_t>(count);
+  if (strings != (c.encoding == Encoding::kStrings)) return "an encoding that is not its type's";
+  if (strings && elements > c.bytes / sizeof(uint64_t)) {
+    return std::to_string(c.bytes) + " bytes, in which " + std::to_string(elements) + " strings don't fit";
+  }
+  if (!strings && (item_bytes == 0 || __builtin_mul_overflow(elements, item_bytes, &bytes) || bytes != c.bytes)) {
+    return std::to_string(c.bytes) + " bytes, which its type and shape don't give";
+  }
+  if (c.where == Where::kArena && (found < 0 || static_cast<uint64_t>(found) != c.bytes)) {
+    return "a place outside of shared memory";
+  }
+  return "";
+}
 
 std::string Encode(const Header& header) {
   std::string message;

@@ -13,7 +13,7 @@
 
 namespace hvdata::wire {
 
-// Where a payload is. The choice is made in mail/placement.cc and nowhere else.
+// Where a payload is. The choice is made in mail/placement.h and nowhere else.
 enum class Where : uint8_t {
   kInline = 0,   // behind the header, in the same message
   kMessage = 1,  // in messages of its own, after the header
@@ -58,5 +58,14 @@ std::string Encode(const Header& header);
 // exactly the sum of the kInline components' bytes. Never reads outside `message`, never allocates more than a small
 // multiple of its size, whatever its bytes are. On failure returns false and says why in `*error`.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
+
+// The product of `dims`. False where TensorFlow makes no such shape: one is negative, or the product of the others than zero
+// is above int64.
+bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
+
+// What is wrong with a component that another process announced, or nothing. `item_bytes`: of one element of its dtype; 0
+// where elements have no fixed size. `strings`: its dtype is that of strings. `found`: how many bytes lie at its place in
+// shared memory; -1 where that is no place.
+std::string WhatIsWrong(const Component& component, size_t item_bytes, bool strings, int64_t found);
 
 }  // namespace hvdata::wire

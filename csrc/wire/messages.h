@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -221,15 +220,14 @@ struct Bye {  // the sender needs nothing more
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim, Data,
                              End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye>;
 
+template <typename... Kinds>
+bool IsOneOf(const Message& message) {
+  return (std::holds_alternative<Kinds>(message) || ...);
+}
+
 // Whether it is for the thread that deals, not for one that waits for batches.
 inline bool IsForReader(const Message& message) {
-  return std::visit(
-      [](const auto& one) {
-        using M = std::decay_t<decltype(one)>;
-        return !std::is_same_v<M, Data> && !std::is_same_v<M, End> && !std::is_same_v<M, Recall> && !std::is_same_v<M, Because> &&
-               !std::is_same_v<M, State> && !std::is_same_v<M, Numbered>;
-      },
-      message);
+  return !IsOneOf<Data, End, Recall, Because, State, Numbered>(message);
 }
 
 }  // namespace hvdata::wire

@@ -18,12 +18,6 @@ void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out) {
   for (const std::string_view string : strings) out = std::copy(string.begin(), string.end(), out);
 }
 
-std::string EncodeStrings(const std::vector<std::string_view>& strings) {
-  std::string bytes(EncodedSize(strings), '\0');
-  EncodeStringsTo(strings, bytes.data());
-  return bytes;
-}
-
 bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings) {
   strings->clear();
   // Before anything is allocated: `count` comes from the other side too.

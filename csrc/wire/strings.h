@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +13,6 @@ uint64_t EncodedSize(const std::vector<std::string_view>& strings);
 
 // Writes just as many bytes to `out`.
 void EncodeStringsTo(const std::vector<std::string_view>& strings, char* out);
-
-std::string EncodeStrings(const std::vector<std::string_view>& strings);
 
 // The `count` strings in `bytes`, as views into it. False when `bytes` is not exactly such an encoding.
 bool DecodeStrings(std::string_view bytes, size_t count, std::vector<std::string_view>* strings);

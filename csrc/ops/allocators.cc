@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/recycling_allocator.h"
+#include "ops/allocators.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +12,35 @@
 namespace hvdata {
 namespace {
 
-constexpr size_t kSmallest = 1 << 20;
+// Below, a copy into a header message costs less than a slot.
+constexpr size_t kLeastShared = 16 << 10;
+
+class SharedAllocator : public tensorflow::Allocator {
+ public:
+  explicit SharedAllocator(std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {}
+
+  std::string Name() override { return "horovod_data_arena"; }
+
+  void* AllocateRaw(size_t alignment, size_t bytes) override {
+    if (bytes >= kLeastShared && alignment <= Heap::kAlignment) {
+      if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
+    }
+    return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
+  }
+
+  void DeallocateRaw(void* memory) override {
+    if (arena_->Contains(static_cast<const char*>(memory))) {
+      arena_->Free(static_cast<const char*>(memory));
+    } else {
+      tensorflow::cpu_allocator()->DeallocateRaw(memory);
+    }
+  }
+
+ private:
+  const std::shared_ptr<Arena> arena_;
+};
+
+constexpr size_t kLeastRecycled = 1 << 20;
 constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
 constexpr size_t kAlignment = 4096;
 
@@ -78,9 +106,14 @@ class RecyclingAllocator : public tensorflow::Allocator {
 
 }  // namespace
 
+tensorflow::Allocator* ArenaAllocator(const std::shared_ptr<Arena>& arena) {
+  static auto* const allocator = new SharedAllocator(arena);
+  return allocator;
+}
+
 tensorflow::Allocator* ReceiveAllocator(uint64_t bytes) {
-  static RecyclingAllocator* const recycling = new RecyclingAllocator;  // tensors may outlive every static
-  return bytes >= kSmallest ? recycling : tensorflow::cpu_allocator();
+  static RecyclingAllocator* const recycling = new RecyclingAllocator;
+  return bytes >= kLeastRecycled ? recycling : tensorflow::cpu_allocator();
 }
 
 }  // namespace hvdata
