@@ -20,6 +20,13 @@ endif()
 
 find_package(Threads REQUIRED)
 
+# The hash of fingerprints; only its header is needed.
+find_path(HVDATA_XXHASH xxhash.h)
+if(NOT HVDATA_XXHASH)
+  message(FATAL_ERROR "horovod_data: xxhash.h was not found; the fingerprints of verified batches need it.\n"
+    "  What to do: `apt-get install libxxhash-dev` (Debian, Ubuntu), `conda install xxhash`, or -DHVDATA_XXHASH=<its folder>.")
+endif()
+
 # hvdata_sources(VARIABLE LAYER...): every .cc file of the layers, looked for anew at each build.
 function(hvdata_sources variable)
   set(all)
@@ -36,6 +43,7 @@ endfunction()
 # hvdata_target(TARGET): our include directory, warnings, visibility.
 function(hvdata_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/csrc)
+  target_include_directories(${target} SYSTEM PRIVATE ${HVDATA_XXHASH})
   target_compile_definitions(${target} PRIVATE HVDATA_VERSION="${HVDATA_VERSION}")
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${HVDATA_WERROR}>:-Werror>)
   target_link_libraries(${target} PRIVATE Threads::Threads)

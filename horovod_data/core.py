@@ -307,6 +307,10 @@ def abort(status: int) -> NoReturn:
 def stats() -> dict[str, int]:
     """What this process has moved since init(), in bytes unless the name says otherwise. Local.
 
+    Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
+    rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
+    the epoch is over, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole job.
+
     Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
     over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
     them elsewhere, `payload_bytes_copied_to_arena` (of a global batch the reader's own share, too); because rows of padding
@@ -322,7 +326,19 @@ def stats() -> dict[str, int]:
     """
     if state() is State.FORKED:
         raise RuntimeError(forked("stats()"))
-    return _json("stats")
+    said = _json("stats")
+    said.pop("certificates", None)
+    for name, tally in said.pop("channels", {}).items():
+        said |= {f"{name}/{what}": number for what, number in tally.items()}
+    return said
+
+
+def certificates() -> dict[str, dict[str, Any]]:
+    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises as stats() does."""
+    if state() is State.FORKED:
+        raise RuntimeError(forked("certificates()"))
+    said: dict[str, dict[str, Any]] = _json("stats").get("certificates", {})
+    return said
 
 
 def session() -> int:

@@ -8,6 +8,7 @@ import builtins
 import collections
 import dataclasses
 import json
+import os
 import sys
 import weakref
 from typing import Any, Callable, Optional, Union
@@ -20,6 +21,7 @@ from .errors import checked_name, explain, place, whole, without_place
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
 from .serving import start_dealer
+from .settings import verify_in
 
 _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
@@ -43,6 +45,7 @@ class Options:
     prefetch: int
     name: Optional[str]
     on_reader_error: str = "raise"
+    verify: bool = False
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, _BATCH)
@@ -91,7 +94,7 @@ _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakre
 
 def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static",
                        remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None,
-                       on_reader_error: str = "raise") -> tf.data.Dataset:
+                       on_reader_error: str = "raise", verify: bool = False) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
@@ -118,6 +121,10 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
         prefetch + 1 global batches, a trainer at most prefetch of its own.
       on_reader_error: what an error in a reader's pipeline does. "raise": it ends the epoch, and is raised on every rank.
         "continue": a line says what is lost, and the epoch goes on with what the other readers have.
+      verify: every row gets a fingerprint where the pipeline yields it, and again where it is handed out. What is lost, comes
+        twice, altered or to another rank is an error on every rank (DataLossError), and at the end of an epoch the certificate
+        is one line, and a record in HOROVOD_DATA_CERTIFICATE (docs/certificate.md). HOROVOD_DATA_VERIFY=1 does that for
+        every channel.
       name: of the channel, in messages. While a TF1 graph is being built, a name that exists already in another graph
         stands for the same channel.
 
@@ -141,7 +148,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     newer one of the same dataset.
     """
     job = roles.current("distribute_dataset()")
-    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error)
+    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify))
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
@@ -156,13 +163,13 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
                                       prefetch: int = 2, name: Optional[str] = None,
-                                      on_reader_error: str = "raise") -> tf.data.Dataset:
+                                      on_reader_error: str = "raise", verify: bool = False) -> tf.data.Dataset:
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
       fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
         (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
-      batch, schedule, remainder, prefetch, name, on_reader_error: as of distribute_dataset().
+      batch, schedule, remainder, prefetch, name, on_reader_error, verify: as of distribute_dataset().
 
     Returns:
       A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
@@ -175,7 +182,13 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
         raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
                                 "Pass a function that returns one, or call distribute_dataset()"))
     return distribute_dataset(fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
-                              on_reader_error=on_reader_error)
+                              on_reader_error=on_reader_error, verify=verify)
+
+
+def _verified(verify: Any) -> bool:
+    if not isinstance(verify, bool):
+        raise TypeError(explain(f"verify must be True or False, not {verify!r}"))
+    return verify or verify_in(os.environ)
 
 
 def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
@@ -270,7 +283,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         channel.label, parts, number=number, batch=_PRECUT if precut else _BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
         prefetch=options.prefetch, on_error_continue=options.on_reader_error == "continue",
-        add_weight=options.remainder == "pad", weight_component=elements.weight_component(channel.spec),
+        add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
     if reading is not None:
         start_dealer(number, channel.label, reading)

@@ -130,6 +130,11 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
     return text == "1"
 
 
+def verify_in(environ: Mapping[str, str]) -> bool:
+    """Whether every channel is to be verified, whatever it was made with. Raises ValueError as read_settings() does."""
+    return _flag_in(environ, "HOROVOD_DATA_VERIFY")
+
+
 def _payload_in(environ: Mapping[str, str]) -> str:
     payload = environ.get("HOROVOD_DATA_PAYLOAD", "").strip() or "auto"
     if payload not in PAYLOADS:

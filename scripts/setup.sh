@@ -56,8 +56,14 @@ ccache() { # what was compiled once, in any checkout, need not be again; nothing
   [ -n "$(type -P ccache)" ] || ! has apt-get || (install "a compiler cache" ccache) || say "no compiler cache, then"
 }
 
+xxhash() { # the hash of fingerprints: a header
+  compiler
+  echo '#include <xxhash.h>' | g++ -E -x c++ - >/dev/null 2>&1 || install "xxHash" libxxhash-dev
+}
+
 gtest() { # for the C++ unit tests
   ccache
+  xxhash
   echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1 || install "GoogleTest" libgtest-dev
 }
 
@@ -214,6 +220,7 @@ op() { # our library, from this checkout
     return
   fi
   ccache
+  xxhash
   say "building horovod_data with $(mpi_id) and TensorFlow $(tensorflow_version)"
   CMAKE_CXX_COMPILER_LAUNCHER=$(type -P ccache || true) HVDATA_WERROR=1 \
     pip install --no-build-isolation --no-deps --force-reinstall .

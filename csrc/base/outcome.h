@@ -18,6 +18,7 @@ enum Code : int {
   kFailedPrecondition = 9,
   kInternal = 13,
   kUnavailable = 14,
+  kDataLoss = 15,
 };
 
 struct Outcome {

@@ -21,6 +21,7 @@ namespace hvdata {
   FIELD(bool, on_error_continue, false) /* what a reader that fails has not delivered is lost, and the others go on */ \
   FIELD(bool, add_weight, false)       /* append a float32 weight per row of component weight_component */ \
   FIELD(int32_t, weight_component, 0)                                                               \
+  FIELD(bool, verify, false)           /* fingerprints of every row, and a certificate at the end of an epoch */ \
   FIELD(bool, is_source, false)        /* this process reads for the channel */                     \
   FIELD(int64_t, elements, -2)         /* on a reader: that its dataset has; -1: without end, -2: unknown */
 

@@ -13,6 +13,7 @@
 
 #include "base/outcome.h"
 #include "mail/share.h"
+#include "proof/ledger.h"
 #include "wire/coordinates.h"
 
 namespace hvdata {
@@ -22,6 +23,7 @@ struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
   std::vector<BundlePtr> elements;  // what the shares were cut from, for a checkpoint
   uint64_t first = 0;               // number of the first of these elements in the epoch
+  proof::Promises promises;         // verified channels
   Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
 };
 

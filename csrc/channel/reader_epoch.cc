@@ -11,6 +11,14 @@ namespace hvdata {
 
 using Says = wire::Ready::Says;
 
+namespace {
+std::unique_ptr<proof::Ledger> MakeLedger(const ChannelConfig& config, const World& world) {
+  std::vector<std::string> names;
+  for (int t = 0; t < world.audience_count(); ++t) names.push_back(world.AudienceName(t));
+  return std::make_unique<proof::Ledger>(std::move(names), config.batch, config.schedule, config.remainder);
+}
+}  // namespace
+
 ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
     : source_(source), epoch_(epoch), cancel_(std::move(cancel)) {
   const ChannelConfig& config = source->config();
@@ -21,19 +29,21 @@ ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> c
   plenty_ = fixed ? std::max<uint64_t>(window / 4, 1) : 1;
   lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput())
                  : MakeDynamicLanes(world.audience_count(), MakeOutput());
+  if (config.verify) ledger_ = MakeLedger(config, world);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
   LaneOutput output;
   output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
     source_->mu_.AssertHeld();
-    wire::Header header = MakeHeader(source_->config_.number, epoch_, wire::Data{step, Turn(turn_.n + turn.n), position});
+    wire::Header header = MakeHeader(source_->config_.number, epoch_,
+                                     wire::Data{step, Turn(turn_.n + turn.n), position, share.rows, share.seal});
     source_->send_(source_->Member(trainer), std::move(header), &share);
   };
   output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
     source_->mu_.AssertHeld();
     const TailStep tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
-    wire::End end{step, outcome.code, outcome.message, lost_, left_.size(), tail_taken, no_filler_};
+    wire::End end{step, outcome.code, outcome.message, lost_, left_.size(), tail_taken, no_filler_, all_dropped_};
     source_->Tell(trainer, epoch_, std::move(end));
   };
   output.recall = [this](int trainer) { source_->Tell(trainer, epoch_, wire::Recall()); };
@@ -55,6 +65,8 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   started_ = true;
   turn_ = turn;
   tail_taken_ = tail_taken;
+  had_ = positions;
+  if (ledger_) ledger_->Start(turn_.n, from_, mark_.UpTo(from_), std::exchange(mark_, {}).From(from_));
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
   std::vector<std::string> gone;
@@ -130,6 +142,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
 
 void ReaderEpoch::DealInHand() {
   if (Pulled() || !in_hand_ || !lanes_->Room()) return;
+  Book(in_hand_.get());
   lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
 }
 
@@ -150,6 +163,7 @@ void ReaderEpoch::Deal(Step step) {
   } else if (!lanes_->Room() && source_->world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
   } else {
+    Book(&step);
     lanes_->Deal(std::move(step));
     SayReady(Says::kHas, lanes_->dealt());
   }
@@ -159,6 +173,7 @@ void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
   MutexLock lock(&source_->mu_);
   left_out_ = true;
   dropped_ += count;
+  all_dropped_ += count;
   stepless_ += stepless;
 }
 
@@ -181,6 +196,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   if (pulled && Over()) return;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
+  if (!outcome.ok()) why_ = outcome.message;
   if (!outcome.ok()) outcome.message = Where(Now()) + outcome.message;
   Outcome lost;
   if (others_go_on) {
@@ -198,6 +214,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(Now()) + no_filler_});
   else if (!lost.ok()) SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
   else SayReady(fills() ? Says::kFills : Says::kEnded, steps);
+  Account();
   source_->changed_.NotifyAll();
 }
 
@@ -230,6 +247,7 @@ void ReaderEpoch::End() {
   MutexLock lock(&source_->mu_);
   SayDropped();  // of an epoch that everybody left before its end
   SayCutShort();
+  Account(true);
   SayReady(Says::kLeft, lanes_->dealt());
   for (const SaveRequest& request : saves_) {
     source_->SendLastWords(request, {kFailedPrecondition,
@@ -251,6 +269,15 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
   left_ = std::move(left);
   first_left_ = first;
   no_filler_ = std::move(no_filler);
+  if (!ledger_) return;
+  proof::Promises promises;
+  std::vector<proof::Promise> fillers;
+  for (Left& one : left_) {
+    promises.elements.push_back(one.yield);
+    promises.shares.push_back(std::move(one.promise));
+    fillers.push_back(std::move(one.filler_promise));
+  }
+  ledger_->Leave(first, std::move(promises), std::move(fillers));
 }
 
 // Everything that is left is there before any END is sent, and no CLAIM comes before that.
@@ -260,7 +287,8 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   const Left& left = left_[static_cast<size_t>(claim.left)];
   const std::shared_ptr<const Share>& share = claim.filler ? left.filler : left.share;
   if (!share) return;
-  wire::Header header = MakeHeader(source_->config_.number, epoch_, wire::Data{LaneStep(claim.step), Turn(), first_left_});
+  wire::Header header = MakeHeader(source_->config_.number, epoch_,
+                                   wire::Data{LaneStep(claim.step), Turn(), first_left_, share->rows, share->seal});
   source_->send_(source_->Member(trainer), std::move(header), share.get());
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
+#include "wire/codec.h"
 
 namespace hvdata {
 
@@ -45,6 +46,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   const uint64_t epoch = iterator->epoch = ++opened_;
   if (restored.number > 0) before_ = restored.number - epoch;
   because_.clear();
+  tally_ = {epoch, 0, 0, 0};
   epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, [this, epoch](int reader, wire::Message message) {
     Tell(reader, epoch, std::move(message));
   });
@@ -86,12 +88,15 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     const TrainerEpoch::Word word = epoch_->Take(arrival, &outcome);
     if (word == TrainerEpoch::Word::kShare) {
       ++iterator->taken;
+      ++tally_.steps;
+      tally_.rows += arrival->rows;
       return {};
     }
     if (word == TrainerEpoch::Word::kEnd) {
       iterator->over = true;
       iterator->ended_at = epoch_->Turns();
       *end = outcome.ok();
+      tally_.dropped = epoch_->Dropped();
       CloseEpoch();
       return outcome;
     }
@@ -112,6 +117,32 @@ std::string Sink::AwaitedReader() const {
 std::string Sink::Awaited(const SinkIterator& iterator) const {
   MutexLock lock(&mu_);
   return Runs(iterator) ? AwaitedReader() : world_->SourceName(0);
+}
+
+// The lane that it came on may be closed by now, and another epoch open: then nobody waits for our word.
+Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found) {
+  MutexLock lock(&mu_);
+  if (!Runs(iterator)) return {};
+  wire::Checked checked;
+  checked.step = iterator.taken - 1;
+  checked.turn = arrival.turn;
+  checked.position = arrival.position;
+  checked.tail = arrival.tail;
+  checked.left = arrival.left;
+  checked.filler = arrival.filler;
+  checked.rows = found.rows.size();
+  checked.seal = found.seal;
+  const bool same = found.seal == arrival.seal && found.rows.size() == arrival.rows;
+  for (size_t i = 0; !same && i < found.rows.size(); ++i) wire::AppendLittleEndian(found.rows[i], &checked.fingerprints);
+  Tell(arrival.reader, iterator.epoch, std::move(checked));
+  if (same) return {};
+  return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
+                         world_->SourceName(arrival.reader) + " cut: it was altered on its way. It is not handed out"};
+}
+
+Sink::Tally Sink::tally() const {
+  MutexLock lock(&mu_);
+  return tally_;
 }
 
 void Sink::Cancel(SinkIterator* iterator) {
@@ -180,6 +211,10 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) epoch_->On(reader, *end);
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
+  } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
+    Outcome outcome(verified->code, verified->text);
+    if (current) epoch_->OnVerified(std::move(outcome));
+    else if (!outcome.ok() && failed_.ok()) failed_ = std::move(outcome);
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     because_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {

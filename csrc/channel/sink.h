@@ -21,6 +21,7 @@
 #include "channel/trainer_epoch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
+#include "proof/promise.h"
 
 namespace hvdata {
 
@@ -45,6 +46,8 @@ class Sink {
   // The next share. At the end of the epoch *end is set. Ends with an error when the epoch failed, `iterator` was cancelled,
   // superseded by a newer iterator, a peer was lost, the engine was shut down, or the time limit has passed.
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
+  // Verified channels: the share that Next() gave last, as it is known by now. An error where that is not what its reader says.
+  Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
   // From any thread: a Next() of this iterator that waits returns kCancelled.
   void Cancel(SinkIterator* iterator);
   // The iterator is gone. A state that it was restored from and has not begun is forgotten.
@@ -58,7 +61,14 @@ class Sink {
 
   // ---- The network.
 
-  // From the reader with this number among World::sources.
+  // Of the epoch under way, or the one before: rows and steps that were handed out here.
+  struct Tally {
+    uint64_t epoch = 0, rows = 0, steps = 0;
+    int64_t dropped = 0;  // of the job: nobody's; known at the epoch's end
+  };
+  Tally tally() const;
+
+  // From the reader with this number among World::sources; what comes from no reader of ours is Verified.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
   // Every wait, now and later, ends with this.
   void Fail(Outcome outcome);
@@ -91,6 +101,7 @@ class Sink {
   Signal changed_;
   uint64_t opened_ GUARDED_BY(mu_) = 0;                // the epoch opened last
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
+  Tally tally_ GUARDED_BY(mu_);
   uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run
   const SinkIterator* handed_ GUARDED_BY(mu_) = nullptr;  // whose state the reader has for the next epoch
   Outcome failed_ GUARDED_BY(mu_);

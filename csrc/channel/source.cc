@@ -156,11 +156,20 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
   t.closed = std::max(t.closed, epoch);
   if (Deals(epoch)) {
     epoch_->source_->mu_.AssertHeld();
+    if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
     epoch_->dropped_ = std::max(epoch_->dropped_, close.dropped);  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
+    if (epoch_->ledger_ && close.dropped > 0) epoch_->ledger_->DropLeft(static_cast<uint64_t>(close.dropped));
+    epoch_->Account();
   }
   CancelIfOver();
   changed_.NotifyAll();
+}
+
+void Source::On(int trainer, uint64_t epoch, const wire::Checked& checked) {
+  if (!Deals(epoch)) return;
+  epoch_->source_->mu_.AssertHeld();
+  epoch_->OnChecked(trainer, checked);
 }
 
 void Source::On(int trainer, uint64_t, const wire::Release&) { Gone(trainer); }

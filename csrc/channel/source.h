@@ -99,6 +99,7 @@ class Source {
   void On(int trainer, uint64_t epoch, const wire::Restore& restore) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Withdraw& withdraw) REQUIRES(mu_);
   void On(int trainer, uint64_t epoch, const wire::Why& why) REQUIRES(mu_);
+  void On(int trainer, uint64_t epoch, const wire::Checked& checked) REQUIRES(mu_);
   template <typename Other>
   void On(int, uint64_t, const Other&) {}  // not a trainer's word
   void OnGo(uint64_t epoch, const wire::Go& go) REQUIRES(mu_);

@@ -28,10 +28,17 @@ TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint
 }
 
 void TrainerEpoch::Close() {
+  if (std::exchange(closed_, true)) return;
   for (int r = 0; r < readers(); ++r) {
     FreeAfterUnlock(std::exchange(At(r).queue, {}));
-    tell_(r, wire::Close{LaneStep(At(r).taken), tail_ ? tail_->Dropped(r) : 0});
+    tell_(r, wire::Close{LaneStep(At(r).taken), tail_ ? tail_->Dropped(r) : 0, At(r).missing});
   }
+}
+
+int64_t TrainerEpoch::Dropped() const {
+  int64_t dropped = 0;
+  for (int r = 0; r < readers(); ++r) dropped += At(r).dropped + (tail_ ? tail_->Dropped(r) : 0);
+  return dropped;
 }
 
 void TrainerEpoch::SaveTo(SinkState* state) const {
@@ -50,7 +57,7 @@ std::vector<Turn> TrainerEpoch::Turns() const {
 
 TrainerEpoch::Word TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
   for (;;) {
-    if (tail_ && tail_taken_ >= static_cast<TailStep>(tail_->steps())) return Word::kEnd;
+    if (tail_ && tail_taken_ >= static_cast<TailStep>(tail_->steps())) return AtEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
     if (!outcome->ok()) return Word::kEnd;
     const int reader = Next();
@@ -66,13 +73,28 @@ TrainerEpoch::Word TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
     }
     if (!Retire(reader)) continue;
     if (std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& one) { return one.lost; })) *outcome = lane.outcome;
-    return Word::kEnd;
+    return AtEnd(outcome);
   }
+}
+
+// Everything has come. In a verified channel the epoch is over when that is true of all ranks, so that an error is everybody's: one
+// that has not come to its end, and is not to, must not hold up the others for long.
+TrainerEpoch::Word TrainerEpoch::AtEnd(Outcome* outcome) {
+  constexpr double kSeconds = 10;
+  if (!config_.verify || !outcome->ok()) return Word::kEnd;
+  if (!std::exchange(at_end_, true)) {
+    patience_ = Patience(0, kSeconds);
+    Close();
+  }
+  if (!verdict_ && !patience_.Over()) return Word::kNone;
+  if (verdict_) *outcome = *verdict_;
+  return Word::kEnd;
 }
 
 // static: its share, its end or its error. dynamic: one that has something, in turn, or else one that has ended; if none, the
 // first that runs.
 int TrainerEpoch::Next() const {
+  if (at_end_) return 0;
   if (tail_) return tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
   if (promised_ >= 0) return promised_;
@@ -102,7 +124,12 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   ++taken_;
   last_ = reader;
   promised_ = -1;
+  arrival->reader = reader;
   if (tail_) {
+    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_taken_), Me());
+    arrival->tail = true;
+    arrival->left = static_cast<uint64_t>(share.element);
+    arrival->filler = share.filler;
     ++tail_taken_;
     return Claim();
   }
@@ -196,7 +223,13 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
     rotation_.Forward(reader, turn);
     Credit(-1);
   }
-  lane.queue.push_back({std::move(bundle), data.position});
+  Arrival arrival;
+  arrival.bundle = std::move(bundle);
+  arrival.position = data.position;
+  arrival.rows = data.rows;
+  arrival.seal = data.seal;
+  arrival.turn = data.turn;
+  lane.queue.push_back(std::move(arrival));
   if (lane.on_demand) HandBack(reader);
 }
 
@@ -209,8 +242,20 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
   } else {
     lane.no_filler = end.no_filler;
     lane.left = static_cast<int64_t>(end.left);
+    lane.dropped = end.dropped;
     tail_taken_ = std::max(tail_taken_, end.tail_taken);
+    const uint64_t came = lane.taken + lane.queue.size();
+    if (!dynamic() && end.step.n != came) {
+      lane.missing = static_cast<int64_t>(end.step.n - came);
+      lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) + world_.SourceName(reader) + " sent " +
+                                     std::to_string(end.step.n) + " shares of this epoch, and " + std::to_string(came) + " have come"};
+    }
   }
+}
+
+void TrainerEpoch::OnVerified(Outcome outcome) {
+  // A reader's own error says where it was.
+  if (!verdict_ || verdict_->ok()) verdict_ = std::move(outcome);
 }
 
 void TrainerEpoch::OnRecall(int reader) {

@@ -9,10 +9,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/outcome.h"
+#include "base/patience.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
 #include "mail/share.h"
@@ -41,6 +43,11 @@ struct SinkState {
 struct Arrival {
   BundlePtr bundle;
   Position position = 0;  // up to and with this step, of its reader's
+  uint64_t rows = 0, seal = 0;  // as its reader says (wire::Data)
+  Turn turn;
+  int reader = 0;
+  bool tail = false, filler = false;  // of the last steps: of element number `left` of what the reader had left
+  uint64_t left = 0;
 };
 
 class TrainerEpoch {
@@ -53,7 +60,7 @@ class TrainerEpoch {
   enum class Word { kNone, kShare, kEnd };
   // The next word of whoever's turn it is: a share, which is then taken, the epoch's end or its error, or none yet.
   Word Take(Arrival* arrival, Outcome* outcome);
-  bool Speaks() const { return Speaks(Next()); }
+  bool Speaks() const { return at_end_ ? verdict_ || patience_.Over() : Speaks(Next()); }
   // The reader whose word is next.
   int Next() const;
   // Whether an iterator waits for a word at this moment.
@@ -63,8 +70,12 @@ class TrainerEpoch {
   void On(int reader, const wire::Data& data, BundlePtr bundle);
   void On(int reader, const wire::End& end);
   void OnRecall(int reader);
+  // Verified channels: all readers have reported.
+  void OnVerified(Outcome outcome);
 
   EpochStep taken() const { return taken_; }
+  // Rows, or elements, that no trainer gets: known when everything has come.
+  int64_t Dropped() const;
   void SaveTo(SinkState* state) const;
   // The reader's step that comes next. Also of an epoch that is over: readers that keep in step need to know where it ended.
   std::vector<Turn> Turns() const;
@@ -78,6 +89,8 @@ class TrainerEpoch {
     bool ended = false;
     bool lost = false;       // the reader has failed, and the others go on
     Outcome outcome;
+    int64_t dropped = 0;
+    int64_t missing = 0;     // shares that its END counted and that have not come
     int64_t left = 0;        // elements that the reader had left at its end
     std::string no_filler;   // why these can't stand for others
   };
@@ -90,6 +103,7 @@ class TrainerEpoch {
   bool Speaks(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
   void TakeFrom(int reader, Arrival* arrival);
   bool Retire(int reader);
+  Word AtEnd(Outcome* outcome);
   void Claim();
   void HandBack(int reader);
   Outcome NoFiller() const;
@@ -108,6 +122,10 @@ class TrainerEpoch {
   int promised_ = -1;                 // dynamic: the reader that has been told that a share in our queue is taken
   EpochStep taken_ = 0;
   bool waits_ = false;
+  bool closed_ = false;               // the readers have been told
+  bool at_end_ = false;               // verified channels: everything has come, and others may be behind
+  Patience patience_;                 // since then
+  std::optional<Outcome> verdict_;
 };
 
 }  // namespace hvdata

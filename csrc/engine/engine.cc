@@ -2,10 +2,12 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
 #include "base/counters.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/place.h"
 
@@ -20,6 +22,11 @@ uint64_t RandomSession() {
   return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
 }
 
+std::string CertificateFile() {
+  const char* file = std::getenv("HOROVOD_DATA_CERTIFICATE");
+  return file == nullptr ? "" : file;
+}
+
 }  // namespace
 
 Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
@@ -30,6 +37,7 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       agreements_(std::make_unique<Agreements>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       exchange_(std::make_unique<Exchange>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
+      certifier_(std::make_unique<Certifier>(&world_, MakeSend(), CertificateFile())),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
@@ -60,6 +68,9 @@ void Engine::Deliver(int source, Header header, Landing landing) {
 }
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
+  if (std::holds_alternative<wire::Report>(header.message)) {
+    return certifier_->OnReport(world_.members[static_cast<size_t>(member)].reader, header);
+  }
   if (header.channel > 0 && !std::holds_alternative<wire::Ready>(header.message)) {
     return DispatchToChannel(member, std::move(header), std::move(bundle));
   }
@@ -90,7 +101,8 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
 void Engine::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) {
   if (wire::IsForReader(header.message)) {
     if (channel.source) channel.source->Handle(member, header);
-  } else if (const int reader = world_.SourceLane(member); channel.sink && reader >= 0) {
+  } else if (const int reader = world_.SourceLane(member);
+             channel.sink && (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))) {
     channel.sink->Handle(reader, std::move(header), std::move(bundle));
   }
 }
@@ -121,6 +133,7 @@ void Engine::CreateChannel(ChannelConfig config) {
   }
   {
     MutexLock lock(&mu_);
+    tallies_[config.name] = {};
     created_ = std::max(created_, number);
     channels_[number] = std::move(channel);
   }
@@ -159,6 +172,7 @@ std::shared_ptr<Sink> Engine::UseChannel(uint32_t number) {
 }
 
 void Engine::UnuseChannel(uint32_t number) {
+  (void)Tallies();
   {
     MutexLock lock(&mu_);
     const auto found = channels_.find(number);
@@ -185,7 +199,18 @@ void Engine::EndSource(uint32_t number) {
   if (!found->second.sink) channels_.erase(found);
 }
 
-std::string Engine::StatsJson() const {
+// Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
+std::map<std::string, Sink::Tally> Engine::Tallies() {
+  std::map<std::string, Sink::Tally> live;
+  for (const Channel& channel : Channels()) {
+    if (channel.sink) live[channel.sink->config().name] = channel.sink->tally();
+  }
+  MutexLock lock(&mu_);
+  for (const auto& [name, tally] : live) tallies_[name] = tally;
+  return tallies_;
+}
+
+std::string Engine::StatsJson() {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string json = "{";
   const auto add = [&json](const char* name, uint64_t value) {
@@ -196,7 +221,21 @@ std::string Engine::StatsJson() const {
   add("arena_bytes_in_use", arena.taken);
   add("arena_bytes_reserved", arena.reserved);
   add("arena_refusals", arena.refused);
-  return json + "}";
+  json += ", \"channels\": {";
+  const char* comma = "";
+  for (const auto& [name, tally] : Tallies()) {
+    json += comma + Quoted(name) + ": {\"epoch\": " + std::to_string(tally.epoch) + ", \"rows\": " +
+            std::to_string(tally.rows) + ", \"steps\": " + std::to_string(tally.steps) + ", \"dropped\": " +
+            std::to_string(tally.dropped) + "}";
+    comma = ", ";
+  }
+  json += "}, \"certificates\": {";
+  comma = "";
+  for (const auto& [name, record] : certifier_->Last()) {
+    json += comma + Quoted(name) + ": " + record;
+    comma = ", ";
+  }
+  return json + "}}";
 }
 
 // ---- The communication thread's turns.

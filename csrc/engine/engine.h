@@ -22,6 +22,7 @@
 #include "base/outcome.h"
 #include "base/peers.h"
 #include "base/world.h"
+#include "channel/certifier.h"
 #include "channel/sink.h"
 #include "channel/source.h"
 #include "channel/step_coordinator.h"
@@ -73,8 +74,8 @@ class Engine : public Inbox {
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  // The counters of this process, as a JSON object.
-  std::string StatsJson() const;
+  // The counters of this process and of its channels, as a JSON object.
+  std::string StatsJson();
 
   // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
   // trainer side says RELEASE.
@@ -121,6 +122,7 @@ class Engine : public Inbox {
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
   std::vector<Channel> Channels() EXCLUDES(mu_);
+  std::map<std::string, Sink::Tally> Tallies() EXCLUDES(mu_);
 
   // Inbox.
   Landing Place(int source, const wire::Header& header) override;
@@ -136,12 +138,14 @@ class Engine : public Inbox {
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
+  std::unique_ptr<Certifier> certifier_;
   std::unique_ptr<Post> post_;
 
   Mutex mu_;
   CondVar changed_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // came before this process had made the channel
+  std::map<std::string, Sink::Tally> tallies_ GUARDED_BY(mu_);   // of all channels there have been, by name
   uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;

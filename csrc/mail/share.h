@@ -41,6 +41,8 @@ struct Share {
   std::vector<wire::Component> components;
   std::vector<Block> blocks;
   BundlePtr bundle;
+  uint64_t rows = 0;  // of data: padding is none
+  uint64_t seal = 0;  // verified channels (proof/promise.h)
 };
 
 // Sends to a member, this process's own included, with a share or none. Never waits, and never calls back: so everybody sends

@@ -197,7 +197,7 @@ const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
 
 }  // namespace
 
-std::shared_ptr<const Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
+std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
   (void)registered;
   auto share = std::make_shared<Share>();
   if (audience.here) {

@@ -33,7 +33,7 @@ struct Audience {
   bool here = false, there = false;
   int member = kAnybody;  // elsewhere: who
 };
-std::shared_ptr<const Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
+std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // Moves an element's tensors, but for strings, into shared memory (Post::Settle) before it is cut into `parts`: one copy,
 // which takes the place of the first. `kept`: not those that others hold too. Holding them costs nothing, so MakeShare may

@@ -71,7 +71,8 @@ void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input) : source_(source), epoch_(epoch), input_(input) {
+Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
+    : source_(source), epoch_(epoch), input_(input), prover_(source->config(), source->world().audience_count()) {
   std::random_device random;
   epoch_id_ = static_cast<uint64_t>(random()) << 32 | random();
 }
@@ -108,6 +109,11 @@ absl::Status Checkpoint::Capture(State* state) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
+  if (source_->config().verify) {
+    uint64_t first = state->pulled;
+    for (const auto& [number, tensors] : state->elements) first = std::min(first, number);
+    state->mark = epoch_->Mark(first).Encode();
+  }
   // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
@@ -174,6 +180,7 @@ void Checkpoint::KeepLastWords() {
   State state = std::move(snapshot_);
   state.elements.clear();
   state.iterator.clear();
+  state.mark.clear();
   state.pulled = kAllBehind;  // so that it is not what an epoch starts from
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = epoch_->TakenSince(t);
@@ -186,6 +193,7 @@ void Checkpoint::State::Fields(Codec* codec, S& s) {
   codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
   codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
   codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), codec->Ints("taken", s.taken_since);
+  codec->Text("mark", s.mark);
   codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
   for (auto& part : s.iterator) codec->Text("iterator", part);
   codec->template List<uint32_t>("model", s.model, ~0u, sizeof(int32_t));
@@ -260,10 +268,14 @@ absl::Status Checkpoint::Replay(const State& state) {
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
 }
 
-absl::Status Checkpoint::PassOver(uint64_t until) {
+absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* mark) {
   absl::Status status;
   Tensors passed_over;
-  for (bool end = false; status.ok() && !end && input_->pulled() < until;) status = input_->Next(&passed_over, &end);
+  for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
+    status = input_->Next(&passed_over, &end);
+    const bool news = mark != nullptr && status.ok() && !end && input_->pulled() > mark->first + mark->ahead.size();
+    if (news) mark->ahead.push_back(prover_.Delivered(passed_over));
+  }
   return status;
 }
 
@@ -350,7 +362,9 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   const auto fits = [this](const Tensors& element) { return Fits(element); };
   TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, fits));
   // A symbolic checkpoint has the input's state of an earlier moment.
-  TF_RETURN_IF_ERROR(PassOver(from));
+  proof::Bookmark mark;
+  if (!first.mark.empty() && !proof::Bookmark::Decode(first.mark, &mark)) return Damaged();
+  TF_RETURN_IF_ERROR(PassOver(from, &mark));
   if (input_->pulled() < from) return Damaged();
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {
@@ -358,7 +372,8 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
     else taken.erase(element.first);
   }
   input_->PutBack(std::move(elements));
-  input_->Skip(std::move(taken));
+  input_->Skip(std::move(taken), [this](uint64_t number, const Tensors& e) { epoch_->Had(number, prover_.Delivered(e)); });
+  epoch_->GoOn(mark, dynamic ? mark.first : from);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "channel/reader_epoch.h"
 #include "ops/cut.h"
 #include "ops/input.h"
+#include "ops/prover.h"
 
 namespace hvdata {
 
@@ -55,6 +56,7 @@ class Checkpoint {
     std::deque<std::pair<uint64_t, Tensors>> elements;
     std::vector<uint64_t> taken_since;
     Cutter::Model model;
+    std::string mark;          // verified channels: a proof::Bookmark
 
     template <typename Codec, typename S>
     static void Fields(Codec* codec, S& s);  // for both directions, as those of a message
@@ -66,8 +68,8 @@ class Checkpoint {
   absl::Status Capture(State* state);
   absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
   absl::Status Replay(const State& state);
-  // Lets the input run until so many elements have come out of it, or it ends.
-  absl::Status PassOver(uint64_t until);
+  // Lets the input run until so many elements have come out of it, or it ends. Those that `mark` does not know yet it learns.
+  absl::Status PassOver(uint64_t until, proof::Bookmark* mark = nullptr);
   absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape, bool of_share) const;
   absl::Status Fits(const Tensors& element) const;
   absl::Status Fits(const State& state) const;
@@ -80,6 +82,7 @@ class Checkpoint {
   Source* const source_;
   ReaderEpoch* const epoch_;
   Input* const input_;
+  const Prover prover_;
   uint64_t epoch_id_;
   bool told_replay_ = false;
   State snapshot_;

@@ -16,6 +16,7 @@
 #include "ops/checkpoint.h"
 #include "ops/cut.h"
 #include "ops/input.h"
+#include "ops/prover.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
@@ -48,7 +49,8 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), RanksOf(source->world()), Memory(post)) {}
+        cutter_(source->config(), RanksOf(source->world()), Memory(post)),
+        prover_(source->config(), source->world().audience_count()) {}
 
   void Run() {
     for (;;) {
@@ -90,13 +92,15 @@ class Dealer {
     Tensors element;
     const absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
+    const Prover::Rows yielded = prover_.Yielded(element);
     SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, source_->world().audience_count(), post_);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
     if (!cut.ok()) return cut;
     if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
-    if (!shares.empty()) Release({std::move(element)}, std::move(shares));
+    if (!shares.empty()) Release({std::move(element)}, std::move(shares), {yielded});
+    else epoch_->NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
     return absl::OkStatus();
   }
 
@@ -104,39 +108,43 @@ class Dealer {
     Tensors element;
     absl::Status status = input_->Next(&element, end);
     if (!status.ok() || *end) return status;
+    const Prover::Rows yielded = prover_.Yielded(element);
     SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, 1, post_);
     std::vector<Tensors> share(1);
     status = cutter_.CutOne(element, &share[0]);
-    if (status.ok()) Release({std::move(element)}, std::move(share));
+    if (status.ok()) Release({std::move(element)}, std::move(share), {yielded});
     return status;
   }
 
   absl::Status DealGroup(bool* end) {
     std::vector<Tensors> group;
+    std::vector<Prover::Rows> yielded;
     const auto trainers = static_cast<size_t>(source_->world().audience_count());
     while (group.size() < trainers) {
       Tensors element;
       const absl::Status status = input_->Next(&element, end);
       if (!status.ok()) return status;
       if (*end) break;
+      yielded.push_back(prover_.Yielded(element));
       const int member = source_->world().audience[group.size()];
       if (member != source_->world().self) SettleTensors(&element, input_->keeps_tensors(), member, 1, post_);
       group.push_back(std::move(element));
     }
     if (group.empty()) return absl::OkStatus();
-    if (*end && epoch_->shares_tail()) return Leave(std::move(group));
+    if (*end && epoch_->shares_tail()) return Leave(std::move(group), yielded);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
     const absl::Status cut = cutter_.CutGroup(group, &shares, &dropped);
     if (!cut.ok()) return cut;
     if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
-    if (!shares.empty()) Release(std::move(group), std::move(shares));
+    if (!shares.empty()) Release(std::move(group), std::move(shares), yielded);
+    else epoch_->NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
     return absl::OkStatus();
   }
 
   // The last elements, too few for a step of our own. Made fit for any trainer: which one gets them depends on what the
   // other readers have left.
-  absl::Status Leave(std::vector<Tensors> group) {
+  absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& yielded) {
     const Audience anybody{source_->world().me().trains(), true};
     const uint64_t first = input_->position() - group.size();
     std::vector<ReaderEpoch::Left> left;
@@ -146,11 +154,17 @@ class Dealer {
       Tensors share;
       absl::Status status = cutter_.CutOne(element, &share);
       if (!status.ok()) return status;
-      one.share = MakeShare(std::move(share), anybody, post_);
+      proof::Promises promises = prover_.Promise({yielded[left.size()]}, {share});
+      one.share = Sealed(MakeShare(std::move(share), anybody, post_), prover_.Count(element), promises, 0);
+      if (!promises.shares.empty()) one.yield = promises.elements[0], one.promise = std::move(promises.shares[0]);
       if (source_->config().remainder != plan::Remainder::kDrop) {
         Tensors filler;
         status = cutter_.CutEmpty(cutter_.ModelOf(element), -1, &filler);
-        if (status.ok()) one.filler = MakeShare(std::move(filler), anybody, post_);
+        if (status.ok()) {
+          promises = prover_.Promise({}, {filler});
+          one.filler = Sealed(MakeShare(std::move(filler), anybody, post_), 0, promises, 0);
+          if (!promises.shares.empty()) one.filler_promise = std::move(promises.shares[0]);
+        }
         else no_filler = std::string(status.message());
       }
       auto bundle = std::make_shared<Bundle>();
@@ -173,22 +187,27 @@ class Dealer {
       const absl::Status status = cutter_.CutEmpty(model.empty() ? cutter_.ModelOfSpec() : model, -1, &share);
       if (!status.ok()) return epoch_->CannotFill(std::string(status.message()));
       const int member = world.audience[static_cast<size_t>(t)];
-      step.shares.push_back(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_));
+      proof::Promises promises = prover_.Promise({}, {share});
+      step.shares.push_back(Sealed(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_), 0, promises, 0));
+      if (!promises.shares.empty()) step.promises.shares.push_back(std::move(promises.shares[0]));
     }
     epoch_->Fill(std::move(step));
   }
 
-  void Release(std::vector<Tensors> elements, std::vector<Tensors> shares) {
+  // `yielded`: verified channels, by element.
+  void Release(std::vector<Tensors> elements, std::vector<Tensors> shares, const std::vector<Prover::Rows>& yielded) {
     const World& world = source_->world();
     const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
     Step step;
     step.first = input_->position() - elements.size();
     if (epoch_->fills()) checkpoint_->model = cutter_.ModelOf(shares[0]);
+    step.promises = prover_.Promise(yielded, shares);
+    const std::vector<uint64_t> rows = prover_.RowsOfShares(elements, shares.size());
     for (size_t t = 0; t < shares.size(); ++t) {
       // A dynamic share has no trainer yet: it is made fit for any.
       Audience audience{world.me().trains(), true};
       if (!dynamic) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
-      step.shares.push_back(MakeShare(std::move(shares[t]), audience, post_));
+      step.shares.push_back(Sealed(MakeShare(std::move(shares[t]), audience, post_), rows[t], step.promises, t));
     }
     for (Tensors& element : elements) {
       auto bundle = std::make_shared<Bundle>();
@@ -198,12 +217,20 @@ class Dealer {
     epoch_->Deal(std::move(step));
   }
 
+  static std::shared_ptr<const Share> Sealed(const std::shared_ptr<Share>& share, uint64_t rows, const proof::Promises& promises,
+                                             size_t at) {
+    share->rows = rows;
+    if (at < promises.shares.size()) share->seal = promises.shares[at].seal;
+    return share;
+  }
+
   Source* const source_;
   ReaderEpoch* const epoch_;
   Input* const input_;
   Post* const post_;
   Checkpoint* const checkpoint_;
   const Cutter cutter_;
+  const Prover prover_;
 };
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
@@ -216,6 +243,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   const bool resumes = !epoch->handed().empty();
   const absl::Status status =
       Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start(); });
+  if (over) epoch->GoOnBehind();
   epoch->Start(place.positions, place.turn, place.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
   if (!status.ok() && !resumes) dealer.Finish(status);

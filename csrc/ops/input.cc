@@ -128,7 +128,10 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t po
 
 void Input::PutBack(std::deque<std::pair<uint64_t, Tensors>> elements) { put_back_ = std::move(elements); }
 
-void Input::Skip(std::set<uint64_t> numbers) { skip_ = std::move(numbers); }
+void Input::Skip(std::set<uint64_t> numbers, std::function<void(uint64_t, const Tensors&)> passed) {
+  skip_ = std::move(numbers);
+  passed_ = std::move(passed);
+}
 
 absl::Status Input::Next(Tensors* element, bool* end) {
   *end = false;
@@ -146,6 +149,7 @@ absl::Status Input::Next(Tensors* element, bool* end) {
     position_ = ++pulled_;
     fingerprint_ = Fingerprint(*element, fingerprint_);
     if (skip_.erase(pulled_ - 1) == 0) return absl::OkStatus();
+    passed_(pulled_ - 1, *element);
   }
 }
 

@@ -39,8 +39,8 @@ class Input {
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check);
   // Elements that come before those of the iterator, with their numbers.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
-  // Numbers of elements, still to come, that Next passes over.
-  void Skip(std::set<uint64_t> numbers);
+  // Numbers of elements, still to come, that Next passes over; it gives them to `passed`.
+  void Skip(std::set<uint64_t> numbers, std::function<void(uint64_t number, const Tensors&)> passed);
 
   bool started() const { return iterator_ != nullptr; }
   absl::Status Next(Tensors* element, bool* end);
@@ -80,6 +80,7 @@ class Input {
   std::unique_ptr<tensorflow::data::IteratorBase> iterator_;
   std::deque<std::pair<uint64_t, Tensors>> put_back_;
   std::set<uint64_t> skip_;
+  std::function<void(uint64_t, const Tensors&)> passed_;
   Check check_;  // where there is one
   uint64_t* const made_;
   uint64_t position_ = 0, pulled_ = 0, number_ = 0, fingerprint_ = 0;

@@ -2,6 +2,7 @@
 // The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in channel/sink.
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "base/place.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
+#include "ops/fingerprints.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
@@ -189,8 +191,13 @@ class ReceiverOp : public DatasetOpKernel {
         deregister();
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
-        const absl::Status status = TakeTensors(arrival.bundle, out);
-        return status.ok() ? Check(*out) : status;
+        absl::Status status = TakeTensors(arrival.bundle, out);
+        if (status.ok()) status = Check(*out);
+        if (!status.ok() || !sink()->config().verify) return status;
+        return Here(Guarded([&] {
+          if (!fingerprints_) fingerprints_.emplace(sink()->config());
+          return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
+        }));
       }
 
       // TensorFlow trusts a dataset, and we no other process.
@@ -298,6 +305,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       mutable std::mutex mu_;  // one GetNext at a time: held while it waits, so none of those that base/mutex.h counts
       SinkIterator iterator_;
+      std::optional<Fingerprints> fingerprints_;  // verified channels
       std::vector<Tensor> words_;  // of symbolic checkpoints, and the epoch that they are of
       uint64_t words_epoch_ = 0;
     };

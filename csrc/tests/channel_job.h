@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "channel/certifier.h"
 #include "channel/step_coordinator.h"
 #include "channel/sink.h"
 #include "channel/source.h"
@@ -58,6 +59,9 @@ class Job {
     int prefetch = 2;
     unsigned seed = 0;
     double stall = 15, timeout = 20;
+    bool verify = true;
+    // What happens on the way to a share: the copies of it that come, of which this may be changed into others.
+    std::function<void(int to, std::vector<std::pair<wire::Header, BundlePtr>>*)> tamper;
   };
   using Pipeline = JobDealer::Pipeline;
 
@@ -79,6 +83,7 @@ class Job {
     config.batch = options.batch;
     config.remainder = options.remainder;
     config.on_error_continue = options.on_error_continue;
+    config.verify = options.verify;
     for (int m = 0; m < count; ++m) {
       nodes_.push_back(std::make_unique<Node>());
       nodes_.back()->world = MakeWorld(m, options.trainers, options.readers, options.dedicated, options.grouped);
@@ -92,7 +97,10 @@ class Job {
         node.sink = std::make_unique<Sink>(config, &node.world, options.stall, options.timeout, send);
       }
       if (node.world.me().reads()) node.source = std::make_unique<Source>(config, &node.world, 60, send);
-      if (node.world.me().reader == 0) node.in_step = std::make_unique<StepCoordinator>(&node.world, send);
+      if (node.world.me().reader == 0) {
+        node.in_step = std::make_unique<StepCoordinator>(&node.world, send);
+        node.certifier = std::make_unique<Certifier>(&node.world, send, "");
+      }
     }
     for (int m = 0; m < count; ++m) {
       Node& node = *nodes_[static_cast<size_t>(m)];
@@ -117,6 +125,11 @@ class Job {
   }
 
   Sink& sink(int trainer) { return *NodeOf(trainer).sink; }
+  // What reader 0 has certified last.
+  std::string record() const {
+    const auto records = nodes_[static_cast<size_t>(nodes_[0]->world.readers[0])]->certifier->Last();
+    return records.empty() ? "" : records.begin()->second;
+  }
 
   // The trainer uses the channel no more.
   void Leave(int trainer) {
@@ -142,6 +155,7 @@ class Job {
     std::unique_ptr<Sink> sink;
     std::unique_ptr<Source> source;
     std::unique_ptr<StepCoordinator> in_step;  // on reader 0
+    std::unique_ptr<Certifier> certifier;      // there, too
     std::thread network, dealer;
     std::atomic<bool> left{false};
     std::mutex mu;
@@ -157,7 +171,14 @@ class Job {
   void Send(int from, int to, wire::Header header, BundlePtr bundle) {
     Node& node = *nodes_[static_cast<size_t>(to)];
     std::lock_guard<std::mutex> lock(node.mu);
-    node.inbox[from].push_back({std::move(header), std::move(bundle)});
+    if (options_.tamper && std::holds_alternative<wire::Data>(header.message)) {
+      std::vector<std::pair<wire::Header, BundlePtr>> copies;
+      copies.emplace_back(std::move(header), std::move(bundle));
+      options_.tamper(to, &copies);
+      for (auto& [its, share] : copies) node.inbox[from].push_back({std::move(its), std::move(share)});
+    } else {
+      node.inbox[from].push_back({std::move(header), std::move(bundle)});
+    }
     node.changed.notify_all();
   }
 
@@ -186,9 +207,11 @@ class Job {
     Node& node = *nodes_[static_cast<size_t>(to)];
     if (std::holds_alternative<wire::Ready>(h.message)) {
       node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
+    } else if (std::holds_alternative<wire::Report>(h.message)) {
+      node.certifier->OnReport(node.world.members[static_cast<size_t>(from)].reader, h);
     } else if (wire::IsForReader(h.message)) {
       node.source->Handle(from, h);
-    } else {
+    } else if (node.sink) {
       node.sink->Handle(node.world.SourceLane(from), std::move(h), std::move(bundle));
     }
   }
@@ -219,6 +242,8 @@ class Iteration {
       outcome = sink_->Next(&iterator, &arrival, &end);
       if (!outcome.ok() || end) return false;
       const Token& token = TokenOf(arrival.bundle);
+      if (sink_->config().verify) outcome = sink_->Confirm(iterator, arrival, PromiseOf(token, token.element >= kFiller));
+      if (!outcome.ok()) return false;
       if (token.trainer >= 0) {
         EXPECT_EQ(token.trainer, trainer_);
       }

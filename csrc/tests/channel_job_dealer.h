@@ -148,7 +148,25 @@ class JobDealer {
 
   std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
     const int trainer = lane < 0 ? -1 : TrainerOf(lane);
-    return MakeToken(Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer);
+    return Sealed(Token{Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer});
+  }
+
+  static proof::Promise Promised(const std::shared_ptr<const Share>& share) {
+    const Token& token = TokenOf(share->bundle);
+    return PromiseOf(token, token.element >= kFiller);
+  }
+  static std::shared_ptr<const Share> Sealed(const Token& token) {
+    auto share = std::make_shared<Share>(*MakeToken(token.element, token.trainer));
+    const proof::Promise promise = Promised(share);
+    share->rows = promise.rows.size();
+    share->seal = promise.seal;
+    return share;
+  }
+  // An element is the rows of all shares of it.
+  static proof::Yield YieldOf(const std::vector<proof::Promise>& shares) {
+    proof::Yield yield;
+    for (const proof::Promise& share : shares) yield.digest.Append(proof::DigestOf(share.rows, 0, share.rows.size()));
+    return yield;
   }
 
   Outcome DealOne(bool* end) {
@@ -170,6 +188,7 @@ class JobDealer {
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
       epoch_->Dropped(static_cast<int64_t>(group.size()), group.size());
+      epoch_->NoStep(group[0], std::vector<proof::Yield>(group.size(), {{}, 1}));
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
@@ -178,6 +197,9 @@ class JobDealer {
       if (whole == 1) step.shares.push_back(ShareOf(group[0], dynamic() ? -1 : t));
       else step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
     }
+    for (const auto& share : step.shares) step.promises.shares.push_back(Promised(share));
+    if (group.size() == 1) step.promises.elements.push_back(YieldOf(step.promises.shares));
+    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i) step.promises.elements.push_back(YieldOf({step.promises.shares[i]}));
     epoch_->Deal(std::move(step));
     return {};
   }
@@ -187,6 +209,9 @@ class JobDealer {
     const bool fills = source_->config().remainder != plan::Remainder::kDrop && has_fillers_;
     for (size_t i = 0; i < group.size(); ++i) {
       left.push_back({step.elements[i], ShareOf(group[i], -1), fills ? ShareOf(group[i], -1, true) : nullptr});
+      left.back().promise = Promised(left.back().share);
+      left.back().yield = YieldOf({left.back().promise});
+      if (fills) left.back().filler_promise = Promised(left.back().filler);
     }
     epoch_->Leave(std::move(left), group[0], has_fillers_ ? "" : "no filler");
     return {};
@@ -196,7 +221,8 @@ class JobDealer {
     Step step;
     step.first = next_;
     for (int t = 0; t < world_.audience_count(); ++t) {
-      step.shares.push_back(MakeToken(kFiller, TrainerOf(t)));
+      step.shares.push_back(Sealed(Token{kFiller, TrainerOf(t)}));
+      step.promises.shares.push_back(Promised(step.shares.back()));
     }
     epoch_->Fill(std::move(step));
   }

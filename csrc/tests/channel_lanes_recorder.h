@@ -26,6 +26,15 @@ inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
   return share;
 }
 
+// What a token is known by, as if it were a row; a filler is none.
+inline proof::Promise PromiseOf(const Token& token, bool filler) {
+  proof::Promise promise;
+  const uint64_t row = proof::Hash(&token.element, sizeof(token.element), static_cast<uint64_t>(token.trainer + 1));
+  if (!filler) promise.rows.push_back(row);
+  promise.seal = proof::Hash(&row, sizeof(row), filler ? 1 : 2);
+  return promise;
+}
+
 inline const Token& TokenOf(const BundlePtr& bundle) { return *static_cast<const Token*>(bundle.get()); }
 
 // A step of elements first, first + 1, ... with one share for each of `shares` trainers; 0: one share for anybody.

@@ -18,8 +18,9 @@ namespace hvdata {
 enum class Kind : size_t {
   kHello, kAbsent, kVerdict, kOpen, kTaken, kClose, kRecalled, kRelease, kWhy, kSave, kRestore, kWithdraw, kClaim, kData, kEnd,
   kRecall, kBecause, kState, kNumbered, kReady, kGo, kScatter, kGather, kCalled, kWhoLeft, kLeft, kBye,
+  kChecked, kReport, kVerified,
 };
-static_assert(static_cast<size_t>(Kind::kBye) + 1 == std::variant_size_v<wire::Message>);
+static_assert(static_cast<size_t>(Kind::kVerified) + 1 == std::variant_size_v<wire::Message>);
 
 inline Kind KindOf(const wire::Header& header) { return static_cast<Kind>(header.message.index()); }
 
@@ -77,6 +78,9 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::WhoLeft&) { return {}; }
     P operator()(const wire::Left& m) { return {0, 0, 0, JoinNumbers(m.trainers)}; }
     P operator()(const wire::Bye& m) { return {0, 0, 0, JoinNumbers(m.told)}; }
+    P operator()(const wire::Checked& m) { return {m.turn.n, I(m.position), I(m.seal), ""}; }
+    P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
+    P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
   } plain;
   return std::visit(plain, message);
 }

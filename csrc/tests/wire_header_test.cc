@@ -59,7 +59,7 @@ TEST(Header, LayoutIsFixed) {
   header.message = Verdict{258, -1, "hi"};
   header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}}, {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
-      'H', 'V', 'D', 'W', 2,    0,                             // magic, version
+      'H', 'V', 'D', 'W', 3,    0,                             // magic, version
       3,                                                       // kind
       2,   0,   0,   0,                                        // channel
       1,   0,   0,   0,   0,    0,    0,    0,                 // epoch
@@ -89,11 +89,12 @@ TEST(Header, LayoutIsFixed) {
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
       {"HELLO", 24}, {"ABSENT", 8}, {"VERDICT", 20},                                       //
-      {"OPEN", 8}, {"TAKEN", 16}, {"CLOSE", 16}, {"RECALLED", 16}, {"RELEASE", 0},         //
+      {"OPEN", 8}, {"TAKEN", 16}, {"CLOSE", 24}, {"RECALLED", 16}, {"RELEASE", 0},         //
       {"WHY", 8}, {"SAVE", 8}, {"RESTORE", 56}, {"WITHDRAW", 0}, {"CLAIM", 17},            //
-      {"DATA", 24}, {"END", 45}, {"RECALL", 0}, {"BECAUSE", 8}, {"STATE", 20},             //
+      {"DATA", 40}, {"END", 53}, {"RECALL", 0}, {"BECAUSE", 8}, {"STATE", 20},             //
       {"NUMBERED", 8}, {"READY", 21}, {"GO", 21},                                          //
-      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 12}};
+      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 12},     //
+      {"CHECKED", 58}, {"REPORT", 8}, {"VERIFIED", 12}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {
@@ -202,7 +203,7 @@ TEST(Header, RefusedForBadFields) {
   ExpectRefused(bad, "does not begin as one");
   bad = good;
   bad[kVersionAt] = 1;
-  ExpectRefused(bad, "wire version 1, this process speaks 2; install the same horovod_data on every host");
+  ExpectRefused(bad, "wire version 1, this process speaks 3; install the same horovod_data on every host");
   for (const int kind : {0, static_cast<int>(kKinds) + 1, 255}) {
     bad = good;
     bad[kKindAt] = static_cast<char>(kind);

@@ -48,7 +48,10 @@ struct Taken {  // it has taken so many steps of the lane, and may be sent those
 struct Close {  // it is done with the epoch; `dropped`: of what this reader had left at its end
   LaneStep taken;
   int64_t dropped = 0;
-  HVDATA_MESSAGE("CLOSE") { codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped); }
+  int64_t missing = 0;  // of the shares that END counted, those that never came; below 0: so many more came
+  HVDATA_MESSAGE("CLOSE") {
+    codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
+  }
 };
 struct Recalled {  // answer to Recall: what was not taken has been dropped
   LaneStep taken, limit;
@@ -90,13 +93,34 @@ struct Claim {  // after the ends of all readers: as this one of the last steps,
   HVDATA_MESSAGE("CLAIM") { codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler); }
 };
 
+struct Checked {  // verified channels: what a share was known by when it was handed out
+  EpochStep step = 0;
+  Turn turn;                // of the DATA that it came with
+  Position position = 0;
+  bool tail = false;        // of the last steps: element number `left` of what the reader had left
+  uint64_t left = 0;
+  bool filler = false;
+  uint64_t rows = 0, seal = 0;
+  std::string fingerprints;  // of its rows, 8 bytes each, where the seal is not what the DATA said
+  HVDATA_MESSAGE("CHECKED") {
+    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position), codec->Flag("tail", m.tail);
+    codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
+    codec->Text("fingerprints", m.fingerprints);
+  }
+};
+
 // ---- Reader -> trainer.
 
 struct Data {  // one share: components and payload
   LaneStep step;          // a tail step, where it answers a Claim
   Turn turn;
   Position position = 0;  // up to and with this step
-  HVDATA_MESSAGE("DATA") { codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position); }
+  uint64_t rows = 0;      // of data: padding is none
+  uint64_t seal = 0;      // verified channels: what the share is known by (proof/promise.h)
+  HVDATA_MESSAGE("DATA") {
+    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
+    codec->Int("rows", m.rows), codec->Int("seal", m.seal);
+  }
 };
 struct End {  // the epoch has ended in front of `step`
   LaneStep step;
@@ -106,9 +130,11 @@ struct End {  // the epoch has ended in front of `step`
   uint64_t left = 0;        // elements that it has left for the last steps
   TailStep tail_taken = 0;  // of these, steps that were had in an earlier run
   std::string no_filler;    // why there can be no share on the model of what is left
+  int64_t dropped = 0;      // rows, or elements, that remainder="drop" has left out
   HVDATA_MESSAGE("END") {
     codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
-    codec->Int("left", m.left), codec->Int("tail step", m.tail_taken), codec->Text("no filler", m.no_filler);
+    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken);
+    codec->Text("no filler", m.no_filler);
   }
 };
 struct Recall {  // dynamic: hand back what has not been taken
@@ -174,6 +200,18 @@ struct Go {
   }
 };
 
+// ---- Verified channels: each reader -> reader 0 -> every trainer.
+
+struct Report {  // what became of the reader's rows (proof/report.h)
+  std::string words;
+  HVDATA_MESSAGE("REPORT") { codec->Text("words", m.words); }
+};
+struct Verified {  // all readers have reported: every row came once, or an error
+  int32_t code = 0;
+  std::string text;
+  HVDATA_MESSAGE("VERIFIED") { codec->Int("code", m.code), codec->Text("text", m.text); }
+};
+
 // ---- Between trainers: scatter and its gradient (meeting/exchange.h). `call` counts the scatters of a name.
 
 struct Scatter {  // the root's part for this trainer, or, with a code, its error: components and payload, or text
@@ -218,7 +256,7 @@ struct Bye {  // the sender needs nothing more
 #undef HVDATA_MESSAGE
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim, Data,
-                             End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye>;
+                             End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye, Checked, Report, Verified>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {
@@ -227,7 +265,7 @@ bool IsOneOf(const Message& message) {
 
 // Whether it is for the thread that deals, not for one that waits for batches.
 inline bool IsForReader(const Message& message) {
-  return !IsOneOf<Data, End, Recall, Because, State, Numbered>(message);
+  return !IsOneOf<Data, End, Recall, Because, State, Numbered, Verified>(message);
 }
 
 }  // namespace hvdata::wire

@@ -93,6 +93,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         if not given and name not in environ:
             raise LaunchError(explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"))
         variables[name] = value if given else environ[name]
+    if args.certificate is not None:
+        variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": os.path.abspath(args.certificate)}
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
@@ -150,6 +152,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("-prefix-timestamp", "--prefix-output-with-timestamp", dest="prefix_output_with_timestamp", action="store_true",
         help="begin each line of output with the time (Open MPI)")
     add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
+    add("--certificate", metavar="FILE", help="verify every batch, and write what became of each epoch's rows to this file "
+        "(docs/certificate.md)")
     add("--dry-run", action="store_true", help="print the command line, and start nothing")
     add("--verbose", action="store_true", help="say who runs where, and the command line")
     # Last: it takes all that follows the first word that is no option.

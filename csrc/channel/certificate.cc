@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/certificate.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/json.h"
+
+namespace hvdata {
+
+namespace {
+
+// 1,234,567
+std::string Grouped(uint64_t number) {
+  std::string text = std::to_string(number);
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string Hex(uint64_t number, int digits) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%0*llx", digits, static_cast<unsigned long long>(number));  // NOLINT(runtime/int)
+  return text;
+}
+
+template <typename T>
+std::string List(const std::vector<T>& numbers) {
+  std::string text;
+  for (const T number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + text + "]";
+}
+
+const char* Remainder(const proof::Report& report) {
+  switch (static_cast<plan::Remainder>(report.mode[2])) {
+    case plan::Remainder::kDrop: return "drop";
+    case plan::Remainder::kPartial: return "partial";
+    default: return "pad";
+  }
+}
+
+}  // namespace
+
+// The elements of all readers in turns: element 0 of each, then element 1 of each. With a source that readers share element by
+// element that is the source's own order, however many they are.
+Certificate::Certificate(const std::map<int, proof::Report>& reports) : all(reports.begin()->second), readers(reports.size()) {
+  if (readers > 1) {
+    all.delivered = {};
+    all.listed.clear();
+    size_t most = 0;
+    for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
+    for (size_t at = 0; at < most; at += 2) {
+      for (const auto& [reader, report] : reports) {
+        if (at >= report.listed.size()) continue;
+        all.delivered.Append({report.listed[at], report.listed[at + 1], 0});
+        all.listed.insert(all.listed.end(), {report.listed[at], report.listed[at + 1]});
+      }
+    }
+    all.elements = all.dropped = all.lost = all.twice = all.altered = all.delivered.sum = 0;
+    for (const auto& [reader, report] : reports) {
+      all.elements += report.elements;
+      all.dropped += report.dropped;
+      all.lost += report.lost;
+      all.twice += report.twice;
+      all.altered += report.altered;
+      all.delivered.sum += report.delivered.sum;
+      all.complete = all.complete && report.complete;
+      if (all.finding.empty()) all.finding = report.finding;
+      if (all.why.empty()) all.why = report.why;
+    }
+  }
+  for (const auto& [reader, report] : reports) {
+    for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {
+      const auto rank = static_cast<size_t>(report.ranks[i]);
+      if (rank >= rows.size()) rows.resize(rank + 1), steps.resize(rank + 1);
+      rows[rank] += report.rows[i];
+      steps[rank] += report.steps[i];
+    }
+  }
+}
+
+std::string Certificate::Line() const {
+  uint64_t handed_out = 0;
+  for (const uint64_t of_rank : rows) handed_out += of_rank;
+  std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
+  if (!all.finding.empty()) line += ", WRONG: " + all.finding + ". " + Grouped(handed_out) + " rows were handed out";
+  else if (all.complete) line += ": " + Grouped(all.delivered.rows) + " rows, each delivered once";
+  else line += ", not complete (" + all.why + "): " + Grouped(handed_out) + " rows, each delivered once";
+  line += "; " + Grouped(all.lost) + " lost, " + Grouped(all.twice) + " twice, " + Grouped(all.altered) + " altered";
+  if (all.dropped > 0) line += ", " + Grouped(all.dropped) + " dropped (remainder=\"" + Remainder(all) + "\")";
+  return line;
+}
+
+std::string Certificate::Record(bool with_elements) const {
+  std::string json = "{\"certificate\": 1, \"channel\": " + Quoted(all.channel) + ", \"epoch\": " + std::to_string(all.number);
+  const auto add = [&json](const char* name, const std::string& value) { json += ", \"" + std::string(name) + "\": " + value; };
+  const auto batch = static_cast<plan::Batch>(all.mode[0]);
+  add("verdict", Quoted(!all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete"));
+  add("finding", Quoted(all.finding));
+  add("why", Quoted(all.why));
+  add("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
+  add("schedule", Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
+  add("remainder", Quoted(Remainder(all)));
+  add("ranks", std::to_string(rows.size()));
+  add("readers", std::to_string(readers));
+  add("rows", std::to_string(all.delivered.rows));
+  add("elements", std::to_string(all.elements));
+  add("dropped", std::to_string(all.dropped));
+  add("lost", std::to_string(all.lost));
+  add("twice", std::to_string(all.twice));
+  add("altered", std::to_string(all.altered));
+  add("rows_per_rank", List(rows));
+  add("steps_per_rank", List(steps));
+  add("order", Quoted(Hex(all.delivered.order, 16)));
+  add("any_order", Quoted(Hex(all.delivered.sum, 16)));
+  if (with_elements) {
+    std::string listed;
+    listed.reserve(all.listed.size() * 4);
+    for (size_t at = 1; at < all.listed.size(); at += 2) listed += Hex(all.listed[at] & 0xffffffff, 8);
+    add("digests", Quoted(listed));
+  }
+  return json + "}";
+}
+
+}  // namespace hvdata

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/certifier.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/outcome.h"
+#include "base/place.h"
+#include "channel/certificate.h"
+
+namespace hvdata {
+
+namespace {
+
+void AppendLine(const std::string& file, const std::string& line, const std::string& place) {
+  std::FILE* out = std::fopen(file.c_str(), "ae");
+  const bool written = out != nullptr && std::fwrite(line.data(), 1, line.size(), out) == line.size();
+  const bool closed = out != nullptr && std::fclose(out) == 0;
+  if (!written || !closed) {
+    Log(place + "the certificate can't be written to " + file + ": " + std::strerror(errno) +
+        ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
+  }
+}
+
+}  // namespace
+
+Certifier::Certifier(const World* world, Send send, std::string file)
+    : world_(world), send_(std::move(send)), file_(std::move(file)) {}
+
+void Certifier::OnReport(int reader, const wire::Header& header) {
+  proof::Report report;
+  const auto* words = std::get_if<wire::Report>(&header.message);
+  if (reader < 0 || words == nullptr || !proof::Report::Decode(words->words, &report)) return;
+  const Key key{header.channel, header.epoch};
+  MutexLock lock(&mu_);
+  if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
+  if (report.mode.size() != 3) return;  // the first word of what is wrong: the report follows
+  std::map<int, proof::Report>& all = reports_[key];
+  all[reader] = std::move(report);
+  if (all.size() < world_->readers.size()) return;
+  Certify(key, all);
+  reports_.erase(key);
+}
+
+void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& reports) {
+  const Certificate certificate(reports);
+  if (certificate.all.finding.empty()) Tell(key, {kOk, ""});
+  if (certificate.all.channel.empty()) return;  // a run before this one has certified the epoch
+  last_[certificate.all.channel] = certificate.Record(false);
+  const std::string place = Place(world_->ReaderName(0));
+  AfterUnlock([place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
+    Log(place + line);
+    if (!file.empty()) AppendLine(file, record, place);
+  });
+}
+
+void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
+  for (size_t member = 0; member < world_->members.size(); ++member) {
+    if (!world_->members[member].trains()) continue;
+    send_(static_cast<int>(member), MakeHeader(key.first, key.second, verified), nullptr);
+  }
+}
+
+std::map<std::string, std::string> Certifier::Last() const {
+  MutexLock lock(&mu_);
+  return last_;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verified channels: on reader 0, puts the reports of all readers on an epoch together. That is the certificate: one line to
+// stderr, one record of JSON. Every trainer is told that the epoch was right, or what was wrong.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/world.h"
+#include "mail/share.h"
+#include "proof/report.h"
+
+namespace hvdata {
+
+class Certifier {
+ public:
+  // `file`: where records are appended, a line each; none where it is empty.
+  Certifier(const World* world, Send send, std::string file);
+
+  // From the reader with this index in the job.
+  void OnReport(int reader, const wire::Header& header);
+  // The last record of each channel, by its name, without the list of elements.
+  std::map<std::string, std::string> Last() const;
+
+ private:
+  using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
+
+  void Tell(const Key& key, const wire::Verified& verified) const;
+  void Certify(const Key& key, const std::map<int, proof::Report>& reports) REQUIRES(mu_);
+
+  const World* const world_;
+  const Send send_;
+  const std::string file_;
+
+  mutable Mutex mu_;
+  std::map<Key, std::map<int, proof::Report>> reports_ GUARDED_BY(mu_);  // by reader
+  std::map<std::string, std::string> last_ GUARDED_BY(mu_);
+};
+
+}  // namespace hvdata

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/fingerprints.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvdata {
+
+using proof::Fingerprint;
+using proof::Hash;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+namespace {
+
+// Elements [begin, end) of a tensor, in row-major order.
+Fingerprint HashElements(const Tensor& tensor, int64_t begin, int64_t end, Fingerprint seed) {
+  if (tensor.dtype() == tensorflow::DT_STRING) {
+    const auto* strings = reinterpret_cast<const tstring*>(tensor.data());
+    for (int64_t i = begin; i < end; ++i) seed = Hash(strings[i].data(), strings[i].size(), seed + 1);
+    return seed;
+  }
+  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(tensor.dtype()));
+  return Hash(static_cast<const char*>(tensor.data()) + begin * size, static_cast<size_t>((end - begin) * size), seed);
+}
+
+// What all rows of a component have in common: its type, and its shape from axis `from` on.
+Fingerprint HashSpec(const Tensor& tensor, int from, Fingerprint seed) {
+  const auto dtype = static_cast<int64_t>(tensor.dtype());
+  seed = Hash(&dtype, sizeof(dtype), seed);
+  for (int d = from; d < tensor.dims(); ++d) {
+    const int64_t size = tensor.dim_size(d);
+    seed = Hash(&size, sizeof(size), seed);
+  }
+  return seed;
+}
+
+Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
+  return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
+}
+
+void AddDense(const Tensor& tensor, std::vector<Fingerprint>* rows) {
+  const Fingerprint spec = HashSpec(tensor, 1, 0);
+  const auto count = static_cast<int64_t>(rows->size());
+  const int64_t stride = count > 0 ? tensor.NumElements() / count : 0;
+  const auto bytes = static_cast<size_t>(stride * tensorflow::DataTypeSize(tensor.dtype()));
+  const auto* data = static_cast<const char*>(tensor.data());
+  const bool strings = tensor.dtype() == tensorflow::DT_STRING;
+  for (int64_t i = 0; i < count; ++i) {
+    Fingerprint& row = (*rows)[static_cast<size_t>(i)];
+    if (strings) row = HashElements(tensor, i * stride, (i + 1) * stride, row ^ spec);
+    else row = Hash(data + static_cast<size_t>(i) * bytes, bytes, row ^ spec);
+  }
+}
+
+int64_t At(const Tensor& splits, int64_t i) {
+  return splits.dtype() == tensorflow::DT_INT32 ? splits.flat<int32_t>()(i) : splits.flat<int64_t>()(i);
+}
+
+// Values, then the splits from the outermost inwards. What the splits say is not believed beyond what the values hold: on a
+// trainer they have come from another process.
+void AddRagged(const Tensor* parts, size_t count, std::vector<Fingerprint>* rows) {
+  const Tensor& values = parts[0];
+  const Fingerprint spec = HashSpec(values, 1, 0);
+  const int64_t stride = values.dim_size(0) > 0 ? values.NumElements() / values.dim_size(0) : 0;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    Fingerprint row = (*rows)[i] ^ spec;
+    auto begin = static_cast<int64_t>(i), end = begin + 1;
+    for (size_t level = 1; level < count; ++level) {
+      const Tensor& splits = parts[level];
+      const int64_t most = splits.NumElements() - 1;
+      begin = std::clamp<int64_t>(begin, 0, most), end = std::clamp<int64_t>(end, begin, most);
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t length = At(splits, k + 1) - At(splits, k);
+        row = Hash(&length, sizeof(length), row);
+      }
+      begin = At(splits, begin), end = At(splits, end);
+    }
+    begin = std::clamp<int64_t>(begin, 0, values.dim_size(0)), end = std::clamp<int64_t>(end, begin, values.dim_size(0));
+    (*rows)[i] = HashElements(values, begin * stride, end * stride, row);
+  }
+}
+
+// Indices, values, dense shape.
+void AddSparse(const Tensor* parts, std::vector<Fingerprint>* rows) {
+  const auto indices = parts[0].matrix<int64_t>();
+  const auto shape = parts[2].flat<int64_t>();
+  const auto rank = static_cast<size_t>(shape.size());
+  const Fingerprint spec = Hash(shape.data() + 1, (rank - 1) * sizeof(int64_t), HashSpec(parts[1], 1, 0));
+  for (Fingerprint& row : *rows) row = Hash(nullptr, 0, row ^ spec);
+  for (int64_t k = 0; k < std::min(parts[0].dim_size(0), parts[1].NumElements()); ++k) {
+    const int64_t row = indices(k, 0);
+    if (row < 0 || row >= static_cast<int64_t>(rows->size())) continue;
+    Fingerprint& of = (*rows)[static_cast<size_t>(row)];
+    of = Hash(&indices(k, 0) + 1, (rank - 1) * sizeof(int64_t), of);
+    of = HashElements(parts[1], k, k + 1, of);
+  }
+}
+
+}  // namespace
+
+Fingerprints::Fingerprints(const ChannelConfig& config) : width_(config.empty_rules.size()) {
+  const auto rule = [&](size_t i) { return i < width_ ? static_cast<EmptyRule>(config.empty_rules[i]) : EmptyRule::kRows; };
+  for (size_t i = 0; i < width_;) {
+    Leaf leaf{Leaf::kDense, i, 1};
+    if (rule(i) == EmptyRule::kEntries) leaf = {Leaf::kSparse, i, 3};
+    while (rule(i + leaf.parts) == EmptyRule::kRowSplits) leaf = {Leaf::kRagged, i, leaf.parts + 1};
+    leaves_.push_back(leaf);
+    i += leaf.parts;
+  }
+}
+
+std::optional<int64_t> Fingerprints::RowsOf(const Leaf& leaf, const Tensor* first) const {
+  const Tensor* parts = first + leaf.first;
+  if (leaf.kind == Leaf::kRagged) {
+    const bool whole = parts[0].dims() > 0 && std::all_of(parts + 1, parts + leaf.parts, [](const Tensor& splits) {
+      return splits.NumElements() > 0;
+    });
+    if (whole) return parts[1].NumElements() - 1;
+  } else if (leaf.kind == Leaf::kSparse) {
+    const bool whole = parts[0].dims() == 2 && parts[2].NumElements() > 0 && parts[0].dim_size(1) == parts[2].NumElements();
+    if (whole) return parts[2].flat<int64_t>()(0);
+  } else if (parts[0].dims() > 0) {
+    return parts[0].dim_size(0);
+  }
+  return std::nullopt;
+}
+
+size_t Fingerprints::Count(const Tensor* first) const {
+  std::optional<int64_t> rows;
+  for (const Leaf& leaf : leaves_) {
+    const std::optional<int64_t> its = RowsOf(leaf, first);
+    if (!its || *its < 0 || (rows && *rows != *its)) return 1;
+    rows = its;
+  }
+  return rows ? static_cast<size_t>(*rows) : 1;
+}
+
+std::vector<Fingerprint> Fingerprints::Rows(const Tensor* first) const {
+  std::vector<Fingerprint> rows(Count(first));
+  const bool one = std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
+    return RowsOf(leaf, first) != static_cast<int64_t>(rows.size());
+  });
+  for (size_t i = 0; one && i < width_; ++i) rows[0] = HashWhole(first[i], rows[0]);
+  for (const Leaf& leaf : one ? std::vector<Leaf>() : leaves_) {
+    if (leaf.kind == Leaf::kDense) AddDense(first[leaf.first], &rows);
+    else if (leaf.kind == Leaf::kRagged) AddRagged(first + leaf.first, leaf.parts, &rows);
+    else AddSparse(first + leaf.first, &rows);
+  }
+  return rows;
+}
+
+proof::Promise Fingerprints::Sealed(std::vector<Fingerprint> rows, const std::vector<Fingerprint>& rest,
+                                    const Tensors& share) const {
+  proof::Promise promise;
+  promise.seal = Hash(rows.data(), rows.size() * sizeof(Fingerprint), rows.size() + 1);
+  promise.seal = Hash(rest.data(), rest.size() * sizeof(Fingerprint), promise.seal);
+  for (size_t i = width_; i < share.size(); ++i) promise.seal = HashWhole(share[i], promise.seal);  // weights
+  promise.rows = std::move(rows);
+  return promise;
+}
+
+proof::Promise Fingerprints::Promise(std::vector<Fingerprint> rows, const Tensors& share) const {
+  std::vector<Fingerprint> rest;
+  if (Count(share.data()) > rows.size()) {
+    rest = Rows(share.data());
+    rest.erase(rest.begin(), rest.begin() + static_cast<int64_t>(rows.size()));
+  }
+  return Sealed(std::move(rows), rest, share);
+}
+
+proof::Promise Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
+  std::vector<Fingerprint> all = Rows(share.data());
+  const auto data = all.begin() + static_cast<int64_t>(std::min<uint64_t>(rows, all.size()));
+  const std::vector<Fingerprint> rest(data, all.end());
+  all.erase(data, all.end());
+  return Sealed(std::move(all), rest, share);
+}
+
+}  // namespace hvdata

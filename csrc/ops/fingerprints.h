@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fingerprints of tensors, row by row: of elements as the pipeline yields them, of shares as GetNext hands them out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ops/cut.h"
+#include "proof/fingerprint.h"
+#include "proof/promise.h"
+
+namespace hvdata {
+
+// The rows of an element: those along axis 0 that all its leaves have in common. Where they have none in common (scalars, leaves
+// of different lengths) the element is one row.
+class Fingerprints {
+ public:
+  explicit Fingerprints(const ChannelConfig& config);
+
+  // Of `width()` components from `first` on. A row of a ragged tensor is its values and lengths, one of a sparse tensor its
+  // entries: the same row, whatever lies before it.
+  std::vector<proof::Fingerprint> Rows(const tensorflow::Tensor* first) const;
+  // The number of these, which costs nothing.
+  size_t Count(const tensorflow::Tensor* first) const;
+  size_t width() const { return width_; }
+
+  // What a share of which the first rows have these fingerprints is to be known by. All else that it holds (padding,
+  // weights) is taken from the share.
+  proof::Promise Promise(std::vector<proof::Fingerprint> rows, const Tensors& share) const;
+  // The same of a share that has arrived: `rows` of its rows are data.
+  proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
+
+ private:
+  struct Leaf {
+    enum Kind { kDense, kRagged, kSparse } kind;
+    size_t first, parts;
+  };
+  std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* first) const;
+  proof::Promise Sealed(std::vector<proof::Fingerprint> rows, const std::vector<proof::Fingerprint>& rest,
+                        const Tensors& share) const;
+
+  std::vector<Leaf> leaves_;
+  size_t width_;
+};
+
+}  // namespace hvdata

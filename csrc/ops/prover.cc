@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/prover.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvdata {
+
+using proof::Fingerprint;
+
+// A precut element begins with the rows of its leaves, which are equal: the cutter has seen to that, or will.
+int64_t Prover::RowsOfGlobal(const Tensors& element) const {
+  if (config_.batch != plan::Batch::kPrecut) return static_cast<int64_t>(Count(element));
+  return element[0].NumElements() > 0 ? std::max<int64_t>(element[0].flat<int64_t>()(0), 0) : 0;
+}
+
+Prover::Rows Prover::Yielded(const Tensors& element) const {
+  Rows rows;
+  if (!config_.verify) return rows;
+  if (config_.batch == plan::Batch::kPerRank) {
+    rows.shares.push_back(fingerprints_.Rows(element.data()));
+    return rows;
+  }
+  const bool precut = config_.batch == plan::Batch::kPrecut;
+  const int64_t count = RowsOfGlobal(element);
+  const std::vector<Fingerprint> all = precut ? std::vector<Fingerprint>() : fingerprints_.Rows(element.data());
+  for (int t = 0; t < trainers_; ++t) {
+    const plan::Rows part = plan::RowsOf(count, trainers_, t, config_.remainder);
+    const size_t first = 1 + static_cast<size_t>(t) * fingerprints_.width();
+    std::vector<Fingerprint> its = precut ? fingerprints_.Rows(&element[first]) : all;
+    const auto begin = its.begin() + (precut ? 0 : std::min<int64_t>(part.begin, static_cast<int64_t>(its.size())));
+    rows.shares.emplace_back(begin, begin + std::min<int64_t>(part.count, its.end() - begin));
+  }
+  rows.dropped = static_cast<uint64_t>(plan::DroppedRows(count, trainers_, config_.remainder));
+  return rows;
+}
+
+proof::Promises Prover::Promise(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
+  proof::Promises promises;
+  if (!config_.verify) return promises;
+  std::vector<std::vector<Fingerprint>> rows;
+  for (const Rows& element : elements) {
+    proof::Yield yield;
+    yield.dropped = element.dropped;
+    for (const std::vector<Fingerprint>& its : element.shares) {
+      yield.digest.Append(proof::DigestOf(its, 0, its.size()));
+      rows.push_back(its);
+    }
+    promises.elements.push_back(yield);
+  }
+  rows.resize(shares.size());  // fillers have none
+  for (size_t i = 0; i < shares.size(); ++i) promises.shares.push_back(fingerprints_.Promise(std::move(rows[i]), shares[i]));
+  return promises;
+}
+
+proof::Yield Prover::Delivered(const Tensors& element) const {
+  const proof::Promises promises = Promise({Yielded(element)}, {});
+  return promises.elements.empty() ? proof::Yield() : promises.elements[0];
+}
+
+std::vector<proof::Yield> Prover::NotDealt(const std::vector<Rows>& elements) const {
+  std::vector<proof::Yield> yields;
+  for (const Rows& element : elements) {
+    proof::Yield yield;
+    yield.dropped = element.dropped;
+    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) yield.dropped = element.shares[0].size();
+    yields.push_back(yield);
+  }
+  return yields;
+}
+
+std::vector<uint64_t> Prover::RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const {
+  std::vector<uint64_t> rows(shares);
+  for (size_t i = 0; i < shares; ++i) {
+    if (config_.batch == plan::Batch::kPerRank) {
+      rows[i] = i < elements.size() ? Count(elements[i]) : 0;
+    } else {
+      rows[i] = static_cast<uint64_t>(plan::RowsOf(RowsOfGlobal(elements[0]), trainers_, static_cast<int>(i), config_.remainder).count);
+    }
+  }
+  return rows;
+}
+
+}  // namespace hvdata

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a row is known by: 64 bits of XXH3, the same on every machine; and sequences of rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hvdata::proof {
+
+using Fingerprint = uint64_t;
+
+// Hash(b, Hash(a, seed)) depends on both, and on their order.
+Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
+
+// Rows in their order. Sequences can be joined, so that a digest is the same however the rows came in pieces.
+struct Digest {
+  uint64_t rows = 0;
+  uint64_t order = 0;  // a polynomial of the fingerprints, modulo 2^64
+  uint64_t sum = 0;    // the same in any order
+
+  void Add(Fingerprint row);
+  void Append(const Digest& behind);
+};
+
+inline bool operator==(const Digest& a, const Digest& b) { return a.rows == b.rows && a.order == b.order && a.sum == b.sum; }
+
+Digest DigestOf(const std::vector<Fingerprint>& rows, size_t begin, size_t end);
+
+}  // namespace hvdata::proof

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proof/report.h"
+
+#include "wire/codec.h"
+
+namespace hvdata::proof {
+
+namespace {
+
+template <typename Codec, typename R>
+void Fields(Codec* codec, R& r) {
+  codec->Int("number", r.number), codec->Flag("complete", r.complete), codec->Int("elements", r.elements);
+  codec->Int("rows", r.delivered.rows), codec->Int("order", r.delivered.order), codec->Int("sum", r.delivered.sum);
+  codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice), codec->Int("altered", r.altered);
+  codec->Ints("rows", r.rows), codec->Ints("steps", r.steps), codec->Ints("listed", r.listed);
+  codec->Text("channel", r.channel), codec->Ints("mode", r.mode), codec->Ints("ranks", r.ranks);
+  codec->Text("finding", r.finding), codec->Text("why", r.why);
+}
+
+template <typename Codec, typename Y>
+void YieldFields(Codec* codec, Y& y) {
+  codec->Int("rows", y.digest.rows), codec->Int("order", y.digest.order), codec->Int("sum", y.digest.sum);
+  codec->Int("dropped", y.dropped);
+}
+constexpr size_t kYieldBytes = 4 * sizeof(uint64_t);
+
+template <typename Codec, typename B>
+void BookmarkFields(Codec* codec, B& b) {
+  Fields(codec, b.before);
+  codec->Int("first", b.first);
+  codec->template List<uint64_t>("ahead", b.ahead, ~0ull, kYieldBytes);
+  for (auto& one : b.ahead) YieldFields(codec, one);
+}
+
+bool Sound(const Report& report) { return report.rows.size() == report.steps.size() && report.listed.size() % 2 == 0; }
+
+}  // namespace
+
+void Report::Add(const Yield& element) {
+  delivered.Append(element.digest);
+  dropped += element.dropped;
+  ++elements;
+  if (listed.size() / 2 >= kMostListed) return;
+  listed.push_back(element.digest.rows);
+  listed.push_back(element.digest.order);
+}
+
+std::string Report::Encode() const {
+  std::string words;
+  wire::Writer writer(&words);
+  Fields(&writer, *this);
+  return words;
+}
+
+bool Report::Decode(std::string_view words, Report* report) {
+  wire::Reader reader(words);
+  Fields(&reader, *report);
+  return reader.ok() && reader.rest().empty() && Sound(*report);
+}
+
+Report Bookmark::UpTo(uint64_t element) const {
+  Report report = before;
+  for (size_t i = 0; i < ahead.size() && first + i < element; ++i) report.Add(ahead[i]);
+  return report;
+}
+
+std::map<uint64_t, Yield> Bookmark::From(uint64_t element) const {
+  std::map<uint64_t, Yield> rest;
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    if (first + i >= element) rest[first + i] = ahead[i];
+  }
+  return rest;
+}
+
+std::string Bookmark::Encode() const {
+  std::string words;
+  wire::Writer writer(&words);
+  BookmarkFields(&writer, *this);
+  return words;
+}
+
+bool Bookmark::Decode(std::string_view words, Bookmark* bookmark) {
+  wire::Reader reader(words);
+  BookmarkFields(&reader, *bookmark);
+  return reader.ok() && reader.rest().empty() && Sound(bookmark->before);
+}
+
+}  // namespace hvdata::proof

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What became of one reader's rows in one epoch, as it tells reader 0, and as it goes into a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proof/fingerprint.h"
+
+namespace hvdata::proof {
+
+// The elements whose digests are kept one by one, so that two certificates tell where they differ: 16 bytes each.
+constexpr uint64_t kMostListed = 1 << 22;
+
+// One element: its rows that are delivered, and how many are not.
+struct Yield {
+  Digest digest;
+  uint64_t dropped = 0;
+};
+
+struct Report {
+  uint64_t number = 0;    // the epoch's, over all runs
+  bool complete = false;  // the data came to its end, and every trainer had all that was its own
+  Digest delivered;       // of the elements that came whole, in their order
+  uint64_t elements = 0;  // of the epoch up to here
+  uint64_t dropped = 0, lost = 0, twice = 0, altered = 0;  // rows, or elements without rows
+  std::vector<uint64_t> rows, steps;                       // by trainer
+  std::vector<uint64_t> listed;                            // of each of the first elements: its rows, its order
+  std::string channel;
+  std::vector<uint8_t> mode;                               // plan::Batch, Schedule, Remainder
+  std::vector<uint64_t> ranks;                             // the trainers'
+  std::string finding;                                     // the first thing that was wrong
+  std::string why;                                         // why the epoch was not complete
+
+  void Add(const Yield& element);
+  std::string Encode() const;
+  static bool Decode(std::string_view words, Report* report);
+};
+
+// What a checkpoint says: the report on the elements before number `first`, and those from there on that were known by then.
+struct Bookmark {
+  Report before;
+  uint64_t first = 0;
+  std::vector<Yield> ahead;
+
+  // The report on the elements before number `element`.
+  Report UpTo(uint64_t element) const;
+  // The elements from there on, by number.
+  std::map<uint64_t, Yield> From(uint64_t element) const;
+  std::string Encode() const;
+  static bool Decode(std::string_view words, Bookmark* bookmark);
+};
+
+}  // namespace hvdata::proof

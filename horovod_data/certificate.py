@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the certificates of two runs: python -m horovod_data.certificate a.json b.json
+
+A certificate is what HOROVOD_DATA_CERTIFICATE names: a file with one JSON record for each epoch of each verified channel
+(docs/certificate.md). Neither TensorFlow nor MPI is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Optional, Sequence
+
+from .errors import explain
+
+_DIGITS = 8  # of an element's digest, in hexadecimal
+
+Record = dict[str, Any]
+
+
+def last() -> dict[str, Record]:
+    """The last record of each verified channel of this run, by its name: on reader 0's process, elsewhere {}. Local; without
+    `digests`.
+
+    Raises:
+      RuntimeError: in a forked child.
+    """
+    from . import core  # which loads the library
+
+    return core.certificates()
+
+
+def read(path: str) -> dict[tuple[str, int], Record]:
+    """The records of a certificate, by channel and epoch. Of two records of one epoch the later one counts: it is of the run
+    that went on from a checkpoint.
+
+    Raises:
+      OSError: the file can't be read.
+      ValueError: it is no certificate; names the line.
+    """
+    records = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                if record["certificate"] != 1:
+                    raise KeyError(record["certificate"])
+                records[record["channel"], record["epoch"]] = record
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                raise ValueError(explain(f"line {number} of {path} is no record of a certificate ({error})",
+                                         "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
+                                         "has written, with this version")) from None
+    if not records:
+        raise ValueError(explain(f"{path} has no record", "An epoch is recorded when it is over"))
+    return records
+
+
+def compare(a: Record, b: Record) -> tuple[bool, str]:
+    """Whether two records are of the same rows in the same order, and a sentence that says so, or where they first differ."""
+    for name, record in (("first", a), ("second", b)):
+        if record["verdict"] == "wrong":
+            return False, f"the {name} is wrong itself: {record['finding']}"
+    if (a["rows"], a["order"]) == (b["rows"], b["order"]):
+        return True, f"the same {a['rows']:,} rows in the same order"
+    same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
+    what = f"the same {a['rows']:,} rows in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
+    return False, f"{what}; {_first_difference(a, b)}"
+
+
+def _first_difference(a: Record, b: Record) -> str:
+    ours, theirs = ([record["digests"][at:at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)]
+                    for record in (a, b))
+    shorter = min(len(ours), len(theirs))
+    element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    if element == shorter and len(ours) == len(theirs):
+        return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
+    steps = [_step(record, element) for record in (a, b)]
+    where = f"step {steps[0]}" if steps[0] == steps[1] else f"step {steps[0]} of the first, step {steps[1]} of the second"
+    if element == shorter:
+        longer = "first" if len(ours) > len(theirs) else "second"
+        return f"the {longer} goes on where the other ends, with element {element:,} ({where})"
+    return f"the first element that differs is number {element:,} ({where})"
+
+
+def _step(record: Record, element: int) -> int:
+    """The step that an element is dealt in, if every step before it was whole."""
+    together = record["ranks"] if record["batch"] == "per_rank" and record["schedule"] == "static" else 1
+    return element // int(together)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """0: equal; 1: not; 2: can't be compared."""
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod_data.certificate", description="Says whether two runs delivered the same rows in the same "
+        "order, epoch by epoch, or the first step that differs. Status: 0 if they did, 1 if not, 2 if that can't be said.")
+    parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
+    parser.add_argument("second", help="... in another one")
+    files = parser.parse_args(argv)
+    try:
+        first, second = read(files.first), read(files.second)
+    except (OSError, ValueError) as error:
+        print(f"horovod_data: {error}", file=sys.stderr)
+        return 2
+    equal = True
+    for key in sorted({*first, *second}):
+        if key in first and key in second:
+            same, text = compare(first[key], second[key])
+        else:
+            same, text = False, f"only in {files.first if key in first else files.second}"
+        equal = equal and same
+        print(f"channel {key[0]}, epoch {key[1]}: {text}")
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

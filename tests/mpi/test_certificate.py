@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verified channels: what the certificate says of an epoch, and that no altered byte is handed out."""
+
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from horovod_data.certificate import last
+from hypothesis import given
+from hypothesis import strategies as st
+from together import Raised, elements, outcomes, raises_everywhere, results, same_on_all_ranks
+
+
+def certificate(hvdata, comm, name):
+    """The last record of a channel, which reader 0 keeps; that arrives no later than an epoch's end does."""
+    return comm.bcast(last().get(name), 0)
+
+
+def channel(hvdata, make, name, **arguments):
+    return hvdata.distribute_dataset(make, name=name, verify=True, **arguments)
+
+
+KINDS = {
+    "numbers": lambda ds: ds,
+    "strings": lambda ds: ds.map(tf.as_string),
+    "nest": lambda ds: ds.map(lambda i: {"x": tf.fill([3, 2], tf.cast(i, tf.bfloat16)), "y": (i % 2 == 0, tf.as_string(i))}),
+}
+
+
+@pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
+@pytest.mark.parametrize("kind", [*KINDS, "ragged", "sparse"])
+def test_a_global_epoch(hvdata, comm, kind, remainder):
+    rows, each = 10 * comm.size + 3, 2 * comm.size + 1
+
+    def make():
+        ds = tf.data.Dataset.range(rows)
+        if kind == "ragged":
+            return ds.map(lambda i: tf.range(i % 4)).ragged_batch(each)
+        if kind == "sparse":
+            return ds.batch(each).map(lambda i: tf.sparse.from_dense(tf.stack([i, i % 3], 1)))
+        return KINDS[kind](ds).batch(each, drop_remainder=False)
+
+    got = elements(comm, channel(hvdata, make, f"{kind}-{remainder}", batch="global", remainder=remainder))
+    record = certificate(hvdata, comm, f"{kind}-{remainder}")
+    dropped = sum(size % comm.size for size in [each] * (rows // each) + [rows % each]) if remainder == "drop" else 0
+    assert (record["verdict"], record["rows"], record["dropped"]) == ("complete", rows - dropped, dropped)
+    assert sum(record["rows_per_rank"]) == rows - dropped
+    assert record["steps_per_rank"] == [len(its) for its in got]
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
+    """Not on the number of ranks (the digests stand here), nor on who takes which, nor on how often it is done."""
+    ds = channel(hvdata, lambda: tf.data.Dataset.range(60), f"digest-{schedule}", batch="per_rank", schedule=schedule)
+    digests = []
+    for _ in range(2):
+        elements(comm, ds)
+        record = certificate(hvdata, comm, f"digest-{schedule}")
+        digests.append((record["rows"], record["order"], record["any_order"]))
+    assert digests == [(60, "aa", "DIGEST_ANY")] * 2
+    other = channel(hvdata, lambda: tf.data.Dataset.range(60).map(lambda i: 59 - i), f"reverse-{schedule}", batch="per_rank",
+                    schedule=schedule)
+    elements(comm, other)
+    record = certificate(hvdata, comm, f"reverse-{schedule}")
+    assert record["any_order"] == digests[0][2] and record["order"] != digests[0][1]
+
+
+@same_on_all_ranks(12)
+@given(lengths=st.lists(st.integers(0, 5), max_size=12), remainder=st.sampled_from(["drop", "partial", "pad"]),
+       prefetch=st.integers(1, 3))
+def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
+    def make():
+        parts = [np.arange(100 * i, 100 * i + length, dtype=np.int64) for i, length in enumerate(lengths)]
+        return tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=tf.TensorSpec([None], tf.int64))
+
+    ds = channel(hvdata, make, "property", batch="per_rank", remainder=remainder, prefetch=prefetch)
+    results(comm, lambda: sum(1 for _ in ds))
+    whole = len(lengths) - (len(lengths) % comm.size if remainder == "drop" else 0)
+    record = certificate(hvdata, comm, "property")
+    assert (record["verdict"], record["rows"]) == ("complete", sum(lengths[:whole]))
+    assert record["dropped"] == sum(lengths[whole:])
+    assert record["rows_per_rank"] == [sum(lengths[:whole][rank::comm.size]) for rank in range(comm.size)]
+
+
+def test_an_epoch_broken_off(hvdata, comm):
+    ds = channel(hvdata, lambda: tf.data.Dataset.range(20 * comm.size), "broken", batch="per_rank")
+
+    def some():
+        for i, _ in enumerate(ds):
+            if i == 4:
+                break
+
+    results(comm, some)
+    assert elements(comm, ds)  # the epoch after it
+    comm.Barrier()
+    record = certificate(hvdata, comm, "broken")
+    assert (record["epoch"], record["verdict"], record["rows"]) == (2, "complete", 20 * comm.size)
+
+
+def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
+    """It has its iterator still: the others see the end after ten seconds at most."""
+    ds = channel(hvdata, lambda: tf.data.Dataset.range(3 * comm.size), "short", batch="per_rank", prefetch=4)
+    begin = time.monotonic()
+
+    def go():
+        iterator = iter(ds)
+        taken = 0
+        for _ in range(2 if comm.rank == comm.size - 1 else 100):
+            try:
+                next(iterator)
+                taken += 1
+            except StopIteration:
+                break
+        comm.Barrier()
+        return taken
+
+    taken = results(comm, go)
+    assert taken == [3] * (comm.size - 1) + [2]
+    assert time.monotonic() - begin < 20
+
+
+def test_over_a_checkpoint(hvdata, comm, tmp_path):
+    """The record is that of a run that was not interrupted."""
+    def make():
+        return tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(2 * comm.size).prefetch(2)
+
+    ds = channel(hvdata, make, "resumed", batch="global")
+    elements(comm, ds)
+    whole = certificate(hvdata, comm, "resumed")
+    path = str(tmp_path / "iterator")
+    it = iter(channel(hvdata, make, "resumed", batch="global"))
+    results(comm, lambda: [next(it).shape[0] for _ in range(7)])
+    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(path))
+    results(comm, lambda: [next(it).shape[0] for _ in range(comm.rank % 2)])
+    del it
+    again = iter(channel(hvdata, make, "resumed", batch="global"))
+    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(path).assert_consumed())
+    assert results(comm, lambda: sum(1 for _ in again)) == [8] * comm.size
+    record = certificate(hvdata, comm, "resumed")
+    different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
+    assert different == set(), {key: (whole[key], record[key]) for key in different}
+
+
+def flip(marker: bytes) -> int:
+    """Changes a byte of every copy of `marker` that this process can write to, but for this one; how many there were."""
+    found = 0
+    here = id(marker)
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for line in maps:
+            span, rights, _, _, _, *name = line.split()
+            if not rights.startswith("rw") or any(part.startswith(("[v", "/dev/", "/usr", "/lib")) for part in name):
+                continue
+            begin, end = (int(part, 16) for part in span.split("-"))
+            try:
+                memory.seek(begin)
+                data = memory.read(end - begin)
+            except (OSError, ValueError, OverflowError):
+                continue
+            at = data.find(marker)
+            while at >= 0:
+                if not here <= begin + at < here + 1000:
+                    memory.seek(begin + at + 3)
+                    memory.write(bytes([data[at + 3] ^ 0x20]))
+                    found += 1
+                at = data.find(marker, at + 1)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
+def test_flipped_bytes_are_found(hvdata, comm, size):
+    """In whatever memory a batch lies before it is handed out: shared memory, that of messages, our own."""
+    drawn = random.Random(size + comm.size)
+    for trial in range(6):
+        unlucky, step = drawn.randrange(comm.size), drawn.randrange(2, 5)
+
+        def make(trial=trial):
+            def rows(i):
+                mark = tf.strings.reduce_join(["<", tf.as_string(trial), "-", tf.as_string(i), "-marked->"])
+                bytes_ = tf.io.decode_raw(mark, tf.uint8)
+                return tf.concat([bytes_, tf.zeros([size - tf.size(bytes_)], tf.uint8)], 0)
+
+            return tf.data.Dataset.range(8 * comm.size).map(rows)
+
+        name = f"flip-{size}-{trial}"
+        it = iter(channel(hvdata, make, name, batch="per_rank", prefetch=4))
+        results(comm, lambda: [len(next(it)) for _ in range(step)])
+        time.sleep(0.3)  # for what comes next to lie in memory
+        comm.Barrier()
+        flipped = comm.bcast(flip(f"<{trial}-{step * comm.size + unlucky}-marked->".encode()) if comm.rank == unlucky else 0,
+                             unlucky)
+        got = outcomes(comm, lambda: [int(x[0]) for x in it])
+        comm.Barrier()
+        if not flipped:  # under memory that can't be written to here: another process's
+            continue
+        for rank, one in enumerate(got):
+            assert isinstance(one, Raised), f"rank {rank} got {one}"
+            assert issubclass(one.kind, tf.errors.DataLossError), one
+        assert f"rank {unlucky} on" in got[unlucky].text and f"step {step}" in got[unlucky].text, got[unlucky].text
+        others = [one.text for rank, one in enumerate(got) if rank != unlucky]
+        assert all(f"rank {unlucky} on" in text and f"its step {step}" in text and "altered" in text for text in others), others
+        del it
+
+
+def test_what_verify_may_be(hvdata, comm):
+    for wrong in (1, "yes", None):
+        raises_everywhere(comm, lambda wrong=wrong: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=wrong),
+                          TypeError, "verify must be True or False")
+    if comm.size > 1:
+        raises_everywhere(
+            comm, lambda: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=comm.rank == 0),
+            ValueError, "disagree", "verify=True on rank 0")
+
+
+def test_every_epoch_is_counted(hvdata, comm):
+    """Verified or not: rows, steps and drops, for who asks."""
+    rows, each = 5 * comm.size * 2 + 1, 2 * comm.size
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(rows).batch(each), batch="global", name="counted")
+    elements(comm, ds)
+    of_rank = {what: hvdata.stats()[f"counted/{what}"] for what in ("epoch", "rows", "steps", "dropped")}
+    steps, over = divmod(rows, each)
+    kept = comm.size == 1 and over == 1  # a batch of one row
+    assert comm.allgather(of_rank) == [
+        {"epoch": 1, "rows": 2 * steps + kept, "steps": steps + kept, "dropped": over - kept}] * comm.size
+    assert os.environ.get("HOROVOD_DATA_VERIFY") or "counted" not in last()
