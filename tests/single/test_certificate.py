@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m horovod_data.certificate: what it says of two files."""
+
+import json
+
+import pytest
+from horovod_data.certificate import main
+
+
+def record(epoch=1, digests=(1, 2, 3), **changes):
+    rows = 10 * len(digests)
+    made = {"certificate": 1, "channel": "train", "epoch": epoch, "verdict": "complete", "finding": "", "batch": "global",
+            "schedule": "static", "ranks": 2, "rows": rows, "order": f"{hash(digests) & 0xffff:016x}",
+            "any_order": f"{sum(digests):016x}", "digests": "".join(f"{one:08x}" for one in digests)}
+    return {**made, **changes}
+
+
+@pytest.fixture
+def said(tmp_path, capsys):
+    def run(a, b):
+        files = []
+        for name, records in (("a", a), ("b", b)):
+            files.append(tmp_path / f"{name}.json")
+            files[-1].write_text("".join(json.dumps(one) + "\n" for one in records) if isinstance(records, list) else records)
+        status = main([str(file) for file in files])
+        out, err = capsys.readouterr()
+        return status, out + err
+
+    return run
+
+
+def test_equal(said):
+    assert said([record()], [record(ranks=4)]) == (0, "channel train, epoch 1: the same 30 rows in the same order\n")
+
+
+def test_another_order(said):
+    status, text = said([record()], [record(digests=(1, 3, 2))])
+    assert status == 1 and "the same 30 rows in another order; the first element that differs is number 1 (step 1)" in text
+
+
+def test_steps_of_per_rank_batches(said):
+    changes = {"batch": "per_rank"}
+    status, text = said([record(digests=(1, 2, 3, 4, 5), **changes)], [record(digests=(1, 2, 3, 4, 6), ranks=4, **changes)])
+    assert status == 1
+    assert "other rows: 50 and 50; the first element that differs is number 4 (step 2 of the first, step 1 of the second)" in text
+
+
+def test_one_that_goes_on(said):
+    status, text = said([record()], [record(digests=(1, 2, 3, 4))])
+    assert status == 1 and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
+
+
+def test_one_that_is_wrong(said):
+    status, text = said([record()], [record(verdict="wrong", finding="1 row lost")])
+    assert status == 1 and "the second is wrong itself: 1 row lost" in text
+
+
+def test_the_later_record_of_an_epoch_counts(said):
+    assert said([record(digests=(7,)), record()], [record()])[0] == 0
+
+
+def test_an_epoch_of_one_run_alone(said):
+    status, text = said([record(), record(epoch=2)], [record()])
+    assert status == 1 and "epoch 2: only in" in text and "a.json" in text
+
+
+@pytest.mark.parametrize("bad", ["", "nonsense\n", '{"certificate": 2}\n', "[]\n"])
+def test_no_certificate(said, bad):
+    status, text = said([record()], bad)
+    assert status == 2 and "b.json" in text and ("no record" in text)
+
+
+def test_no_file(capsys):
+    assert main(["/nowhere/a", "/nowhere/b"]) == 2
+    assert "/nowhere/a" in capsys.readouterr().err
