@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "base/log.h"
 #include "base/outcome.h"
@@ -32,15 +33,30 @@ Certifier::Certifier(const World* world, Send send, std::string file)
 void Certifier::OnReport(int reader, const wire::Header& header) {
   proof::Report report;
   const auto* words = std::get_if<wire::Report>(&header.message);
-  if (reader < 0 || words == nullptr || !proof::Report::Decode(words->words, &report)) return;
+  if (reader < 0 || words == nullptr || (!words->words.empty() && !proof::Report::Decode(words->words, &report))) return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
+  if (words->words.empty()) {
+    gone_[key.first][reader] = key.second;
+    std::vector<Key> waiting;
+    for (const auto& [one, reports] : reports_) waiting.push_back(one);
+    for (const Key& one : waiting) CertifyIfWhole(one);
+    return;
+  }
   if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
   if (report.mode.size() != 3) return;  // the first word of what is wrong: the report follows
-  std::map<int, proof::Report>& all = reports_[key];
-  all[reader] = std::move(report);
-  if (all.size() < world_->readers.size()) return;
-  Certify(key, all);
+  reports_[key][reader] = std::move(report);
+  CertifyIfWhole(key);
+}
+
+void Certifier::CertifyIfWhole(const Key& key) {
+  const std::map<int, proof::Report>& reports = reports_[key];
+  const std::map<int, uint64_t>& gone = gone_[key.first];
+  for (int reader = 0; reader < static_cast<int>(world_->readers.size()); ++reader) {
+    const auto last = gone.find(reader);
+    if (reports.count(reader) == 0 && (last == gone.end() || last->second >= key.second)) return;
+  }
+  Certify(key, reports);
   reports_.erase(key);
 }
 

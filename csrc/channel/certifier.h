@@ -29,6 +29,7 @@ class Certifier {
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
 
   void Tell(const Key& key, const wire::Verified& verified) const;
+  void CertifyIfWhole(const Key& key) REQUIRES(mu_);
   void Certify(const Key& key, const std::map<int, proof::Report>& reports) REQUIRES(mu_);
 
   const World* const world_;
@@ -37,6 +38,7 @@ class Certifier {
 
   mutable Mutex mu_;
   std::map<Key, std::map<int, proof::Report>> reports_ GUARDED_BY(mu_);  // by reader
+  std::map<uint32_t, std::map<int, uint64_t>> gone_ GUARDED_BY(mu_);  // by channel and reader: its last epoch
   std::map<std::string, std::string> last_ GUARDED_BY(mu_);
 };
 

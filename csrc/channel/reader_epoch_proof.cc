@@ -90,7 +90,8 @@ void ReaderEpoch::Account(bool over) {
     const Source::Trainer& trainer = source_->trainers_[t];
     const bool gone = trainer.gone || trainer.closed >= epoch_;
     if (gone) ledger_->Gone(static_cast<int>(t));
-    all = all && (gone || (left_.empty() && ledger_->HasAll(static_cast<int>(t))));
+    // One that has not opened the epoch would not hear that it was right.
+    all = all && (gone || (trainer.opened >= epoch_ && left_.empty() && ledger_->HasAll(static_cast<int>(t))));
   }
   if (!over && !(all && lanes_->finished())) return;
   reported_ = true;

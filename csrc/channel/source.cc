@@ -184,6 +184,7 @@ void Source::Gone(int trainer) {
   if (std::exchange(t.gone, true)) return;
   if (std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& one) { return one.gone; })) {
     SayReady(begun_, {wire::Ready::Says::kLeftForGood, Turn(), kOk, ""});
+    if (config_.verify) send_(world_->readers[0], MakeHeader(config_.number, begun_, wire::Report()), nullptr);
   }
   if (epoch_ && t.closed < begun_) {
     epoch_->source_->mu_.AssertHeld();

@@ -80,7 +80,7 @@ TrainerEpoch::Word TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
 // Everything has come. In a verified channel the epoch is over when that is true of all ranks, so that an error is everybody's: one
 // that has not come to its end, and is not to, must not hold up the others for long.
 TrainerEpoch::Word TrainerEpoch::AtEnd(Outcome* outcome) {
-  constexpr double kSeconds = 10;
+  constexpr double kSeconds = 3;
   if (!config_.verify || !outcome->ok()) return Word::kEnd;
   if (!std::exchange(at_end_, true)) {
     patience_ = Patience(0, kSeconds);

@@ -202,7 +202,7 @@ struct Go {
 
 // ---- Verified channels: each reader -> reader 0 -> every trainer.
 
-struct Report {  // what became of the reader's rows (proof/report.h)
+struct Report {  // what became of the reader's rows (proof/report.h); no words: it deals no epoch behind this one
   std::string words;
   HVDATA_MESSAGE("REPORT") { codec->Text("words", m.words); }
 };

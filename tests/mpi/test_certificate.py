@@ -101,7 +101,7 @@ def test_an_epoch_broken_off(hvdata, comm):
 
 
 def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
-    """It has its iterator still: the others see the end after ten seconds at most."""
+    """It has its iterator still: the others see the end after three seconds at most."""
     ds = channel(hvdata, lambda: tf.data.Dataset.range(3 * comm.size), "short", batch="per_rank", prefetch=4)
     begin = time.monotonic()
 
@@ -119,7 +119,7 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 
     taken = results(comm, go)
     assert taken == [3] * (comm.size - 1) + [2]
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 13
 
 
 def test_over_a_checkpoint(hvdata, comm, tmp_path):
