@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
 from . import core, exits, forks, launch_checks, limits, loader, meeting
+from .auditing import keras_fit
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
@@ -136,6 +137,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
     set_here(_job.where)
     forks.install()
+    if settings.audit and _job.trainer is not None:
+        keras_fit.install()
 
 
 def rank() -> Optional[int]:

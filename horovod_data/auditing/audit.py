@@ -66,13 +66,13 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         raise RuntimeError(explain("audit() was called inside tf.function, or where a TF1 graph is being built",
                                    "Call it in eager mode, before; the dataset it returns may be used inside", job.where))
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
-    what = f"{exchange.label} (audit())"
+    what = "audit()"
     failure: Optional[Exception] = None
-    words: dict[str, Any] = {"arguments": {"key": _shown(key)}, "reference": "none"}
+    words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
     try:
         _check_loader(dataset_or_iterable)
         _check_key(key, dataset_or_iterable)
-        words["reference"] = kind_of(reference, key)
+        words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
     except Exception as error:
         failure = error
         words["error"] = [type(error).__name__, str(error)]
@@ -143,6 +143,6 @@ def _check_key(key: Any, given: Any) -> None:
     check_spec(spec)
 
 
-def _shown(key: Any) -> str:
+def _shown(key: Any) -> Any:
     """As other ranks see it: functions are not compared."""
-    return "a function" if callable(key) else repr(key)
+    return "a function" if callable(key) else key if isinstance(key, (str, tuple, type(None))) else whole(key)

@@ -47,7 +47,7 @@ class Counts:
     `sums`: rows of the reference; those of them that never came; deliveries beyond what the reference has (without one: beyond
     the first); different rows seen; of them those that the reference hasn't; different rows of the reference. `own`: int64
     [ranks], different rows that each rank saw. `pairs`: int64 [ranks, ranks], rows that both saw; on the diagonal those that
-    this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows known.
+    this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows known, and `seen`, those of them that the job saw.
     `times`: {times seen: different rows}.
     `never`, `repeated`, `unknown`: (word, word, place, times), the first of each.
     """
@@ -57,6 +57,7 @@ class Counts:
     pairs: Array
     deliveries: Array
     rows: Array
+    seen: Array
     times: dict[int, int]
     never: list[tuple[int, int, int, int]]
     repeated: list[tuple[int, int, int, int]]
@@ -110,6 +111,7 @@ def count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> C
         pairs=_pairs(run_key, run_source, run_length, ranks),
         deliveries=deliveries.reshape(lines, axis.buckets),
         rows=np.bincount(bucket[drawn], minlength=axis.buckets),
+        seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
         times=dict(zip(times.tolist(), rows_of_times.tolist())),
         never=_first(keys, places, seen, np.flatnonzero((seen == 0) & (wanted > 0))),
         repeated=_first(keys, places, seen, np.flatnonzero((seen > wanted) & ~unknown)),

@@ -123,8 +123,8 @@ class Report:
         more = sum(rows for times, rows in self.times.items() if times > _MOST_TIMES)
         if more:
             most = max(self.times)
-            lines.append((f"{_MOST_TIMES + 1} times or more" if most > _MOST_TIMES + 1 else f"{most} times", f"{more:,}",
-                          share(more, whole) + (f", up to {most:,} times" if most > _MOST_TIMES + 1 else "")))
+            lines.append((f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times", f"{more:,}",
+                          share(more, whole)))
         return aligned(lines)
 
     def _by_rank(self) -> list[str]:
@@ -148,10 +148,9 @@ class Report:
                          "ends before the others leaves them waiting in their next collective call, and where all stop with "
                          "it, what the others had left is not seen")
         known = self.reference or 0
-        if (several and self.never and not self.repeats and self.distinct * self.ranks <= 1.02 * known + self.ranks and
-                self.distinct * self.ranks * self.ranks > known):
+        if several and self.never and not self.repeats and abs(self.distinct * self.ranks - known) <= 0.05 * known:
             found.append(f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
-                         "loader gives that is sharded twice, or stops after its first part")
+                         "loader gives that is sharded twice")
         return found
 
     def _shared(self) -> list[str]:
@@ -186,19 +185,15 @@ def share(part: int, whole: int) -> str:
     """`36.0 %`; not 0 where there is some, not 100 where some is missing."""
     percent = 100 * part / whole if whole else 0.0
     if 0 < part < whole and not 0.05 <= percent < 99.95:
-        return "less than 0.1 %" if percent < 1 else "more than 99.9 %"
+        return "< 0.1 %" if percent < 1 else "> 99.9 %"
     return f"{percent:.1f} %"
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table: the first column begins at the left, all others end at the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    made = []
-    for line in lines:
-        rest = [f"{text:>{width}}" if column < 2 or not text.endswith("times") else text
-                for column, (text, width) in enumerate(zip(line[1:], widths[1:]), 1)]
-        made.append("  ".join(["  " + f"{line[0]:<{widths[0]}}", *rest]).rstrip())
-    return made
+    return ["  ".join([f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))])
+            for line in lines]
 
 
 def _rows(count: int) -> str:

@@ -52,21 +52,22 @@ def _axis(heads: list[dict[str, Any]], reference: Reference) -> Axis:
 
 def _added(exchange: Exchange, mine: Counts) -> Counts:
     """What all ranks have counted, each its keys."""
-    arrays = [mine.sums, mine.own, mine.pairs, mine.deliveries, mine.rows]
+    arrays = [mine.sums, mine.own, mine.pairs, mine.deliveries, mine.rows, mine.seen]
     total = exchange.allsum(np.concatenate([array.ravel() for array in arrays]))
     cuts = np.cumsum([array.size for array in arrays])[:-1]
-    sums, own, pairs, deliveries, rows = (part.reshape(array.shape) for part, array in zip(np.split(total, cuts), arrays))
+    sums, own, pairs, deliveries, rows, seen = (
+        part.reshape(array.shape) for part, array in zip(np.split(total, cuts), arrays))
     said = exchange.allgather([sorted(mine.times.items()), mine.never, mine.repeated, mine.unknown])
     times: dict[int, int] = {}
     for one in said:
-        for seen, different in one[0]:
-            times[seen] = times.get(seen, 0) + different
+        for often, different in one[0]:
+            times[often] = times.get(often, 0) + different
 
     def merged(which: int) -> list[tuple[int, int, int, int]]:
         every = [tuple(example) for one in said for example in one[which]]
         return sorted(every, key=lambda one: _order(*one))[:EXAMPLES]
 
-    return dataclasses.replace(mine, sums=sums, own=own, pairs=pairs, deliveries=deliveries, rows=rows,
+    return dataclasses.replace(mine, sums=sums, own=own, pairs=pairs, deliveries=deliveries, rows=rows, seen=seen,
                                times=dict(sorted(times.items())), never=merged(1), repeated=merged(2), unknown=merged(3))
 
 
@@ -114,7 +115,7 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),
         not_in_reference=seen_examples(found.unknown, len(found.repeated)) if known else (),
-        raster=Raster(exchange.size, found.deliveries, rows_known, axis.kind, axis.first, axis.last))
+        raster=Raster(exchange.size, found.deliveries, rows_known, found.seen, axis.kind, axis.first, axis.last))
 
 
 def _named(example: tuple[int, int, int, int], name: Optional[str], by_content: bool) -> Any:
