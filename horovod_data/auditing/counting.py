@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from .keys import INTEGER
+from .keys import INTEGER, shown, slices
 
 Array = Any
 
@@ -16,6 +16,7 @@ BUCKETS = 256  # of rows in the picture
 LINES = 64  # of ranks in the picture; of more ranks several share a line
 EXAMPLES = 4  # of each sort
 _CELLS = 1 << 22  # of the matrices that pairs are counted by, at a time
+_SLICE = 1 << 19  # rows that are counted at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Part:
     places: Array
 
 
+Found = tuple[int, int, int, int]  # a key, its place in the reference, and how often it was seen
+ARRAYS = ("sums", "own", "pairs", "deliveries", "rows", "seen")
+
+
 @dataclasses.dataclass
 class Counts:
     """What can be added up over ranks, and the examples.
@@ -59,13 +64,52 @@ class Counts:
     rows: Array
     seen: Array
     times: dict[int, int]
-    never: list[tuple[int, int, int, int]]
-    repeated: list[tuple[int, int, int, int]]
-    unknown: list[tuple[int, int, int, int]]
+    never: list[Found]
+    repeated: list[Found]
+    unknown: list[Found]
+
+    def plus(self, other: Counts) -> Counts:
+        """Of other keys."""
+        times = dict(self.times)
+        for often, rows in other.times.items():
+            times[often] = times.get(often, 0) + rows
+        added = {name: getattr(self, name) + getattr(other, name) for name in ARRAYS}
+        return Counts(**added, times=dict(sorted(times.items())), never=first_of([*self.never, *other.never]),
+                      repeated=first_of([*self.repeated, *other.repeated]), unknown=first_of([*self.unknown, *other.unknown]))
 
 
-def count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], with as many of a key as rank r saw."""
+def count(received: list[Array], reference: Optional[Part], axis: Axis) -> Counts:
+    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], with as many of a key as rank r saw. The list
+    is empty afterwards.
+
+    What counting takes beside the keys is many times as large as they are. So it is done slice by slice, and a slice has all rows
+    of its keys.
+    """
+    rows = sum(map(len, received)) + (len(reference.words) if reference is not None else 0)
+    number = 1 + rows // _SLICE
+    if number == 1:
+        return _count([received.pop(0) for _ in range(len(received))], reference, axis)
+    cut = []
+    while received:
+        words = received.pop(0)
+        where = slices(words, number)
+        cut.append((words[np.argsort(where, kind="stable")], np.cumsum([0, *np.bincount(where, minlength=number)])))
+        del words
+    order, ends = np.zeros(0, np.int64), np.zeros(number + 1, np.int64)
+    if reference is not None:
+        where = slices(reference.words, number)
+        order, ends = np.argsort(where, kind="stable"), np.cumsum([0, *np.bincount(where, minlength=number)])
+    total: Optional[Counts] = None
+    for i in range(number):
+        at = order[ends[i]:ends[i + 1]]
+        part = Part(reference.words[at], reference.places[at]) if reference is not None else None
+        one = _count([words[its[i]:its[i + 1]] for words, its in cut], part, axis)
+        total = one if total is None else total.plus(one)
+    assert total is not None
+    return total
+
+
+def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> Counts:
     ranks = len(received)
     arrays = [*received, reference.words] if reference is not None else list(received)
     words = np.concatenate(arrays) if arrays else np.empty((0, 2), np.uint64)
@@ -149,7 +193,16 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     return np.clip(found, 0, axis.buckets - 1)
 
 
-def _first(keys: Array, places: Array, seen: Array, which: Array) -> list[tuple[int, int, int, int]]:
+def first_of(found: list[Found]) -> list[Found]:
+    """The first of some examples, in the order of _first()."""
+    def order(one: Found) -> tuple[bool, int]:
+        known = shown(one[0], one[1])
+        return (False, known) if isinstance(known, int) else (True, one[2])
+
+    return sorted(found, key=order)[:EXAMPLES]
+
+
+def _first(keys: Array, places: Array, seen: Array, which: Array) -> list[Found]:
     """The first of those keys: numbers before digests, by number, or by their place in the reference."""
     if not len(which):
         return []

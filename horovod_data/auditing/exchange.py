@@ -26,13 +26,12 @@ class Exchange:
     def __init__(self, label: str, rank: int, size: int):
         self.label, self.rank, self.size = label, rank, size
 
-    def alltoall(self, parts: Sequence[Array]) -> list[Array]:
-        """What every rank has for this one, for what this one has for each: arrays [rows, ...] of one dtype and row shape."""
+    def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
+        """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for the
+        first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
         if self.size == 1:
-            return [np.asarray(parts[0])]
-        mine = np.concatenate(parts)
-        rows = np.array([len(part) for part in parts], np.int64)
-        return [self._scatter(mine, rows if root == self.rank else None, root) for root in range(self.size)]
+            return [mine]
+        return [self._scatter(mine, np.asarray(rows, np.int64) if root == self.rank else None, root) for root in range(self.size)]
 
     def deal(self, parts: Optional[Sequence[Array]], like: Array) -> Array:
         """This rank's part of what rank 0 has for each: `parts` there. `like`: an array of their dtype and row shape."""
@@ -45,13 +44,17 @@ class Exchange:
     def allgather(self, mine: Any) -> list[Any]:
         """Everybody's, which JSON can say, in the order of the ranks."""
         text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
-        return [json.loads(part.tobytes()) for part in self.alltoall([text] * self.size)]
+        return [json.loads(part.tobytes()) for part in self._to_all(text)]
 
     def allsum(self, mine: Array) -> Array:
         """The sum over all ranks of an int64 array, the same shape on all: each rank adds a part of it, for all."""
         flat = np.ascontiguousarray(mine, np.int64).ravel()
-        part = np.sum(self.alltoall(np.array_split(flat, self.size)), axis=0, dtype=np.int64)
-        return np.concatenate(self.alltoall([part] * self.size)).reshape(np.shape(mine))
+        rows = [len(part) for part in np.array_split(flat, self.size)]
+        part = np.sum(self.alltoall(flat, rows), axis=0, dtype=np.int64)
+        return np.concatenate(self._to_all(part)).reshape(np.shape(mine))
+
+    def _to_all(self, mine: Array) -> list[Array]:
+        return self.alltoall(np.tile(mine, self.size), [len(mine)] * self.size)
 
     def _scatter(self, mine: Array, rows: Any, root: int) -> Array:
         # The op itself, not scatter(): a label that begins with a NUL meets no name of the user's.

@@ -90,7 +90,7 @@ def content_keys(element: Any) -> Array:
         rows, kinds = columns[0].rows or 0, [column.kind for column in columns]
         if all(column.fixed is not None for column in columns):
             table = columns[0].fixed if len(columns) == 1 else np.concatenate([column.fixed for column in columns], axis=1)
-            view, width = memoryview(table.tobytes()), table.shape[1]
+            view, width = memoryview(np.ascontiguousarray(table).reshape(-1)), table.shape[1]
             parts: Iterable[Any] = (view[i * width:(i + 1) * width] for i in range(rows))
         else:
             each = [column.parts or [row.tobytes() for row in column.fixed] for column in columns]
@@ -140,12 +140,24 @@ def shown(word0: int, word1: int) -> Optional[Union[int, str]]:
 
 
 def owners(words: Array, ranks: int) -> Array:
-    """int64 [rows]: the rank that counts each key. Neighbours go to different ranks, about as many to each."""
+    """int16 or int64 [rows]: the rank that counts each key. Neighbours go to different ranks, about as many to each."""
+    return _spread(_mixed(words) >> np.uint64(32), ranks)
+
+
+def slices(words: Array, number: int) -> Array:
+    """The same for parts of what one rank counts: whatever the number of ranks, about as many go to each."""
+    return _spread(_mixed(words) & np.uint64(0xFFFFFFFF), number)
+
+
+def _spread(bits: Array, over: int) -> Array:
+    return (bits * np.uint64(over) >> np.uint64(32)).astype(np.int16 if over < 1 << 15 else np.int64)  # short ones sort fast
+
+
+def _mixed(words: Array) -> Array:
     mixed = words[:, 1] ^ (words[:, 0] * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's end
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return ((mixed >> np.uint64(32)) * np.uint64(ranks) >> np.uint64(32)).astype(np.int64)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _leaves(element: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -176,7 +188,7 @@ def _column(leaf: Any, path: str, keep_integers: bool = False) -> _Column:
         table = array.reshape(len(array), -1) if array.ndim and array.size else array.reshape(rows or (0 if array.ndim else 1), -1)
         return _Column(rows, "string" + inner, "string" + outer, parts=[_framed(map(_bytes_of, row)) for row in table.tolist()])
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    table = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8).reshape(1 if rows is None else rows, width)
+    table = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(1 if rows is None else rows, width)
     return _Column(rows, dtype + inner, dtype + outer, table)
 
 

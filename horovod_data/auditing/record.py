@@ -51,7 +51,7 @@ class Epoch:
 
     def words(self) -> Array:
         """uint64 [rows, 2]."""
-        return np.frombuffer(bytes(self._words), np.uint64).reshape(-1, 2)
+        return np.frombuffer(self._words, np.uint64).reshape(-1, 2)
 
     def place(self, index: int) -> tuple[int, int]:
         """The step, from 1, and the row in it, from 0, of the index-th row."""

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from .counting import EXAMPLES, Axis, Counts, Part, count, integer_range, positions
+from .counting import ARRAYS, Axis, Counts, Found, count, integer_range, positions
 from .exchange import Exchange
 from .keys import owners, shown
 from .picture import Raster
@@ -24,19 +24,19 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     words = epoch.words()
     heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words)})
     axis = _axis(heads, reference)
-    found = count(exchange.alltoall(by_owner(words, exchange.size)), reference.part, axis)
+    found = count(exchange.alltoall(*by_owner(words, exchange.size)), reference.part, axis)
     found = _added(exchange, found)
     names = [reference.name_of(place) for _, _, place, _ in found.never] if exchange.rank == 0 else None
     said = exchange.allgather([_places(epoch, words, [*found.repeated, *found.unknown]), names])
     return _report(exchange, epoch.number, heads, found, said, reference, axis, by_content)
 
 
-def by_owner(words: Array, ranks: int) -> list[Array]:
-    """The keys for each rank to count."""
+def by_owner(words: Array, ranks: int) -> tuple[Array, list[int]]:
+    """The keys in the order of the ranks that count them, and how many each is to count."""
     if ranks == 1:
-        return [words]
+        return words, [len(words)]
     owner = owners(words, ranks)
-    return np.split(words[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=ranks))[:-1])
+    return words[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=ranks).tolist()
 
 
 def _axis(heads: list[dict[str, Any]], reference: Reference) -> Axis:
@@ -52,31 +52,20 @@ def _axis(heads: list[dict[str, Any]], reference: Reference) -> Axis:
 
 def _added(exchange: Exchange, mine: Counts) -> Counts:
     """What all ranks have counted, each its keys."""
-    arrays = [mine.sums, mine.own, mine.pairs, mine.deliveries, mine.rows, mine.seen]
+    arrays = [getattr(mine, name) for name in ARRAYS]
     total = exchange.allsum(np.concatenate([array.ravel() for array in arrays]))
     cuts = np.cumsum([array.size for array in arrays])[:-1]
-    sums, own, pairs, deliveries, rows, seen = (
-        part.reshape(array.shape) for part, array in zip(np.split(total, cuts), arrays))
-    said = exchange.allgather([sorted(mine.times.items()), mine.never, mine.repeated, mine.unknown])
-    times: dict[int, int] = {}
-    for one in said:
-        for often, different in one[0]:
-            times[often] = times.get(often, 0) + different
-
-    def merged(which: int) -> list[tuple[int, int, int, int]]:
-        every = [tuple(example) for one in said for example in one[which]]
-        return sorted(every, key=lambda one: _order(*one))[:EXAMPLES]
-
-    return dataclasses.replace(mine, sums=sums, own=own, pairs=pairs, deliveries=deliveries, rows=rows, seen=seen,
-                               times=dict(sorted(times.items())), never=merged(1), repeated=merged(2), unknown=merged(3))
+    sums = {name: part.reshape(array.shape) for name, part, array in zip(ARRAYS, np.split(total, cuts), arrays)}
+    # The rest is little: each adds it up for itself, to a count without numbers.
+    nothing = {name: np.zeros_like(array) for name, array in zip(ARRAYS, arrays)}
+    found = Counts(**sums, times={}, never=[], repeated=[], unknown=[])
+    for times, *examples in exchange.allgather([sorted(mine.times.items()), mine.never, mine.repeated, mine.unknown]):
+        never, repeated, unknown = ([(a, b, place, often) for a, b, place, often in some] for some in examples)
+        found = found.plus(Counts(**nothing, times=dict(times), never=never, repeated=repeated, unknown=unknown))
+    return found
 
 
-def _order(word0: int, word1: int, place: int, _: int) -> tuple[bool, int]:
-    known = shown(word0, word1)
-    return (False, known) if isinstance(known, int) else (True, place)
-
-
-def _places(epoch: Epoch, words: Array, examples: list[tuple[int, int, int, int]]) -> list[list[Any]]:
+def _places(epoch: Epoch, words: Array, examples: list[Found]) -> list[list[Any]]:
     """Where this rank saw each of them: [[step, row], ...] and its name if it is known here."""
     answers: list[list[Any]] = []
     for example in examples:
@@ -98,7 +87,7 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
             rows_known = np.diff(ends)
     known = reference.rows is not None
 
-    def seen_examples(examples: list[tuple[int, int, int, int]], offset: int) -> tuple[Example, ...]:
+    def seen_examples(examples: list[Found], offset: int) -> tuple[Example, ...]:
         made = []
         for i, example in enumerate(examples, offset):
             seen = tuple(Seen(rank, step, row) for rank, answers in enumerate(places) for step, row in answers[i][0])
@@ -118,7 +107,7 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         raster=Raster(exchange.size, found.deliveries, rows_known, found.seen, axis.kind, axis.first, axis.last))
 
 
-def _named(example: tuple[int, int, int, int], name: Optional[str], by_content: bool) -> Any:
+def _named(example: Found, name: Optional[str], by_content: bool) -> Any:
     known = shown(*example[:2])
     if isinstance(known, int):
         return known
