@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvdata.audit finds what others found after weeks of training: five ways to give ranks the wrong rows, four of them published.
+"""hvdata.audit finds what others found after weeks of training: five ways to give ranks the wrong rows, four of them
+published.
 
     mpirun -np 4 python examples/audit_published_bugs.py
 
-Each loader is that of a published bug, for as many ranks as it was published for. With fewer processes than that each process
-is several of them, one after another: which rows the job sees is the same.
+Each loader is that of a published bug, for as many ranks as it was published for. With fewer processes than that each
+process is several of them, one after another: which rows the job sees is the same.
 """
 
 import sys

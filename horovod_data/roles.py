@@ -194,9 +194,9 @@ def shutdown() -> None:
 
     Not collective: ranks may call it at any time, in any order.
 
-    A trainer says that it is done and returns at once: its iterators end. (One with an audit() first makes the report of the
-    epoch that ends here, for which it waits for the others, as long as they are there.) A process that reads serves until every
-    trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.
+    A trainer says that it is done and returns at once: its iterators end. (One with an audit() first makes the report of
+    the epoch that ends here, for which it waits for the others, as long as they are there.) A process that reads serves
+    until every trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.
 
     Raises:
       RuntimeError: in a forked child.

@@ -14,5 +14,6 @@
     audit      audit() itself, and the agreement of the ranks on its arguments
     keras_fit  horovod-data-run --audit: what goes into Model.fit
 
-Data walks one way: an element's keys go into the record; at the end of an epoch a thread exchanges them and makes the report.
+Data walks one way: an element's keys go into the record; at the end of an epoch a thread exchanges them and makes the
+report.
 """

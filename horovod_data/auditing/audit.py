@@ -22,36 +22,37 @@ _numbers = itertools.count(1)  # of this process's audits: collective calls, so 
 
 
 def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
-    """Passes the elements of a loader through, unchanged, and reports after each epoch which rows the job saw: never, once, n
-    times, on which ranks. For any loader, whoever made it: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a Keras
-    sequence, a generator.
+    """Passes the elements of a loader through, unchanged, and reports after each epoch which rows the job saw: never, once,
+    n times, on which ranks. For any loader, whoever made it: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a
+    Keras sequence, a generator.
 
-    Collective among trainers: every rank makes the same calls in the same order; each passes its own loader. An iteration is an
-    epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the latest
-    when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make different
-    numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns it on every
-    rank. An epoch under way at shutdown(), or at the end of the program, ends there.
+    Collective among trainers: every rank makes the same calls in the same order; each passes its own loader. An iteration is
+    an epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the
+    latest when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make
+    different numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns
+    it on every rank. An epoch under way at shutdown(), or at the end of the program, ends there.
 
-    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the reference,
-    which stay); up to three times the first while the report is made, and 100 MiB.
+    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
+    reference, which stay); up to three times the first while the report is made, and 100 MiB.
 
     Args:
-      dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of arrays,
-        tensors, numbers and texts.
-      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name or
-        place of a component ("id", 1), or a tuple of them ((0, "id") for element[0]["id"]); or a function of the element. The key
-        is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are; or a single
-        one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all components have
-        one of the same length; otherwise the element is one row.
-      reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers or
-        texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one of these.
-        Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen isn't known.
+      dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
+        arrays, tensors, numbers and texts.
+      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
+        or place of a component ("id", 1), or a tuple of them ((0, "id") for element[0]["id"]); or a function of the element.
+        The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
+        or a single one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all
+        components have one of the same length; otherwise the element is one row.
+      reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
+        or texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one
+        of these. Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen
+        isn't known.
 
     Returns:
       What yields the same elements: of a tf.data.Dataset one with the same element_spec and cardinality, which does in
-      model.fit what the given one would; of an iterator or generator an iterator; of a Keras sequence a sequence; of anything
-      else an iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes no part: what
-      was given.
+      model.fit what the given one would; of an iterator or generator an iterator; of a Keras sequence a sequence; of
+      anything else an iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes
+      no part: what was given.
 
     Raises:
       TypeError, ValueError: a wrong argument, or ranks that disagree; on every rank, with the rank that had it.
@@ -127,9 +128,10 @@ def _check_loader(given: Any) -> None:
 
 def _check_key(key: Any, given: Any) -> None:
     steps = key if isinstance(key, tuple) else (key,)
-    if key is not None and not callable(key) and not (steps and all(isinstance(s, str) or whole(s) is not None for s in steps)):
-        raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or a "
-                                "function that returns one key for each row of an element"))
+    path = bool(steps) and all(isinstance(step, str) or whole(step) is not None for step in steps)
+    if key is not None and not callable(key) and not path:
+        raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or "
+                                "a function that returns one key for each row of an element"))
     if not isinstance(given, tf.data.Dataset) or callable(key):
         return
     from .datasets import check_spec

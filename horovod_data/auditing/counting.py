@@ -49,11 +49,11 @@ ARRAYS = ("sums", "own", "pairs", "deliveries", "rows", "seen")
 class Counts:
     """What can be added up over ranks, and the examples.
 
-    `sums`: rows of the reference; those of them that never came; deliveries beyond what the reference has (without one: beyond
-    the first); different rows seen; of them those that the reference hasn't; different rows of the reference. `own`: int64
-    [ranks], different rows that each rank saw. `pairs`: int64 [ranks, ranks], rows that both saw; on the diagonal those that
-    this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows known, and `seen`, those of them that the job saw.
-    `times`: {times seen: different rows}.
+    `sums`: rows of the reference; those of them that never came; deliveries beyond what the reference has (without one:
+    beyond the first); different rows seen; of them those that the reference hasn't; different rows of the reference. `own`:
+    int64 [ranks], different rows that each rank saw. `pairs`: int64 [ranks, ranks], rows that both saw; on the diagonal
+    those that this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows
+    known, and `seen`, those of them that the job saw. `times`: {times seen: different rows}.
     `never`, `repeated`, `unknown`: (word, word, place, times), the first of each.
     """
 
@@ -75,15 +75,16 @@ class Counts:
             times[often] = times.get(often, 0) + rows
         added = {name: getattr(self, name) + getattr(other, name) for name in ARRAYS}
         return Counts(**added, times=dict(sorted(times.items())), never=first_of([*self.never, *other.never]),
-                      repeated=first_of([*self.repeated, *other.repeated]), unknown=first_of([*self.unknown, *other.unknown]))
+                      repeated=first_of([*self.repeated, *other.repeated]),
+                      unknown=first_of([*self.unknown, *other.unknown]))
 
 
 def count(received: list[Array], reference: Optional[Part], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], with as many of a key as rank r saw. The list
-    is empty afterwards.
+    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], with as many of a key as rank r saw. The
+    list is empty afterwards.
 
-    What counting takes beside the keys is many times as large as they are. So it is done slice by slice, and a slice has all rows
-    of its keys.
+    What counting takes beside the keys is many times as large as they are. So it is done slice by slice, and a slice has all
+    rows of its keys.
     """
     rows = sum(map(len, received)) + (len(reference.words) if reference is not None else 0)
     number = 1 + rows // _SLICE

@@ -35,9 +35,11 @@ class AuditedDataset(private.UnaryDataset, Audit):
 def check_spec(spec: Any) -> None:
     """Raises TypeError if elements have what has no bytes."""
     for name, leaf in elements.leaves(spec):
-        if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)) or leaf.dtype in (tf.variant, tf.resource):
-            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which audit() "
-                                    "can't make an array", "Pass as key= the name or place of a component that says which row it is"))
+        tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
+        if not tensors or leaf.dtype in (tf.variant, tf.resource):
+            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
+                                    "audit() can't make an array",
+                                    "Pass as key= the name or place of a component that says which row it is"))
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all trainers say to each other for an audit: an all-to-all made of one scatter from each rank, and what is made of that.
+"""What all trainers say to each other for an audit: an all-to-all made of one scatter from each rank, and what is made of
+that.
 
 Only trainers take part, and the calls of a label go together whatever else a rank is doing: so they may be made by a thread.
 """
@@ -27,11 +28,12 @@ class Exchange:
         self.label, self.rank, self.size = label, rank, size
 
     def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
-        """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for the
-        first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
+        """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for
+        the first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
         if self.size == 1:
             return [mine]
-        return [self._scatter(mine, np.asarray(rows, np.int64) if root == self.rank else None, root) for root in range(self.size)]
+        splits = np.asarray(rows, np.int64)
+        return [self._scatter(mine, splits if root == self.rank else None, root) for root in range(self.size)]
 
     def deal(self, parts: Optional[Sequence[Array]], like: Array) -> Array:
         """This rank's part of what rank 0 has for each: `parts` there. `like`: an array of their dtype and row shape."""

@@ -12,8 +12,8 @@ from .report import Report
 
 
 class Audit:
-    """What audit() returns: iterate over it as over what it was given. Attributes that it hasn't are those of what it was given
-    (`audit.sampler.set_epoch(2)`)."""
+    """What audit() returns: iterate over it as over what it was given. Attributes that it hasn't are those of what it was
+    given (`audit.sampler.set_epoch(2)`)."""
 
     _recorder: Recorder
     _inner: Any
@@ -24,7 +24,8 @@ class Audit:
         return list(self._recorder.reports)
 
     def report(self) -> Report:
-        """Ends the epoch that is under way on this rank, if one is, and returns the report of the last one that has ended here.
+        """Ends the epoch that is under way on this rank, if one is, and returns the report of the last one that has ended
+        here.
 
         Waits until all ranks have ended that epoch: by coming to its end, by leaving it, or by this call.
 
@@ -36,8 +37,8 @@ class Audit:
         return self._recorder.report()
 
     def end_epoch(self) -> None:
-        """Ends the epoch that is under way on this rank, if one is. Doesn't wait: rank 0 prints the report when all ranks have
-        ended theirs. For iterations that go on over several epochs, as Keras' with steps_per_epoch."""
+        """Ends the epoch that is under way on this rank, if one is. Doesn't wait: rank 0 prints the report when all ranks
+        have ended theirs. For iterations that go on over several epochs, as Keras' with steps_per_epoch."""
         self._recorder.close()
 
 
@@ -105,8 +106,8 @@ def sequence_class(given: Any) -> Any:
 
 
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. Keras makes them ahead, in threads, so what it has made for an epoch that it has not
-    come to is no epoch; and it looks at the first before it begins, which counts once."""
+    """A Keras sequence of the same batches. Keras makes them ahead, in threads, so what it has made for an epoch that it has
+    not come to is no epoch; and it looks at the first before it begins, which counts once."""
     pid = os.getpid()
     fetched: set[int] = set()
 
@@ -124,8 +125,8 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
         def __getitem__(self, index: int) -> Any:
             element = given[index]
             if os.getpid() != pid:
-                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an audit "
-                                           "doesn't see them", "Leave out use_multiprocessing=True while you audit"))
+                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
+                                           "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
             if index not in fetched:
                 fetched.add(index)
                 recorder.record(-1, element)

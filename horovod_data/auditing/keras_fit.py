@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run --audit: what goes into Keras' Model.fit is audited, in a program that knows nothing of it.
 
-HOROVOD_DATA_AUDIT=1 has horovod_data.init(), and launcher/rank.py before the program starts, exchange Model.fit of every Keras
-that is imported, then or later. The new one audits x and adds a callback that ends the audit's epochs with Keras's; nothing else
-of the call changes. What it can't audit it names, in a line on rank 0.
+HOROVOD_DATA_AUDIT=1 has horovod_data.init(), and launcher/rank.py before the program starts, exchange Model.fit of every
+Keras that is imported, then or later. The new one audits x and adds a callback that ends the audit's epochs with Keras's;
+nothing else of the call changes. What it can't audit it names, in a line on rank 0.
 
 Loaded before TensorFlow: nothing is imported here but Python's own.
 """
@@ -116,7 +116,8 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
 _busy: set[int] = set()
 
 
-def _audited(audit: Callable[..., Any], x: Any, y: Any, arguments: Mapping[str, Any]) -> tuple[Any, Optional[Callable[[], None]]]:
+def _audited(audit: Callable[..., Any], x: Any, y: Any,
+             arguments: Mapping[str, Any]) -> tuple[Any, Optional[Callable[[], None]]]:
     """What to give Keras as x, and what ends an epoch of the audit.
 
     Raises:

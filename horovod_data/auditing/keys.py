@@ -21,6 +21,7 @@ from ..errors import explain
 INTEGER, LARGE_INTEGER = 1, 2
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
+_SINGLE = (str, bytes, int, float, np.generic)
 Array = Any  # an ndarray: Python 3.9's mypy and numpy's types don't agree on much more
 
 
@@ -82,15 +83,15 @@ def component_of(element: Any, key: Any) -> Any:
 
 
 def content_keys(element: Any) -> Array:
-    """uint64 [rows, 2]: a digest of each row's dtypes, shapes and bytes. Rows are counted along an axis 0 that all components
-    have in common; without one the element as a whole is one row."""
+    """uint64 [rows, 2]: a digest of each row's dtypes, shapes and bytes. Rows are counted along an axis 0 that all
+    components have in common; without one the element as a whole is one row."""
     columns = [_column(leaf, path) for path, leaf in _leaves(element)]
     counts = {column.rows for column in columns}
     if len(counts) == 1 and None not in counts:
         rows, kinds = columns[0].rows or 0, [column.kind for column in columns]
         if all(column.fixed is not None for column in columns):
             table = columns[0].fixed if len(columns) == 1 else np.concatenate([column.fixed for column in columns], axis=1)
-            view, width = memoryview(np.ascontiguousarray(table).reshape(-1)), table.shape[1]
+            view, width = np.ascontiguousarray(table).reshape(-1).data, table.shape[1]
             parts: Iterable[Any] = (view[i * width:(i + 1) * width] for i in range(rows))
         else:
             each = [column.parts or [row.tobytes() for row in column.fixed] for column in columns]
@@ -99,12 +100,13 @@ def content_keys(element: Any) -> Array:
         # One row: its key is that of the same row in a batch of one, where no component's rows differ in length.
         kinds = [column.whole_kind for column in columns]
         fixed = all(column.fixed is not None for column in columns)
-        parts = [b"".join(column.whole() for column in columns) if fixed else _framed([column.whole() for column in columns])]
+        parts = [(b"".join if fixed else _framed)([column.whole() for column in columns])]
     return _digests(parts, ";".join(kinds))
 
 
 def given_keys(value: Any) -> Keys:
-    """The keys of what a user gives as keys: a number or a text for one row, or an array (list, tensor) whose axis 0 is rows.
+    """The keys of what a user gives as keys: a number or a text for one row, or an array (list, tensor) whose axis 0 is
+    rows.
 
     Raises:
       TypeError: it is no array.
@@ -168,7 +170,7 @@ def _leaves(element: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
         return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]")]
-    if isinstance(element, list) and element and all(isinstance(part, (str, bytes, int, float, np.generic)) for part in element):
+    if isinstance(element, list) and element and all(isinstance(part, _SINGLE) for part in element):
         return [(path, element)]
     if isinstance(element, (list, tuple)):
         return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]")]
@@ -185,8 +187,9 @@ def _column(leaf: Any, path: str, keep_integers: bool = False) -> _Column:
     inner = "" if array.ndim <= 1 else "x".join(map(str, array.shape[1:]))
     outer = "x".join(map(str, array.shape))
     if array.dtype.kind in "OSU":
-        table = array.reshape(len(array), -1) if array.ndim and array.size else array.reshape(rows or (0 if array.ndim else 1), -1)
-        return _Column(rows, "string" + inner, "string" + outer, parts=[_framed(map(_bytes_of, row)) for row in table.tolist()])
+        table = array.reshape(1 if rows is None else rows, int(np.prod(array.shape[1:], dtype=np.int64)))
+        parts = [_framed(map(_bytes_of, row)) for row in table.tolist()]
+        return _Column(rows, "string" + inner, "string" + outer, parts=parts)
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     table = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(1 if rows is None else rows, width)
     return _Column(rows, dtype + inner, dtype + outer, table)
@@ -208,7 +211,8 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
 
 
 def _no_array(leaf: Any, path: str, why: str = "") -> str:
-    return explain(f"{path} of an element is a {type(leaf).__name__}, of which audit() can't make an array{f' ({why})' if why else ''}",
+    why = f" ({why})" if why else ""
+    return explain(f"{path} of an element is a {type(leaf).__name__}, of which audit() can't make an array{why}",
                    "Pass key=, a function that returns one key for each row of an element")
 
 

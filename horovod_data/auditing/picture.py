@@ -34,7 +34,8 @@ class Raster:
     last: int = 0
 
     def times(self) -> Array:
-        """float [lines, buckets]: how often each rank, or the ranks of a line together, saw a row of the bucket; in the mean."""
+        """float [lines, buckets]: how often each rank, or the ranks of a line together, saw a row of the bucket; in the
+        mean."""
         return self.deliveries / np.maximum(self.rows, 1)
 
     def label(self, line: int) -> str:
@@ -44,8 +45,8 @@ class Raster:
 
 
 def text(raster: Raster) -> str:
-    """A line for each rank: blank is nothing, a full block is every row once, a digit so many times. And one for all, which is
-    full only where every row was seen."""
+    """A line for each rank: blank is nothing, a full block is every row once, a digit so many times. And one for all, which
+    is full only where every row was seen."""
     buckets = len(raster.rows)
     columns = min(_COLUMNS, buckets)
     narrow = np.arange(buckets) * columns // buckets

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this rank has seen, epoch by epoch. An epoch that is over goes to a thread, which makes its report with the other ranks:
-the program never waits for it, unless it asks for the report."""
+"""What this rank has seen, epoch by epoch. An epoch that is over goes to a thread, which makes its report with the other
+ranks: the program never waits for it, unless it asks for the report."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ class Recorder:
             return self.reports[last - 1]
 
     def finish(self) -> None:
-        """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still there."""
+        """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still
+        there."""
         with self._lock:
             if self._partial:
                 self._close()
@@ -182,8 +183,9 @@ class Recorder:
                     continue  # the ranks' calls don't go together any more
                 report = self._settle(epoch)
             except BaseException as error:
-                print("horovod_data: " + explain(f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
-                                                 f"{without_place(str(error))}"), file=sys.stderr, flush=True)
+                print("horovod_data: " + explain(
+                    f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
+                    f"{without_place(str(error))}"), file=sys.stderr, flush=True)
                 with self._done:
                     self._failure = error
                     self._done.notify_all()

@@ -57,11 +57,11 @@ def kind_of(given: Any, key: Key) -> str:
     if _is_keys(given):
         if key is None:
             raise ValueError(explain("reference= has keys, but audit() has no key=: rows are told apart by their content",
-                                     "Pass key=, which says what the key of a row is; or as reference= the elements themselves"))
+                                     "Pass key=, which says what a row's key is; or as reference= the elements themselves"))
         return "keys"
     if isinstance(given, (str, bytes, bool)) or not (hasattr(given, "__iter__") or callable(given)):
-        raise TypeError(explain(f"reference={given!r} is no reference", "Pass a number of rows, a set or array of keys, a dataset "
-                                "or another iterable of elements, or a function that returns one of these"))
+        raise TypeError(explain(f"reference={given!r} is no reference", "Pass a number of rows, a set or array of keys, a "
+                                "dataset or another iterable of elements, or a function that returns one of these"))
     return "elements" if hasattr(given, "__iter__") else "function"
 
 
@@ -104,7 +104,8 @@ def _dealt(exchange: Exchange, given: Any, key: Key) -> Reference:
         table = np.concatenate([words, np.arange(rows, rows + len(words), dtype=np.uint64)[:, None]], axis=1)
         rows += len(words)
         owner = owners(words, exchange.size)
-        parts = np.split(table[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=exchange.size))[:-1])
+        ends = np.cumsum(np.bincount(owner, minlength=exchange.size))
+        parts = np.split(table[np.argsort(owner, kind="stable")], ends[:-1])
         head = np.array([[status, 0, 0]], np.uint64)
         taken.append(exchange.deal([np.concatenate([head, part]) for part in parts], table[:0])[1:])
     if failure is not None:

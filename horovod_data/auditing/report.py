@@ -39,8 +39,8 @@ class Example(NamedTuple):
 class Report:
     """What all ranks saw in an epoch; the same on every rank. `str()` of it is for people.
 
-    Rows are told apart by their keys (see audit()): `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count different
-    rows, `rows` and `repeats` count deliveries. Tuples have one number for each rank, in the order of the ranks.
+    Rows are told apart by their keys (see audit()): `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
+    different rows, `rows` and `repeats` count deliveries. Tuples have one number for each rank, in the order of the ranks.
     """
 
     name: str  # of the audit: "audit 1"
@@ -96,7 +96,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
-        lines += [sentence if sentence.endswith("...") else f"{sentence}." for sentence in (*self._causes(), *self._shared(), *self._examples(), *self._notes())]
+        sentences = [*self._causes(), *self._shared(), *self._examples(), *self._notes()]
+        lines += [sentence if sentence.endswith("...") else f"{sentence}." for sentence in sentences]
         return "\n".join(lines)
 
     def picture(self) -> str:
@@ -133,7 +134,8 @@ class Report:
         begin = 0
         for rank in range(1, self.ranks + 1):  # ranks in a row that are alike share a line
             if rank == self.ranks or numbers[rank] != numbers[begin]:
-                lines.append((f"{begin}" if rank == begin + 1 else f"{begin} to {rank - 1}", *(f"{n:,}" for n in numbers[begin])))
+                name = f"{begin}" if rank == begin + 1 else f"{begin} to {rank - 1}"
+                lines.append((name, *(f"{number:,}" for number in numbers[begin])))
                 begin = rank
         return aligned(lines)
 
@@ -144,8 +146,8 @@ class Report:
         if several and all(own == self.distinct for own in self.distinct_by_rank):
             found.append("All ranks saw the same rows: nothing gives each rank its own part of them")
         if len(set(self.steps)) > 1:
-            found.append(f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One that "
-                         "ends before the others leaves them waiting in their next collective call, and where all stop with "
+            found.append(f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One "
+                         "that ends before the others leaves them waiting in their next collective call, and where all stop with "
                          "it, what the others had left is not seen")
         known = self.reference or 0
         if several and self.never and not self.repeats and abs(self.distinct * self.ranks - known) <= 0.05 * known:
@@ -154,15 +156,17 @@ class Report:
         return found
 
     def _shared(self) -> list[str]:
-        shared = sorted(((rows, pair) for pair, rows in self.pairs.items() if pair[0] != pair[1]), key=lambda one: (-one[0], one[1]))
-        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in sorted(self.pairs.items()) if a == b]
+        pairs = sorted(self.pairs.items())
+        shared = sorted(((rows, pair) for pair, rows in pairs if pair[0] != pair[1]), key=lambda one: (-one[0], one[1]))
+        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in pairs if a == b]
         found = []
         if shared:
             shown = "; ".join(f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared[:4])
             rest = f"; and {len(shared) - 4} pairs more, down to {_rows(shared[-1][0])}" if len(shared) > 4 else ""
             found.append(f"Ranks that saw the same: {shown}{rest}")
         if alone:
-            found.append("; ".join(alone[:4]).capitalize() + (f"; and {len(alone) - 4} ranks more" if len(alone) > 4 else ""))
+            rest = f"; and {len(alone) - 4} ranks more" if len(alone) > 4 else ""
+            found.append("; ".join(alone[:4]).capitalize() + rest)
         return found
 
     def _examples(self) -> list[str]:
@@ -176,8 +180,8 @@ class Report:
 
     def _notes(self) -> list[str]:
         if self.by_content and (self.repeats or self.never):
-            return ["Rows were told apart by their content: rows that are alike in all components count as one row. With key= "
-                    "they can be told apart"]
+            return ["Rows were told apart by their content: rows that are alike in all components count as one row. With "
+                    "key= they can be told apart"]
         return []
 
 

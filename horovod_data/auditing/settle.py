@@ -71,7 +71,8 @@ def _places(epoch: Epoch, words: Array, examples: list[Found]) -> list[list[Any]
     for example in examples:
         found = positions(words, example[:2])
         name = next((name for name in map(epoch.name, found) if name is not None), None)
-        answers.append([[list(epoch.place(index)) for index in found], name.decode(errors="replace") if name is not None else None])
+        text = name.decode(errors="replace") if name is not None else None
+        answers.append([[list(epoch.place(index)) for index in found], text])
     return answers
 
 
@@ -100,7 +101,8 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         rows=tuple(head["rows"] for head in heads), distinct_by_rank=tuple(found.own.tolist()), distinct=distinct,
         never=missing if known else None, unknown=unknown if known else None, repeats=repeats,
         reference=wanted if known else None, times=found.times,
-        pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))}, by_content=by_content,
+        pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
+        by_content=by_content,
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),
         not_in_reference=seen_examples(found.unknown, len(found.repeated)) if known else (),
