@@ -18,6 +18,7 @@ from importlib import import_module as _import_module
 from ._version import __version__
 
 if _typing.TYPE_CHECKING:
+    from .auditing.audit import audit
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
     from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
@@ -26,6 +27,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "audit",
     "distribute_dataset",
     "distribute_datasets_from_function",
     "init",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "auditing.audit": ("audit",),
     "core": ("stats",),
     "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
     "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),

@@ -268,8 +268,8 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
     number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
     said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in core.agree_wait(number)]
-    _check_agreement(job, what, said)
-    _check_errors(job, what, said, failure)
+    check_agreement(job, what, said)
+    check_errors(job, what, said, failure)
 
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
@@ -348,7 +348,7 @@ def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def _check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+def check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
     """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
     sides: list[str] = []
     for key in said[0][1]["arguments"]:
@@ -376,7 +376,7 @@ def _raised(kind: str, text: str) -> Exception:
     return RuntimeError(text)
 
 
-def _check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
                   failure: Optional[Exception]) -> None:
     """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
     if failure is not None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
 from . import core, exits, forks, launch_checks, limits, loader, meeting
+from .auditing import keras_fit
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
@@ -55,6 +56,7 @@ _TOGETHER_SECONDS = 1.0
 
 _job: Optional[Job] = None
 _endings: list[Callable[[], None]] = []
+_last_things: list[Callable[[], None]] = []
 
 
 def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None,
@@ -135,6 +137,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     _job = Job(settings, comm, rank, hosts, layout, os.getpid())
     set_here(_job.where)
     forks.install()
+    if settings.audit and _job.trainer is not None:
+        keras_fit.install()
 
 
 def rank() -> Optional[int]:
@@ -190,8 +194,9 @@ def shutdown() -> None:
 
     Not collective: ranks may call it at any time, in any order.
 
-    A trainer says that it is done and returns at once: its iterators end. A process that reads serves until every
-    trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.
+    A trainer says that it is done and returns at once: its iterators end. (One with an audit() first makes the report of
+    the epoch that ends here, for which it waits for the others, as long as they are there.) A process that reads serves
+    until every trainer has said so. MPI and Horovod go on. After it the job can't be joined again by this process.
 
     Raises:
       RuntimeError: in a forked child.
@@ -201,6 +206,8 @@ def shutdown() -> None:
     job = _known("shutdown()")
     if job.ended:
         return
+    while _last_things and core.state() == core.State.RUNNING:
+        _last_things.pop(0)()
     if core.state() == core.State.RUNNING:
         core.bye()
         if job.reader is not None:
@@ -215,6 +222,11 @@ def _end() -> bool:
     """shutdown() where somebody may finalise MPI next. Whether our thread has ended."""
     shutdown()
     return _job is None or core.mpi_query().finalized or core.wait_left(_TOGETHER_SECONDS)
+
+
+def before_shutdown(last: Callable[[], None]) -> None:
+    """Has shutdown() call `last` while this process still is a part of the job; the oldest comes first."""
+    _last_things.append(last)
 
 
 def at_shutdown(ending: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ class Settings:
     payload: str = "auto"  # one of PAYLOADS
     arena_bytes: int = 1 << 30
     embedded: bool = False  # the readers of the nodes train as well
+    audit: bool = False  # what goes into Model.fit
 
 
 class Roles(NamedTuple):
@@ -54,7 +55,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         stall_seconds=_seconds_in(environ, "HOROVOD_DATA_STALL_SECONDS", 30.0, least=0.1),
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
         payload=_payload_in(environ),
-        arena_bytes=_arena_bytes_in(environ))
+        arena_bytes=_arena_bytes_in(environ),
+        audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,

@@ -283,6 +283,7 @@ Report Ledger::Close(uint64_t number, bool complete, std::string why) const {
   for (const auto& [number, yield] : had_) {
     if (number >= NextElement()) report.Add(yield);
   }
+  if (!complete && why.empty()) why = "it was broken off";
   report.number = number;
   report.complete = complete && why.empty() && report.finding.empty();
   report.why = std::move(why);

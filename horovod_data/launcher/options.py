@@ -82,6 +82,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
       LaunchError: -x names a variable that is not set, or one that says who reads.
     """
     variables = _horovod_environ(args)
+    if args.audit:
+        variables["HOROVOD_DATA_AUDIT"] = "1"
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -147,6 +149,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="the network interfaces to use")
     add("-p", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="of all other hosts")
     add("-i", "--ssh-identity-file", dest="ssh_identity_file", metavar="FILE", help="the private key for them")
+    add("--audit", action="store_true", help="report which rows go into Keras' Model.fit on which ranks, after each epoch")
     add("--output-filename", metavar="FOLDER", help="also write the output of each rank to files in this folder")
     add("--tag-output", action="store_true", help="begin each line of output with its rank")
     add("-prefix-timestamp", "--prefix-output-with-timestamp", dest="prefix_output_with_timestamp", action="store_true",

@@ -34,6 +34,7 @@ import types
 import zipfile
 from typing import Any, NoReturn, Optional
 
+from ..auditing import keras_fit
 from ..loader import mpi_libraries
 
 _PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
@@ -73,6 +74,8 @@ def main() -> None:
     hydra = Hydra(int(os.environ["PMI_FD"])) if os.environ.get("PMI_FD", "").isdigit() else None
     if hydra is not None:
         _watch_exits(hydra)
+    if keras_fit.wanted(os.environ):
+        keras_fit.install()
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
         del sys.modules[name]  # the program finds its own, which is another one if it doesn't look in this folder
     try:

@@ -71,7 +71,7 @@ def digits(tmp_path_factory):
 @pytest.mark.limit(240)
 @pytest.mark.parametrize("line", [
     # Four trainings of the same model, which tests/examples does as well.
-    pytest.param(line, marks=[pytest.mark.slow] if "digits_keras.py" in line else []) for line in RUNNABLE])
+    pytest.param(line, marks=[pytest.mark.slow] if "digits_keras" in line else []) for line in RUNNABLE])
 def test_commands_run(line, tmp_path, request):
     """With the Python and the mpirun under test."""
     variables, words = RUNNABLE[line]
@@ -81,7 +81,7 @@ def test_commands_run(line, tmp_path, request):
         command = [*start, sys.executable, *words[words.index("-m"):]]
         subprocess.run(command, cwd=tmp_path, check=True, env=environment(tmp_path, 0, variables))
         return
-    if "examples/digits_keras.py" in words:
+    if any(word.startswith("examples/digits_keras") for word in words):
         tmp_path = request.getfixturevalue("digits")
     if words[0] == "python":
         subprocess.run([sys.executable, str(ROOT / words[1]), *words[2:]], cwd=tmp_path, check=True,

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""audit(): who saw which row, of any loader."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from .. import roles
+from ..dataset import check_agreement, check_errors
+from ..errors import explain, whole
+from .exchange import Exchange
+from .iterables import AuditedIterable, AuditedIterator, AuditedSized, audited_sequence, sequence_class
+from .keys import Key, component_of
+from .record import Recorder
+from .reference import ReferenceFailed, kind_of, make_reference
+from .settle import settle
+
+_numbers = itertools.count(1)  # of this process's audits: collective calls, so the same on all ranks
+
+
+def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
+    """Passes the elements of a loader through, unchanged, and reports after each epoch which rows the job saw: never, once,
+    n times, on which ranks. For any loader, whoever made it: a tf.data pipeline with `shard`, a DataLoader of PyTorch's, a
+    Keras sequence, a generator.
+
+    Collective among trainers: every rank makes the same calls in the same order; each passes its own loader. An iteration is
+    an epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the
+    latest when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make
+    different numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns
+    it on every rank. An epoch under way at shutdown(), or at the end of the program, ends there.
+
+    Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
+    reference, which stay); up to three times the first while the report is made, and 100 MiB.
+
+    Args:
+      dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
+        arrays, tensors, numbers and texts.
+      key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
+        or place of a component ("id", 1), or a tuple of them ((0, "id") for element[0]["id"]); or a function of the element.
+        The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
+        or a single one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all
+        components have one of the same length; otherwise the element is one row.
+      reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
+        or texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one
+        of these. Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen
+        isn't known.
+
+    Returns:
+      What yields the same elements: of a tf.data.Dataset one with the same element_spec and cardinality, which does in
+      model.fit what the given one would; of an iterator or generator an iterator; of a Keras sequence a sequence; of
+      anything else an iterable. All have report(), reports and end_epoch() (see Audit). On a dedicated reader, which takes
+      no part: what was given.
+
+    Raises:
+      TypeError, ValueError: a wrong argument, or ranks that disagree; on every rank, with the rank that had it.
+      RuntimeError: before init(), after shutdown(), inside tf.function, or in a TF1 graph.
+      Errors of the reference: on rank 0 as they are, elsewhere one of the same class that quotes them.
+      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come.
+    """
+    job = roles.current("audit()")
+    if job.trainer is None:
+        return dataset_or_iterable
+    if tf.inside_function() or not tf.executing_eagerly():
+        raise RuntimeError(explain("audit() was called inside tf.function, or where a TF1 graph is being built",
+                                   "Call it in eager mode, before; the dataset it returns may be used inside", job.where))
+    exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
+    what = "audit()"
+    failure: Optional[Exception] = None
+    words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
+    try:
+        _check_loader(dataset_or_iterable)
+        _check_key(key, dataset_or_iterable)
+        words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
+    except Exception as error:
+        failure = error
+        words["error"] = [type(error).__name__, str(error)]
+    said = _said(job, exchange, words)
+    check_errors(job, what, said, failure)
+    check_agreement(job, what, said)
+    known = None
+    try:
+        known = make_reference(exchange, reference, said[0][1]["reference"], key)
+    except ReferenceFailed:
+        pass
+    except Exception as error:
+        if isinstance(error, tf.errors.OpError) and exchange.size > 1 and exchange.rank > 0:
+            raise  # the exchange itself
+        failure = error
+    words = {} if failure is None else {"error": [type(failure).__name__, str(failure)]}
+    if said[0][1]["reference"] not in ("none", "count"):
+        check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
+    assert known is not None
+    there = known
+    sequence = sequence_class(dataset_or_iterable)
+    recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, there, key is None), exchange.rank == 0,
+                        partial=sequence is None)
+    roles.before_shutdown(recorder.finish)
+    if isinstance(dataset_or_iterable, tf.data.Dataset):
+        from .datasets import AuditedDataset
+
+        return AuditedDataset(dataset_or_iterable, recorder, key)
+    if sequence is not None:
+        return audited_sequence(dataset_or_iterable, recorder, sequence)
+    if hasattr(dataset_or_iterable, "__next__"):
+        return AuditedIterator(dataset_or_iterable, recorder)
+    sized = hasattr(dataset_or_iterable, "__len__")
+    return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
+
+
+def _said(job: roles.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Everybody's words, as check_errors() and check_agreement() take them."""
+    return [((job.layout.trainers[rank],), words) for rank, words in enumerate(exchange.allgather(mine))]
+
+
+def _check_loader(given: Any) -> None:
+    if isinstance(given, tf.data.Dataset):
+        return
+    if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
+        raise TypeError(explain(f"audit() was given a {type(given).__name__}, which is no loader",
+                                "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"))
+    if not hasattr(given, "__iter__") and sequence_class(given) is None:
+        raise TypeError(explain(f"audit() was given a {type(given).__name__}, over which nobody can iterate",
+                                "Pass a tf.data.Dataset or another iterable of batches"))
+
+
+def _check_key(key: Any, given: Any) -> None:
+    steps = key if isinstance(key, tuple) else (key,)
+    path = bool(steps) and all(isinstance(step, str) or whole(step) is not None for step in steps)
+    if key is not None and not callable(key) and not path:
+        raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or "
+                                "a function that returns one key for each row of an element"))
+    if not isinstance(given, tf.data.Dataset) or callable(key):
+        return
+    from .datasets import check_spec
+
+    spec = given.element_spec
+    try:
+        spec = component_of(spec, key) if key is not None else spec
+    except (KeyError, IndexError, TypeError):
+        raise ValueError(explain(f"key={key!r}: the dataset's elements have no such component; they are {spec}",
+                                 "Name one that they have")) from None
+    check_spec(spec)
+
+
+def _shown(key: Any) -> Any:
+    """As other ranks see it: functions are not compared."""
+    return "a function" if callable(key) else key if isinstance(key, (str, tuple, type(None))) else whole(key)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tf.data's datasets with a look at what passes: a map that records, between what notes the beginning and the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .. import elements
+from .. import tensorflow_private as private
+from ..errors import explain
+from .iterables import Audit
+from .keys import component_of
+from .record import Recorder
+
+_KNOWN = tf.data.UNKNOWN_CARDINALITY + 1
+
+
+class AuditedDataset(private.UnaryDataset, Audit):
+    """A dataset of the same elements: in `fit`, in tf.function, behind other stages, as any."""
+
+    def __init__(self, inner: tf.data.Dataset, recorder: Recorder, key: Any):
+        self._inner, self._recorder = inner, recorder
+        self._spec = inner.element_spec
+        self._passing = _passing(inner, recorder, key)
+        super().__init__(self._passing, private.variant(self._passing))
+
+    @property
+    def element_spec(self) -> Any:
+        return self._spec
+
+
+def check_spec(spec: Any) -> None:
+    """Raises TypeError if elements have what has no bytes."""
+    for name, leaf in elements.leaves(spec):
+        tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
+        if not tensors or leaf.dtype in (tf.variant, tf.resource):
+            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
+                                    "audit() can't make an array",
+                                    "Pass as key= the name or place of a component that says which row it is"))
+
+
+def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:
+    spec = inner.element_spec
+    named = key is not None and not callable(key)  # then nothing else goes to Python
+    steps = int(inner.cardinality())
+
+    def record(iteration: Any, *flat: Any) -> None:
+        parts = flat
+        element = tf.nest.pack_sequence_as(component_of(spec, key) if named else spec, list(parts), expand_composites=True)
+        if not named and (callable(key) or _has_composites(spec)):
+            element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
+        recorder.record(int(iteration), element, of="key" if named else "element")
+        if steps >= 0 and recorder.steps == steps:
+            recorder.end(int(iteration))  # Keras doesn't ask for more elements than it expects
+
+    def end_and_drop(iteration: Any) -> Any:
+        recorder.end(int(iteration))
+        return np.bool_(False)
+
+    def begun(_: Any) -> tf.Tensor:
+        return tf.numpy_function(lambda _: np.int64(recorder.begin()), [_], tf.int64)
+
+    def of_iteration(iteration: tf.Tensor) -> tf.data.Dataset:
+        def seen(*element: Any) -> Any:
+            element = element if _unpacked(spec) else element[0]
+            chosen = component_of(element, key) if named else element
+            flat = tf.nest.flatten(chosen, expand_composites=True)
+            tf.numpy_function(record, [iteration, *flat], [])
+            return tf.nest.pack_sequence_as(spec, tf.nest.flatten(element, expand_composites=True), expand_composites=True)
+
+        def ended(_: Any) -> tf.Tensor:
+            return tf.ensure_shape(tf.numpy_function(end_and_drop, [iteration], tf.bool), [])
+
+        # Asked for in this order: the first is filtered out, the second has nothing.
+        end = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0))).map(
+            lambda _, element: element)
+        return inner.map(seen).concatenate(end)
+
+    start = tf.data.Dataset.from_tensors(np.int64(0)).map(begun).map(lambda iteration: tf.ensure_shape(iteration, []))
+    passing = start.flat_map(of_iteration)
+    if steps != tf.data.UNKNOWN_CARDINALITY:
+        passing = passing.apply(tf.data.experimental.assert_cardinality(steps))
+    settings = tf.data.Options()
+    settings.experimental_optimization.inject_prefetch = False  # what nobody has asked for is not seen
+    return passing.with_options(inner.options().merge(settings))
+
+
+def _has_composites(spec: Any) -> bool:
+    return elements.has_composites(spec)
+
+
+def _unpacked(spec: Any) -> bool:
+    """Whether map() hands over such an element as several arguments."""
+    return type(spec) is tuple or (isinstance(spec, tuple) and hasattr(spec, "_fields"))

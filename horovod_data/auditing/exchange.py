@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all trainers say to each other for an audit: an all-to-all made of one scatter from each rank, and what is made of
+that.
+
+Only trainers take part, and the calls of a label go together whatever else a rank is doing: so they may be made by a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from .. import loader
+
+Array = Any
+
+
+class Exchange:
+    """The collectives of one audit. All ranks make the same calls in the same order, one at a time.
+
+    Each raises tf.errors.UnavailableError if a rank has left, DeadlineExceededError if one does not come in time.
+    """
+
+    def __init__(self, label: str, rank: int, size: int):
+        self.label, self.rank, self.size = label, rank, size
+
+    def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
+        """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for
+        the first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
+        if self.size == 1:
+            return [mine]
+        splits = np.asarray(rows, np.int64)
+        return [self._scatter(mine, splits if root == self.rank else None, root) for root in range(self.size)]
+
+    def deal(self, parts: Optional[Sequence[Array]], like: Array) -> Array:
+        """This rank's part of what rank 0 has for each: `parts` there. `like`: an array of their dtype and row shape."""
+        if self.size == 1:
+            return np.asarray((parts or [like])[0])
+        if parts is None:
+            return self._scatter(like, None, 0)
+        return self._scatter(np.concatenate(parts), np.array([len(part) for part in parts], np.int64), 0)
+
+    def allgather(self, mine: Any) -> list[Any]:
+        """Everybody's, which JSON can say, in the order of the ranks."""
+        text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
+        return [json.loads(part.tobytes()) for part in self._to_all(text)]
+
+    def allsum(self, mine: Array) -> Array:
+        """The sum over all ranks of an int64 array, the same shape on all: each rank adds a part of it, for all."""
+        flat = np.ascontiguousarray(mine, np.int64).ravel()
+        rows = [len(part) for part in np.array_split(flat, self.size)]
+        part = np.sum(self.alltoall(flat, rows), axis=0, dtype=np.int64)
+        return np.concatenate(self._to_all(part)).reshape(np.shape(mine))
+
+    def _to_all(self, mine: Array) -> list[Array]:
+        return self.alltoall(np.tile(mine, self.size), [len(mine)] * self.size)
+
+    def _scatter(self, mine: Array, rows: Any, root: int) -> Array:
+        # The op itself, not scatter(): a label that begins with a NUL meets no name of the user's.
+        with tf.device("/CPU:0"):
+            splits = tf.constant(0, tf.int64) if rows is None else tf.constant(rows, tf.int64)
+            value = tf.constant(mine if rows is not None else mine[:0])
+            part, _ = loader.load().ops.horovod_data_scatter(
+                value, splits, [], root=root, scatter_name=f"\0 of {self.label}")
+        return part.numpy()

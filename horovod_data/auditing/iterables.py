@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's iterables, and Keras' sequences, with a look at what passes. What comes out is the object that went in."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterator
+
+from ..errors import explain
+from .record import Recorder
+from .report import Report
+
+
+class Audit:
+    """What audit() returns: iterate over it as over what it was given. Attributes that it hasn't are those of what it was
+    given (`audit.sampler.set_epoch(2)`)."""
+
+    _recorder: Recorder
+    _inner: Any
+
+    @property
+    def reports(self) -> list[Report]:
+        """Of the epochs that all ranks have ended so far, in their order. Local, doesn't wait."""
+        return list(self._recorder.reports)
+
+    def report(self) -> Report:
+        """Ends the epoch that is under way on this rank, if one is, and returns the report of the last one that has ended
+        here.
+
+        Waits until all ranks have ended that epoch: by coming to its end, by leaving it, or by this call.
+
+        Raises:
+          RuntimeError: no epoch has begun on this rank.
+          tf.errors.UnavailableError: a rank has left the job before the end of that epoch.
+          tf.errors.DeadlineExceededError: a rank has not ended it within HOROVOD_DATA_TIMEOUT seconds.
+        """
+        return self._recorder.report()
+
+    def end_epoch(self) -> None:
+        """Ends the epoch that is under way on this rank, if one is. Doesn't wait: rank 0 prints the report when all ranks
+        have ended theirs. For iterations that go on over several epochs, as Keras' with steps_per_epoch."""
+        self._recorder.close()
+
+
+class AuditedIterable(Audit):
+    """Of what can be iterated over again and again."""
+
+    def __init__(self, inner: Any, recorder: Recorder):
+        self._inner, self._recorder = inner, recorder
+
+    def __iter__(self) -> Iterator[Any]:
+        iteration = self._recorder.begin()
+        try:
+            for element in self._inner:
+                self._recorder.record(iteration, element)
+                yield element
+        finally:  # also of a loop that is left: the generator is closed with it
+            self._recorder.end(iteration)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+class AuditedSized(AuditedIterable):
+    """Of what has a length as well."""
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+class AuditedIterator(Audit):
+    """Of an iterator or a generator: it can be iterated over once, and next() works."""
+
+    def __init__(self, inner: Any, recorder: Recorder):
+        self._inner, self._recorder = inner, recorder
+        self._iteration = -1
+
+    def __iter__(self) -> AuditedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._iteration < 0:
+            self._iteration = self._recorder.begin()
+        try:
+            element = next(self._inner)
+        except StopIteration:
+            self._recorder.end(self._iteration)
+            raise
+        self._recorder.record(self._iteration, element)
+        return element
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def sequence_class(given: Any) -> Any:
+    """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
+    for base in type(given).__mro__:
+        if base.__name__ in ("Sequence", "PyDataset") and "keras" in base.__module__.split("."):
+            return base
+    return None
+
+
+def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
+    """A Keras sequence of the same batches. Keras makes them ahead, in threads, so what it has made for an epoch that it has
+    not come to is no epoch; and it looks at the first before it begins, which counts once."""
+    pid = os.getpid()
+    fetched: set[int] = set()
+
+    class AuditedSequence(Audit, base):
+        _recorder, _inner = recorder, given
+
+        def __init__(self) -> None:
+            settings = {name: getattr(given, name) for name in ("workers", "use_multiprocessing", "max_queue_size")
+                        if base.__name__ == "PyDataset" and hasattr(given, name)}
+            super().__init__(**settings)
+
+        def __len__(self) -> int:
+            return len(given)
+
+        def __getitem__(self, index: int) -> Any:
+            element = given[index]
+            if os.getpid() != pid:
+                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
+                                           "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
+            if index not in fetched:
+                fetched.add(index)
+                recorder.record(-1, element)
+            return element
+
+        def on_epoch_end(self) -> None:
+            fetched.clear()
+            recorder.close()
+            given.on_epoch_end()
+
+        def __iter__(self) -> Iterator[Any]:
+            for index in range(len(given)):
+                yield self[index]
+            fetched.clear()
+            recorder.close()
+
+    return AuditedSequence()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod-data-run --audit: what goes into Keras' Model.fit is audited, in a program that knows nothing of it.
+
+HOROVOD_DATA_AUDIT=1 has horovod_data.init(), and launcher/rank.py before the program starts, exchange Model.fit of every
+Keras that is imported, then or later. The new one audits x and adds a callback that ends the audit's epochs with Keras's;
+nothing else of the call changes. What it can't audit it names, in a line on rank 0.
+
+Loaded before TensorFlow: nothing is imported here but Python's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.util
+import inspect
+import os
+import sys
+from typing import Any, Callable, Mapping, Optional
+
+VARIABLE = "HOROVOD_DATA_AUDIT"
+# Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.
+_HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.src.models.model"}
+
+_fits = 0  # that were audited, or named as not
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether the variable asks for it; read_settings() refuses what is neither 0 nor 1."""
+    return environ.get(VARIABLE, "").strip() == "1"
+
+
+def install() -> None:
+    """Exchanges Model.fit, now or when Keras is imported. A second call does nothing."""
+    if any(getattr(finder, "of_audit", False) for finder in sys.meta_path):
+        return
+    for name in _HOMES:
+        if name in sys.modules:
+            _exchange(sys.modules[name])
+    sys.meta_path.insert(0, _AfterImport())
+    pid = os.getpid()
+    atexit.register(lambda: _say_if_nothing(pid))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds nothing itself, but has something done when one of the modules has been imported."""
+
+    of_audit = True
+
+    def __init__(self) -> None:
+        self._looking: set[str] = set()
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in _HOMES or name in self._looking:
+            return None
+        self._looking.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.discard(name)
+        loader = spec.loader if spec is not None else None
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        run = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            _exchange(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _exchange(module: Any) -> None:
+    model = getattr(module, "Model", None)
+    fit = getattr(model, "fit", None)
+    if model is None or fit is None or getattr(fit, "of_audit", False):
+        return
+
+    @functools.wraps(fit)
+    def audited_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _fit(fit, module, self, args, kwargs)
+
+    audited_fit.of_audit = True  # type: ignore[attr-defined]
+    model.fit = audited_fit
+
+
+def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    global _fits
+    import horovod_data
+
+    given = inspect.signature(fit).bind(model, *args, **kwargs)
+    if os.getpid() in _busy:  # a fit inside a fit, or of a subclass that calls its parent's
+        return fit(*given.args, **given.kwargs)
+    _fits += 1
+    try:
+        horovod_data.rank()
+    except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
+        horovod_data.init()
+    x, y = given.arguments.get("x"), given.arguments.get("y")
+    try:
+        given.arguments["x"], end = _audited(horovod_data.audit, x, y, given.arguments)
+    except NotImplementedError as error:
+        _say(f"this call of Model.fit is not audited: {error}")
+        end = None
+    if end is not None:
+        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), end)
+    _busy.add(os.getpid())
+    try:
+        return fit(*given.args, **given.kwargs)
+    finally:
+        _busy.discard(os.getpid())
+
+
+_busy: set[int] = set()
+
+
+def _audited(audit: Callable[..., Any], x: Any, y: Any,
+             arguments: Mapping[str, Any]) -> tuple[Any, Optional[Callable[[], None]]]:
+    """What to give Keras as x, and what ends an epoch of the audit.
+
+    Raises:
+      NotImplementedError: that can't be audited; says why.
+    """
+    import tensorflow as tf
+
+    from horovod_data.auditing.iterables import Audit, sequence_class
+
+    if isinstance(x, Audit):
+        return x, None  # the program's own
+    kind = f"x is a {type(x).__module__}.{type(x).__name__}"
+    if isinstance(x, tf.data.Dataset):
+        made = audit(x)
+        return made, made.end_epoch
+    if (base := sequence_class(x)) is not None:
+        if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
+            raise NotImplementedError(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
+        return audit(x), None  # it hears of the ends by itself
+    if hasattr(x, "__next__"):
+        made = audit(x)
+        return made, made.end_epoch
+    if arguments.get("validation_split"):
+        raise NotImplementedError(f"{kind}, of which validation_split takes a part away")
+    if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
+        for _ in audit([(x, y)]):  # Keras cuts and shuffles it by itself, but gives every row of it once in every epoch
+            pass
+        return x, None
+    raise NotImplementedError(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
+
+
+def _with_callback(callbacks: Any, end: Callable[[], None]) -> Any:
+    from tensorflow import keras
+
+    ending = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: end())
+    if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):  # a CallbackList
+        callbacks.append(ending)
+        return callbacks
+    several = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
+    return [*several, ending]
+
+
+def _say(text: str) -> None:
+    """On the first rank, as the launcher numbers them: the program may not have come to init()."""
+    if next((os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), "0") == "0":
+        print(f"horovod_data: --audit: {text}", file=sys.stderr, flush=True)
+
+
+def _say_if_nothing(pid: int) -> None:
+    if not _fits and os.getpid() == pid:
+        _say("this program has not called Keras' Model.fit, so nothing was audited. Wrap what your loop iterates over in "
+             "hvdata.audit()")

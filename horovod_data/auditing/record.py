@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this rank has seen, epoch by epoch. An epoch that is over goes to a thread, which makes its report with the other
+ranks: the program never waits for it, unless it asks for the report."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import sys
+import threading
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from ..errors import explain, start_thread, without_place
+from .keys import Key, Keys, keys_of
+from .report import Report
+
+_MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
+
+Array = Any
+
+
+class Epoch:
+    """16 bytes for each row of this rank, 8 for each step, and the names of the first rows."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self._words = bytearray()
+        self._ends: list[int] = []  # rows up to and with each step
+        self._names: dict[int, bytes] = {}
+        self._named = 0
+
+    def add(self, keys: Keys) -> None:
+        """One step."""
+        begin = self.rows
+        self._words += np.ascontiguousarray(keys.words).tobytes()
+        self._ends.append(begin + len(keys.words))
+        if keys.names is not None and self._named < _MOST_NAMES:
+            self._names.update(enumerate(keys.names, begin))
+            self._named += sum(map(len, keys.names)) + 64 * len(keys.names)
+
+    @property
+    def steps(self) -> int:
+        return len(self._ends)
+
+    @property
+    def rows(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def words(self) -> Array:
+        """uint64 [rows, 2]."""
+        return np.frombuffer(self._words, np.uint64).reshape(-1, 2)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The step, from 1, and the row in it, from 0, of the index-th row."""
+        step = int(np.searchsorted(self._ends, index, side="right"))
+        return step + 1, index - (self._ends[step - 1] if step else 0)
+
+    def name(self, index: int) -> Optional[bytes]:
+        return self._names.get(index)
+
+
+class Recorder:
+    """The epochs of one audit on this rank. May be used from any thread.
+
+    An epoch begins with an iteration, and ends with it; or when the next one begins; or by close(). What an iteration
+    yields after a close() belongs to the next epoch.
+    """
+
+    def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
+        """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
+        program ends is an epoch too."""
+        self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
+        self._lock = threading.Lock()
+        self._epoch: Optional[Epoch] = None
+        self._begun = 0
+        self._iteration = 0
+        self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator brings a number of another process
+        self._older: set[int] = set()
+        self._closed: "queue.SimpleQueue[Optional[Epoch]]" = queue.SimpleQueue()
+        self._done = threading.Condition(self._lock)
+        self._settled = 0
+        self.reports: list[Report] = []
+        self._failure: Optional[BaseException] = None
+        self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
+        start_thread(self._thread)  # now: at the program's end Python starts no thread any more
+
+    def begin(self) -> int:
+        """A new iteration, whose number it returns."""
+        with self._lock:
+            self._close()
+            self._older.add(self._iteration)
+            self._iteration = next(self._numbers)
+            self._open()
+            return self._iteration
+
+    def record(self, iteration: int, element: Any, of: str = "element") -> None:
+        """One step of an iteration. `of`: "element"; or "key": it is what the user's key is made of.
+
+        Raises:
+          RuntimeError: a newer iteration of the same audit has begun.
+          TypeError, and what the key function raises: no keys can be made of the element.
+        """
+        with self._lock:
+            step = self._epoch.steps + 1 if self._epoch is not None else 1
+            epoch = self._epoch.number if self._epoch is not None else self._begun + 1
+        try:
+            keys = keys_of(element, self._key if of == "element" else lambda value: value)
+        except Exception as error:
+            error.args = (explain(f"{self.name}, epoch {epoch}, step {step}: the keys of the rows can't be made: "
+                                  f"{type(error).__name__}: {without_place(str(error))}",
+                                  f"key={self._key!r} must fit every element"),)
+            raise
+        with self._lock:
+            if iteration in self._older:
+                raise RuntimeError(explain(
+                    f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
+                    "An audit is of one iteration at a time: call audit() for each"))
+            self._iteration = iteration
+            self._open()
+            assert self._epoch is not None
+            self._epoch.add(keys)
+
+    def end(self, iteration: int) -> None:
+        """The iteration is over."""
+        with self._lock:
+            if iteration == self._iteration:
+                self._close()
+
+    def close(self) -> None:
+        """Ends the epoch that is under way, if one is."""
+        with self._lock:
+            self._close()
+
+    @property
+    def steps(self) -> int:
+        """Of the epoch under way."""
+        with self._lock:
+            return self._epoch.steps if self._epoch is not None else 0
+
+    def report(self) -> Report:
+        """close(), and the report of the last epoch that this rank has ended: waits for all ranks to end it."""
+        with self._done:
+            if self._partial:
+                self._close()
+            last = self._begun - (self._epoch is not None)
+            if not last:
+                raise RuntimeError(explain(f"{self.name}: report() was called before the first epoch",
+                                           "Iterate first: a rank without rows does it as well"))
+            while self._settled < last and self._failure is None:
+                self._done.wait(0.1)  # in slices, for Ctrl-C
+            if self._settled < last:
+                assert self._failure is not None
+                raise self._failure
+            return self.reports[last - 1]
+
+    def finish(self) -> None:
+        """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still
+        there."""
+        with self._lock:
+            if self._partial:
+                self._close()
+        self._closed.put(None)
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+
+    def _open(self) -> None:
+        if self._epoch is None:
+            self._begun += 1
+            self._epoch = Epoch(self._begun)
+
+    def _close(self) -> None:
+        if self._epoch is not None:
+            self._closed.put(self._epoch)
+            self._epoch = None
+
+    def _run(self) -> None:
+        while (epoch := self._closed.get()) is not None:
+            try:
+                if self._failure is not None:
+                    continue  # the ranks' calls don't go together any more
+                report = self._settle(epoch)
+            except BaseException as error:
+                print("horovod_data: " + explain(
+                    f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
+                    f"{without_place(str(error))}"), file=sys.stderr, flush=True)
+                with self._done:
+                    self._failure = error
+                    self._done.notify_all()
+                continue
+            if self._announce:
+                print(f"horovod_data: {report}", file=sys.stderr, flush=True)
+            with self._done:
+                self.reports.append(report)
+                self._settled += 1
+                self._done.notify_all()

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that there should be: a count, keys, or elements. Rank 0 reads them, once, and deals their keys to the ranks that
+count them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, Iterable, Iterator, Optional
+
+import numpy as np
+
+from ..errors import explain, whole
+from .counting import Part, integer_range
+from .exchange import Exchange
+from .keys import Key, Keys, given_keys, keys_of, owners
+
+Array = Any
+
+_CHUNK = 1 << 18  # rows that rank 0 holds at a time
+_MOST_NAMES = 16 << 20
+_MORE, _LAST, _FAILED = 0, 1, 2
+
+
+@dataclasses.dataclass
+class Reference:
+    """`rows` None: there is none. `part`: this rank's, None if only the count is known. `range`: of keys that are all whole
+    numbers."""
+
+    rows: Optional[int] = None
+    part: Optional[Part] = None
+    range: Optional[tuple[int, int]] = None
+    names: dict[int, bytes] = dataclasses.field(default_factory=dict)  # on rank 0
+
+    def name_of(self, place: int) -> str:
+        """On rank 0: of the row at this place."""
+        name = self.names.get(place)
+        return name.decode(errors="replace") if name is not None else f"row {place} of the reference"
+
+
+class ReferenceFailed(Exception):
+    """On the ranks that don't read: rank 0's reading raised."""
+
+
+def kind_of(given: Any, key: Key) -> str:
+    """"none", "count", "keys" or "elements"; "function" where only a call can tell.
+
+    Raises:
+      TypeError, ValueError: it can't be a reference.
+    """
+    if given is None:
+        return "none"
+    if (rows := whole(given)) is not None and not np.ndim(given):
+        if rows < 0:
+            raise ValueError(explain(f"reference={given!r} is less than 0", "It counts the rows that there are"))
+        return "count"
+    if _is_keys(given):
+        if key is None:
+            raise ValueError(explain("reference= has keys, but audit() has no key=: rows are told apart by their content",
+                                     "Pass key=, which says what a row's key is; or as reference= the elements themselves"))
+        return "keys"
+    if isinstance(given, (str, bytes, bool)) or not (hasattr(given, "__iter__") or callable(given)):
+        raise TypeError(explain(f"reference={given!r} is no reference", "Pass a number of rows, a set or array of keys, a "
+                                "dataset or another iterable of elements, or a function that returns one of these"))
+    return "elements" if hasattr(given, "__iter__") else "function"
+
+
+def make_reference(exchange: Exchange, given: Any, kind: str, key: Key) -> Reference:
+    """Collective; `given` counts on rank 0 alone, `kind` is that of rank 0.
+
+    Raises:
+      ReferenceFailed: rank 0's function or iterable raised; on rank 0 what it raised, on the others this.
+    """
+    if kind == "none":
+        return Reference()
+    if kind == "count" and exchange.rank == 0:
+        return Reference(exchange.allgather(whole(given))[0])
+    if kind == "count":
+        return Reference(exchange.allgather(None)[0])
+    return _dealt(exchange, given, key) if exchange.rank == 0 else _taken(exchange)
+
+
+def _dealt(exchange: Exchange, given: Any, key: Key) -> Reference:
+    """On rank 0."""
+    reference = Reference(0)
+    taken: list[Array] = []
+    ranges: list[Optional[tuple[int, int]]] = []
+    failure: Optional[Exception] = None
+    chunks = _chunks(given, key)
+    status, rows = _MORE, 0
+    while status == _MORE:
+        words = np.empty((0, 2), np.uint64)
+        try:
+            keys = next(chunks, None)
+            if isinstance(keys, int):  # a function may return a count as well
+                rows, keys = keys, None
+            status = _MORE if keys is not None else _LAST
+        except Exception as error:
+            failure, status, keys = error, _FAILED, None
+        if keys is not None:
+            words = keys.words
+            ranges += [integer_range(words)] if len(words) else []
+            _name(reference, keys, rows)
+        table = np.concatenate([words, np.arange(rows, rows + len(words), dtype=np.uint64)[:, None]], axis=1)
+        rows += len(words)
+        owner = owners(words, exchange.size)
+        ends = np.cumsum(np.bincount(owner, minlength=exchange.size))
+        parts = np.split(table[np.argsort(owner, kind="stable")], ends[:-1])
+        head = np.array([[status, 0, 0]], np.uint64)
+        taken.append(exchange.deal([np.concatenate([head, part]) for part in parts], table[:0])[1:])
+    if failure is not None:
+        raise failure
+    told = bool(ranges) and None not in ranges
+    known = [one for one in ranges if one is not None]
+    reference.range = (min(low for low, _ in known), max(high for _, high in known)) if told else None
+    by_key = bool(ranges) or rows == 0
+    exchange.allgather([rows, reference.range, by_key])
+    return dataclasses.replace(reference, rows=rows, part=_part(taken) if by_key else None)
+
+
+def _taken(exchange: Exchange) -> Reference:
+    taken: list[Array] = []
+    while True:
+        table = exchange.deal(None, np.empty((0, 3), np.uint64))
+        taken.append(table[1:])
+        if (status := int(table[0, 0])) == _FAILED:
+            raise ReferenceFailed()
+        if status == _LAST:
+            rows, numbers, by_key = exchange.allgather(None)[0]
+            return Reference(rows, _part(taken) if by_key else None, tuple(numbers) if numbers else None)
+
+
+def _part(tables: list[Array]) -> Part:
+    table = np.concatenate(tables)
+    return Part(np.ascontiguousarray(table[:, :2]), table[:, 2].astype(np.int64))
+
+
+def _chunks(given: Any, key: Key) -> Iterator[Any]:
+    """Keys, at most about _CHUNK rows at a time; or one int."""
+    if callable(given) and not hasattr(given, "__iter__"):
+        given = given()
+        kind = kind_of(given, key)
+        if kind in ("none", "function"):
+            raise TypeError(explain(f"the function that reference= is returned {given!r}",
+                                    "Let it return a number of rows, keys, or an iterable of elements"))
+        if kind == "count":
+            yield whole(given)
+            return
+    if _is_keys(given):
+        yield from _key_chunks(given)
+        return
+    elements: Iterable[Any] = [given] if hasattr(given, "__array__") or hasattr(given, "dense_shape") else given
+    words: list[Array] = []
+    names: list[Any] = []
+    for element in elements:
+        keys = keys_of(element, key)
+        words.append(keys.words)
+        names += keys.names if keys.names is not None else [None] * len(keys.words)
+        if sum(map(len, words)) >= _CHUNK:
+            yield Keys(np.concatenate(words), names)
+            words, names = [], []
+    if words:
+        yield Keys(np.concatenate(words), names)
+
+
+def _key_chunks(given: Any) -> Iterator[Keys]:
+    if isinstance(given, (set, frozenset)):
+        try:
+            given = sorted(given)
+        except TypeError:  # numbers and texts together
+            pass
+    if isinstance(given, (range, list, tuple)) or hasattr(given, "__array__"):
+        for begin in range(0, len(given), _CHUNK):
+            yield given_keys(given[begin:begin + _CHUNK])
+        return
+    rest = iter(given)
+    while chunk := list(itertools.islice(rest, _CHUNK)):
+        yield given_keys(chunk)
+
+
+def _name(reference: Reference, keys: Keys, place: int) -> None:
+    if keys.names is not None and sum(map(len, reference.names.values())) < _MOST_NAMES:
+        reference.names.update((at, name) for at, name in enumerate(keys.names, place) if name is not None)
+
+
+def _is_keys(given: Any) -> bool:
+    """Whether it is a collection of keys, and not of elements."""
+    if isinstance(given, (range, set, frozenset)):
+        return True
+    if isinstance(given, (list, tuple)):
+        return all(isinstance(one, (int, str, bytes, np.integer)) and not isinstance(one, bool) for one in given)
+    return hasattr(given, "__array__") and np.ndim(given) == 1 and not hasattr(given, "__next__")

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of an epoch: which rows the job saw, how often, and on which ranks. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Optional, Sequence, Union
+
+from . import picture
+
+_MOST_TIMES = 5  # a line for each number of times up to here
+
+
+class Seen(NamedTuple):
+    """Where a row was seen: on a rank, in a step of the epoch from 1, and which row of its element, from 0."""
+
+    rank: int
+    step: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} in step {self.step}, row {self.row}"
+
+
+class Example(NamedTuple):
+    """A row that was not seen once. `key`: the whole number or text that the user gave as its key, else what is known of it.
+    `times`: how often it was seen. `seen`: where, up to three times on each rank."""
+
+    key: Union[int, str]
+    times: int
+    seen: tuple[Seen, ...] = ()
+
+    def __str__(self) -> str:
+        places = "; ".join(map(str, self.seen[:3])) + ("; ..." if self.times > min(3, len(self.seen)) and self.seen else "")
+        return f"{self.key}" + (f" ({places})" if places else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What all ranks saw in an epoch; the same on every rank. `str()` of it is for people.
+
+    Rows are told apart by their keys (see audit()): `distinct`, `once`, `times`, `pairs` and `distinct_by_rank` count
+    different rows, `rows` and `repeats` count deliveries. Tuples have one number for each rank, in the order of the ranks.
+    """
+
+    name: str  # of the audit: "audit 1"
+    epoch: int  # from 1
+    steps: tuple[int, ...]  # elements
+    rows: tuple[int, ...]  # all that came, the same row as often as it came
+    distinct_by_rank: tuple[int, ...]
+    distinct: int  # different rows that the job saw
+    never: Optional[int]  # rows of the reference that nobody saw; None: there is no reference
+    unknown: Optional[int]  # different rows that the reference hasn't; None: there is none
+    repeats: int  # deliveries of a row beyond what the reference has of it, or beyond the first
+    reference: Optional[int]  # rows of the reference
+    times: dict[int, int]  # how often seen, from 1: different rows
+    pairs: dict[tuple[int, int], int]  # (a, b), a < b: rows that both saw; (a, a): rows that a saw more than once; none is 0
+    by_content: bool  # rows were told apart by their content: no key was given
+    never_seen: tuple[Example, ...] = ()
+    seen_again: tuple[Example, ...] = ()
+    not_in_reference: tuple[Example, ...] = ()
+    raster: Any = None  # picture.Raster
+
+    @property
+    def ranks(self) -> int:
+        return len(self.steps)
+
+    @property
+    def once(self) -> int:
+        """Different rows that were seen once."""
+        return self.times.get(1, 0)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is missing (as far as a reference says), nothing came too often, and nothing is unknown."""
+        return not self.never and not self.repeats and not self.unknown
+
+    @property
+    def verdict(self) -> str:
+        """One sentence, without its full stop."""
+        if not self.distinct and not self.never:
+            return "no rank saw a row"
+        if self.ok:
+            return ("every row once" if self.never is not None else
+                    "no row more than once (whether some are missing, only reference= can tell)")
+        found = []
+        if self.never:
+            found.append(f"{share(self.never, self.reference or 0)} of the rows were never seen")
+        again = sum(rows for times, rows in self.times.items() if times > 1)
+        if self.repeats and again:
+            known = self.distinct if self.never is None else max(self.reference or 0, self.distinct)
+            found.append(f"{share(again, known)} of the rows were seen more than once")
+        if self.unknown:
+            found.append(f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came")
+        return "; ".join(found)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
+        sentences = [*self._causes(), *self._shared(), *self._examples(), *self._notes()]
+        lines += [sentence if sentence.endswith("...") else f"{sentence}." for sentence in sentences]
+        return "\n".join(lines)
+
+    def picture(self) -> str:
+        """Rows over ranks, for a terminal: a line for each rank, and one for all together. Local."""
+        return picture.text(self.raster)
+
+    def save_png(self, path: Any) -> None:
+        """Writes the same as a PNG. Local, on every rank that calls it: call it on one.
+
+        Raises:
+          OSError: it can't be written.
+        """
+        picture.save_png(self.raster, path)
+
+    def _table(self) -> list[str]:
+        lines = [("seen", "rows", "share")]
+        whole = self.distinct + (self.never or 0)
+        if self.never is not None:
+            lines.append(("never", f"{self.never:,}", share(self.never, whole)))
+        for times in sorted({*self.times, 1}):
+            rows = self.times.get(times, 0)
+            if times <= _MOST_TIMES:
+                lines.append(("once" if times == 1 else f"{times} times", f"{rows:,}", share(rows, whole)))
+        more = sum(rows for times, rows in self.times.items() if times > _MOST_TIMES)
+        if more:
+            most = max(self.times)
+            lines.append((f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times", f"{more:,}",
+                          share(more, whole)))
+        return aligned(lines)
+
+    def _by_rank(self) -> list[str]:
+        numbers = list(zip(self.steps, self.rows, self.distinct_by_rank))
+        lines: list[tuple[str, ...]] = [("rank", "steps", "rows", "different")]
+        begin = 0
+        for rank in range(1, self.ranks + 1):  # ranks in a row that are alike share a line
+            if rank == self.ranks or numbers[rank] != numbers[begin]:
+                name = f"{begin}" if rank == begin + 1 else f"{begin} to {rank - 1}"
+                lines.append((name, *(f"{number:,}" for number in numbers[begin])))
+                begin = rank
+        return aligned(lines)
+
+    def _causes(self) -> list[str]:
+        """What such numbers come from."""
+        found = []
+        several = self.ranks > 1 and self.distinct > 0
+        if several and all(own == self.distinct for own in self.distinct_by_rank):
+            found.append("All ranks saw the same rows: nothing gives each rank its own part of them")
+        if len(set(self.steps)) > 1:
+            found.append(f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One "
+                         "that ends before the others leaves them waiting in their next collective call, and where all stop with "
+                         "it, what the others had left is not seen")
+        known = self.reference or 0
+        if several and self.never and not self.repeats and abs(self.distinct * self.ranks - known) <= 0.05 * known:
+            found.append(f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
+                         "loader gives that is sharded twice")
+        return found
+
+    def _shared(self) -> list[str]:
+        pairs = sorted(self.pairs.items())
+        shared = sorted(((rows, pair) for pair, rows in pairs if pair[0] != pair[1]), key=lambda one: (-one[0], one[1]))
+        alone = [f"rank {a} saw {_rows(rows)} more than once itself" for (a, b), rows in pairs if a == b]
+        found = []
+        if shared:
+            shown = "; ".join(f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared[:4])
+            rest = f"; and {len(shared) - 4} pairs more, down to {_rows(shared[-1][0])}" if len(shared) > 4 else ""
+            found.append(f"Ranks that saw the same: {shown}{rest}")
+        if alone:
+            rest = f"; and {len(alone) - 4} ranks more" if len(alone) > 4 else ""
+            found.append("; ".join(alone[:4]).capitalize() + rest)
+        return found
+
+    def _examples(self) -> list[str]:
+        found = []
+        for title, examples, rows in (("Never seen", self.never_seen, self.never), ("Seen again", self.seen_again, None),
+                                      ("Not in the reference", self.not_in_reference, self.unknown)):
+            if examples:
+                more = ", ..." if rows is not None and rows > len(examples) else ""
+                found.append(f"{title}: " + ", ".join(map(str, examples)) + more)
+        return found
+
+    def _notes(self) -> list[str]:
+        if self.by_content and (self.repeats or self.never):
+            return ["Rows were told apart by their content: rows that are alike in all components count as one row. With "
+                    "key= they can be told apart"]
+        return []
+
+
+def share(part: int, whole: int) -> str:
+    """`36.0 %`; not 0 where there is some, not 100 where some is missing."""
+    percent = 100 * part / whole if whole else 0.0
+    if 0 < part < whole and not 0.05 <= percent < 99.95:
+        return "< 0.1 %" if percent < 1 else "> 99.9 %"
+    return f"{percent:.1f} %"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table: the first column begins at the left, all others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return ["  ".join([f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))])
+            for line in lines]
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"

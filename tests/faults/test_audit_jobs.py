@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod-data-run --audit: what goes into Keras' Model.fit, in programs that know nothing of it."""
+
+import re
+
+import pytest
+from launched import run_launcher
+
+pytestmark = [pytest.mark.horovod, pytest.mark.limit(120)]
+
+START = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+hvd.init()
+x = np.arange(64, dtype=np.float32)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+def data():
+    return tf.data.Dataset.from_tensor_slices((x[:, None] / 64, x))
+"""
+
+
+def run(tmp_path, *lines, options=("--audit",), env=None):
+    (tmp_path / "train.py").write_text(START + "\n".join(lines) + "\nprint('up to the end')\n")
+    job = run_launcher("-np", "2", *options, "python", str(tmp_path / "train.py"), env=env, timeout=100)
+    assert job.returncode == 0 and job.output.count("up to the end") == 2, job.output
+    return job.output
+
+
+def verdicts(output):
+    return re.findall(r"audit (\d+), epoch (\d+): (no row more than once|[\d.]+ % of the rows were seen more than once)", output)
+
+
+def test_datasets_generators_and_arrays(tmp_path):
+    output = run(
+        tmp_path, "mine = data().shard(hvd.size(), hvd.rank()).batch(8)",
+        "history = model.fit(mine, epochs=2, verbose=0).history", "assert len(history['loss']) == 2",
+        "model.fit(data().batch(16), verbose=0, callbacks=[tf.keras.callbacks.History()])",  # the same on both ranks
+        "model.fit(mine.filter(lambda *_: True), epochs=3, verbose=0)",
+        "model.fit(mine.repeat(), epochs=2, steps_per_epoch=3, verbose=0)",
+        "model.fit(x[:, None], x, verbose=0)", "model.fit(x[:, None], x, verbose=0, validation_split=0.5)")
+    once, twice = "no row more than once", "100.0 % of the rows were seen more than once"
+    assert sorted(verdicts(output)) == [
+        ("1", "1", once), ("1", "2", once), ("2", "1", twice), ("3", "1", once), ("3", "2", once), ("3", "3", once),
+        ("4", "1", once), ("4", "2", once), ("5", "1", twice)], output
+    assert "All ranks saw the same rows: nothing gives each rank its own part of them." in output
+    assert output.count("not audited: x is a numpy.ndarray, of which validation_split takes a part away") == 1, output
+
+
+def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
+    output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)", options=(),
+                 env={"HOROVOD_DATA_AUDIT": "1"})
+    assert verdicts(output) == [("1", "1", "100.0 % of the rows were seen more than once")], output
+
+
+def test_a_program_without_fit_is_told(tmp_path):
+    output = run(tmp_path, "list(data())")
+    assert output.count("this program has not called Keras' Model.fit, so nothing was audited") == 1, output

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdata.audit: who saw which row, of loaders that are not ours."""
+
+import collections
+import itertools
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import attempt, local, outcomes, plain, raises_everywhere, results
+
+ROWS = 48
+Pair = collections.namedtuple("Pair", "x y")
+
+
+def passed(comm, audited):
+    """The report of one pass over it, which is the same on all ranks."""
+    got = results(comm, lambda: (len(list(audited)), audited.report()))
+    first = got[0][1]
+    for _, report in got:
+        assert str(report) == str(first) and report.picture() == first.picture() and report.pairs == first.pairs
+    return first
+
+
+def numbers(comm, first=0, step=None, rows=ROWS):
+    """This rank's share of the numbers, in batches of 4."""
+    mine = list(range(first + comm.rank, rows, step or comm.size))
+    return [np.array(mine[i:i + 4]) for i in range(0, len(mine), 4)]
+
+
+# ---- What comes out is what goes in.
+
+
+def test_the_package_under_test(hvdata):
+    assert hvdata.__file__.startswith(__file__.rpartition("/tests/")[0])
+
+
+def test_elements_of_iterables_are_the_same_objects(hvdata, comm):
+    given = [np.arange(3), {"a": [1, 2]}, "text", tf.constant([1.5]), (1, None)]
+    audited = hvdata.audit(given)
+    for _ in range(2):
+        for one, other in zip(given, audited):
+            assert one is other
+    assert len(audited) == 5
+    results(comm, audited.report)
+    iterator = hvdata.audit(iter(given))
+    assert next(iterator) is given[0] and [id(one) for one in iterator] == [id(one) for one in given[1:]]
+    assert results(comm, iterator.report)[0].steps == (5,) * comm.size
+
+
+DATASETS = {
+    "numbers": lambda: tf.data.Dataset.range(10).batch(4),
+    "tuple": lambda: tf.data.Dataset.from_tensor_slices((np.arange(6), np.eye(6))).batch(3),
+    "one-tuple": lambda: tf.data.Dataset.from_tensor_slices((np.arange(6),)).batch(3),
+    "dict": lambda: tf.data.Dataset.from_tensor_slices({"b": [b"x", b"yz"], "a": [1.5, 2.5]}),
+    "nested": lambda: tf.data.Dataset.from_tensor_slices(({"i": [1, 2, 3]}, ([4, 5, 6], [7, 8, 9]))).batch(2),
+    "namedtuple": lambda: tf.data.Dataset.from_tensor_slices(Pair([1, 2], [3, 4])),
+    "ragged": lambda: tf.data.Dataset.range(6).map(lambda i: (i, tf.range(i))).ragged_batch(2),
+    "sparse": lambda: tf.data.Dataset.range(4).map(lambda i: tf.sparse.from_dense(tf.one_hot(i, 5))).batch(2),
+    "bfloat16": lambda: tf.data.Dataset.range(6).map(lambda i: tf.cast(i, tf.bfloat16)).batch(2),
+    "bool": lambda: tf.data.Dataset.range(6).map(lambda i: i % 2 == 0).batch(2),
+    "empty": lambda: tf.data.Dataset.range(0),
+    "filtered": lambda: tf.data.Dataset.range(20).filter(lambda i: i % 3 == 0),
+}
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("name", DATASETS)
+def test_elements_of_datasets_are_the_same(hvdata, comm, name):
+    dataset = DATASETS[name]()
+    audited = hvdata.audit(dataset)
+    assert isinstance(audited, tf.data.Dataset) and audited.element_spec == dataset.element_spec
+    assert int(audited.cardinality()) == int(dataset.cardinality())
+    elements = results(comm, lambda: [plain(element) for element in local(audited)])
+    wanted = [plain(element) for element in local(dataset)]
+    assert elements == [wanted] * comm.size
+    report = results(comm, audited.report)[0]
+    assert report.epoch == 1 and report.steps == (len(wanted),) * comm.size
+    for element, other in zip(audited, dataset):
+        assert type(element) is type(other)
+    again = results(comm, audited.report)[0]
+    assert again.epoch == 2 and again.times == report.times and len(audited.reports) == 2
+
+
+@pytest.mark.ranks(1, 2)
+def test_datasets_in_functions_and_behind_other_stages(hvdata, comm):
+    audited = hvdata.audit(tf.data.Dataset.range(comm.rank, ROWS, comm.size).batch(4), key=lambda rows: rows, reference=range(ROWS))
+
+    @tf.function
+    def total(dataset):
+        return dataset.reduce(np.int64(0), lambda so_far, rows: so_far + tf.reduce_sum(rows))
+
+    assert sum(results(comm, lambda: int(total(audited)))) == ROWS * (ROWS - 1) // 2
+    assert results(comm, audited.report)[0].verdict == "every row once"
+    for _ in audited.map(lambda rows: rows + 1).repeat(2).prefetch(1):
+        pass
+    last = results(comm, audited.report)[0]
+    assert last.epoch == 3 and [one.verdict for one in audited.reports] == ["every row once"] * 3
+
+
+# ---- The published bugs, and the right way.
+
+
+def test_shard_done_right(hvdata, comm):
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).batch(4)
+    report = passed(comm, hvdata.audit(data, key=lambda rows: rows, reference=tf.data.Dataset.range(ROWS).batch(5)))
+    assert report.verdict == "every row once" and report.times == {1: ROWS} and report.reference == ROWS
+
+
+@pytest.mark.parametrize("by", ["content", "key"])
+def test_every_rank_gets_batch_0(hvdata, comm, by):
+    """The bug that this project began with."""
+    data = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS))).batch(8).take(1)
+    whole = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS)))
+    report = passed(comm, hvdata.audit(data, **(dict(reference=whole) if by == "content" else dict(key=0, reference=ROWS))))
+    assert report.times == {comm.size: 8} and report.never == ROWS - 8
+    assert report.pairs == {pair: 8 for pair in itertools.combinations(range(comm.size), 2)}
+    assert ("All ranks saw the same rows" in str(report)) == (comm.size > 1)
+    if comm.size > 1:
+        assert {seen.rank for seen in report.seen_again[0].seen} == set(range(comm.size))
+        assert report.seen_again[0].seen[-1].step == 1
+
+
+def test_the_seed_before_the_stride(hvdata, comm):
+    """sandyresearch/parcae #10: every rank shuffles by its own seed and then takes every 16th. Each rank of the test is as many
+    of the 16 as come to it."""
+    rows = 16 * 1024
+    mine = np.concatenate([np.random.default_rng(stream).permutation(rows)[stream::16]
+                           for stream in range(comm.rank, 16, comm.size)])
+    report = passed(comm, hvdata.audit(np.array_split(mine, 7), key=lambda rows: rows, reference=rows))
+    assert abs(report.never / rows - 0.36) < 0.01, report
+    assert abs(sum(n for times, n in report.times.items() if times > 1) / rows - 0.26) < 0.01, report
+
+
+def test_sharded_twice(hvdata, comm):
+    """RETURNN #1738: each rank took 1/N of its own 1/N."""
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank).shard(comm.size, comm.rank)
+    report = passed(comm, hvdata.audit(data, key=lambda row: row, reference=range(ROWS)))
+    assert (report.distinct, report.never, report.repeats) == (ROWS // comm.size, ROWS - ROWS // comm.size, 0)
+    assert ("sharded twice" in str(report)) == (comm.size > 1)
+
+
+def test_29_files_on_8_ranks(hvdata, comm):
+    """RETURNN #1570: 4 files for each of 7 ranks, 1 for the last; all stop when that one stops. 8 of 29 are read."""
+    streams = [range(4 * rank, min(29, 4 * rank + 4)) for rank in range(8)]
+    steps = min(map(len, streams))
+    mine = [streams[stream][step] for stream in range(comm.rank, 8, comm.size) for step in range(steps)]
+    report = passed(comm, hvdata.audit(mine, key=lambda file: f"part-{file}", reference={f"part-{file}" for file in range(29)}))
+    assert (report.distinct, report.never, report.times) == (8, 21, {1: 8})
+    assert report.never_seen[0].key == "part-1"
+
+
+def test_padding_by_repeating(hvdata, comm):
+    """As torch's DistributedSampler without drop_last."""
+    rows, each = ROWS + 1, -(-(ROWS + 1) // comm.size)
+    order = [*range(rows), *range(each * comm.size - rows)]
+    report = passed(comm, hvdata.audit([np.array(order[comm.rank::comm.size])], key=lambda rows: rows, reference=rows))
+    assert report.never == 0 and report.repeats == each * comm.size - rows
+    if report.repeats:
+        assert [example.key for example in report.seen_again] == list(range(report.repeats))[:4]
+        assert report.times == {1: rows - report.repeats, 2: report.repeats}
+
+
+# ---- Epochs.
+
+
+def test_a_rank_without_rows_and_ranks_without_equal_steps(hvdata, comm):
+    mine = numbers(comm) if comm.rank else []
+    report = passed(comm, hvdata.audit(mine, key=lambda rows: rows, reference=range(ROWS)))
+    assert report.rows[0] == 0 and report.steps[0] == 0
+    assert report.never == len(range(0, ROWS, comm.size)) and report.never_seen[0].key == 0
+
+
+def test_a_loop_that_is_left(hvdata, comm):
+    """A rank that leaves ends its epoch there. The others don't wait for it, nor for the report."""
+    audited = hvdata.audit(numbers(comm), key=lambda rows: rows)
+    for _ in range(2):
+        for step, _ in enumerate(audited, 1):
+            if comm.rank == 0 and step == 2:
+                break
+    report = results(comm, audited.report)[0]
+    whole = -(-len(range(comm.size - 1, ROWS, comm.size)) // 4)
+    assert report.epoch == 2 and report.steps[0] == 2 and report.steps[1:] == (whole,) * (comm.size - 1)
+    assert [one.rows for one in audited.reports] == [report.rows] * 2
+
+
+def test_a_dataset_that_is_left(hvdata, comm):
+    audited = hvdata.audit(tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank), key=lambda row: row)
+    assert len(results(comm, lambda: list(audited.take(2)))[0]) == 2
+    assert results(comm, audited.report)[0].steps == (2,) * comm.size
+    list(audited.take(3)), list(audited.take(1))  # the third begins, so the second is over
+    assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
+
+
+def test_report_in_the_middle(hvdata, comm):
+    """What comes after it belongs to the next epoch."""
+    audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=lambda rows: rows)
+    next(audited), next(audited)
+    assert results(comm, audited.report)[0].rows == (8,) * comm.size
+    next(audited)
+    assert results(comm, audited.report)[0].rows == (4,) * comm.size
+    assert results(comm, audited.report)[0].epoch == 2  # nothing has come since
+    audited.end_epoch()
+
+
+def test_report_before_the_first_epoch(hvdata, comm):
+    audited = hvdata.audit([1, 2])
+    raises_everywhere(comm, audited.report, RuntimeError, r"audit \d+: report\(\) was called before the first epoch")
+
+
+def test_uneven_steps_with_a_collective_in_the_loop(hvdata, comm):
+    """A rank whose epoch is over must go on to what the others wait for."""
+    for _ in hvdata.audit([0] * (comm.rank + 1)):
+        pass
+    comm.Barrier()
+
+
+def test_two_iterations_at_a_time(hvdata, comm):
+    audited = hvdata.audit(tf.data.Dataset.range(8))
+    one, two = iter(audited), iter(audited)
+    next(one), next(two)
+    raises_everywhere(comm, lambda: next(one), tf.errors.OpError, "two iterations go on at the same time")
+    results(comm, audited.report)
+    generator = hvdata.audit([1, 2, 3])
+    first = iter(generator)
+    next(first), next(iter(generator))
+    raises_everywhere(comm, lambda: next(first), RuntimeError, "two iterations go on at the same time")
+    results(comm, generator.report)
+
+
+def test_several_audits_at_once(hvdata, comm):
+    train, valid = (hvdata.audit(numbers(comm, rows=rows), key=lambda rows: rows, reference=rows) for rows in (ROWS, 12))
+    for _ in range(2):
+        list(train), list(valid)
+    for audited, rows in ((valid, 12), (train, ROWS)):
+        report = results(comm, audited.report)[0]
+        assert (report.epoch, report.times, report.ok) == (2, {1: rows}, True)
+
+
+# ---- Keys and references.
+
+
+def test_the_same_row_in_other_frameworks_and_batches(hvdata, comm):
+    """Content is dtype, shape and bytes, whatever the batch and whoever holds it."""
+    x, y = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32), np.arange(ROWS)
+    mine = [(x[i::comm.size], y[i::comm.size]) for i in [comm.rank]]
+    reference = tf.data.Dataset.from_tensor_slices((x, y)).batch(7)
+    assert passed(comm, hvdata.audit(mine, reference=reference)).verdict == "every row once"
+
+
+class Tensor:
+    """What torch's tensors do, as far as it matters."""
+
+    __module__ = "torch"
+
+    def __init__(self, array):
+        self._array = array
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def __array__(self, dtype=None, copy=None):
+        return self._array
+
+
+def test_a_loader_in_the_manner_of_torch(hvdata, comm):
+    class Loader:
+        sampler = types.SimpleNamespace(epoch=0)
+
+        def __iter__(self):
+            for rows in numbers(comm):
+                yield {"x": Tensor(rows * 1.5), "name": [f"row {row}" for row in rows]}
+
+        def __len__(self):
+            return len(numbers(comm))
+
+    audited = hvdata.audit(Loader(), key="name", reference=lambda: [f"row {row}" for row in range(ROWS)])
+    assert len(audited) == len(numbers(comm)) and audited.sampler.epoch == 0
+    assert passed(comm, audited).verdict == "every row once"
+    content = hvdata.audit(Loader())
+    assert passed(comm, content).times == {1: ROWS}
+
+
+@pytest.mark.parametrize("reference", [
+    ROWS, range(ROWS), set(range(ROWS)), np.arange(ROWS), list(range(ROWS)), lambda: ROWS, lambda: range(ROWS),
+    lambda: (np.arange(i, i + 6) for i in range(0, ROWS, 6)), "dataset"],
+    ids=["count", "range", "set", "array", "list", "fn of count", "fn of keys", "fn of generator", "dataset"])  # fmt: skip
+@pytest.mark.ranks(1, 3)
+def test_references(hvdata, comm, reference, request):
+    given = tf.data.Dataset.range(ROWS).batch(5) if isinstance(reference, str) else reference
+    mine = [rows[rows != 5] for rows in numbers(comm)]
+    audited = hvdata.audit(mine, key=lambda rows: rows, reference=given if comm.rank == 0 else None)
+    report = passed(comm, audited)
+    assert (report.never, report.unknown, report.reference) == (1, 0, ROWS)
+    counted = isinstance(reference, int) or "fn of count" in request.node.name  # then nobody knows which one it is
+    assert [example.key for example in report.never_seen] == ([] if counted else [5])
+
+
+def test_the_reference_is_read_on_rank_0_alone(hvdata, comm):
+    calls = []
+
+    def reference():
+        calls.append(comm.rank)
+        return range(ROWS)
+
+    hvdata.audit([], key=lambda rows: rows, reference=reference)
+    assert comm.allgather(calls) == [[0], *[[]] * (comm.size - 1)]
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
+    monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 100)
+    audited = hvdata.audit([np.arange(comm.rank, 1000, comm.size)], key=lambda rows: rows, reference=range(1003))
+    report = passed(comm, audited)
+    assert report.never == 3 and [one.key for one in report.never_seen] == [1000, 1001, 1002]
+
+
+def test_rows_that_are_not_in_the_reference(hvdata, comm):
+    audited = hvdata.audit(numbers(comm), key=lambda rows: [f"r{row}" for row in rows], reference={f"r{row}" for row in range(40)})
+    report = passed(comm, audited)
+    assert (report.unknown, report.never) == (ROWS - 40, 0)
+    assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
+
+
+# ---- What is refused.
+
+
+@pytest.mark.parametrize("arguments, kind, text", [
+    (dict(key=1.5), TypeError, r"key=1\.5 is no key"), (dict(key=()), TypeError, r"key=\(\) is no key"),
+    (dict(reference=-1), ValueError, "reference=-1 is less than 0"), (dict(reference="rows"), TypeError, "is no reference"),
+    (dict(reference={1, 2}), ValueError, "reference= has keys, but audit.. has no key="),
+], ids=["key", "no key", "count", "text", "keys"])  # fmt: skip
+@pytest.mark.parametrize("where", ["everywhere", "on the last rank"])
+@pytest.mark.ranks(1, 3)
+def test_wrong_arguments(hvdata, comm, arguments, kind, text, where):
+    wrong = where == "everywhere" or comm.rank == comm.size - 1
+    raises_everywhere(comm, lambda: hvdata.audit([], **(arguments if wrong else {})), kind, text)
+    assert passed(comm, hvdata.audit([1, 2], key=lambda row: row)).distinct == 2
+
+
+@pytest.mark.parametrize("given", ["text", {"x": 1}, 5, np.zeros(3), None], ids=repr)
+@pytest.mark.ranks(1, 2)
+def test_what_is_no_loader(hvdata, comm, given):
+    raises_everywhere(comm, lambda: hvdata.audit(given), TypeError, r"audit\(\) was given a")
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_disagree(hvdata, comm):
+    raises_everywhere(comm, lambda: hvdata.audit([], key="a" if comm.rank else 0), ValueError, "the ranks disagree", "key='a' on rank",
+                      "key=0 on rank 0")
+
+
+def test_a_component_that_is_not_there(hvdata, comm):
+    data = tf.data.Dataset.from_tensor_slices({"x": [1, 2]})
+    raises_everywhere(comm, lambda: hvdata.audit(data, key="id"), ValueError, "key='id': the dataset's elements have no such component")
+    audited = hvdata.audit([{"x": 1}], key="id")
+    raises_everywhere(comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made")
+
+
+def test_a_reference_that_fails(hvdata, comm):
+    def reference():
+        yield np.arange(3)
+        raise OSError("no such folder")
+
+    got = outcomes(comm, lambda: hvdata.audit([], reference=reference))
+    for rank, one in enumerate(got):
+        assert one.kind is OSError and "no such folder" in one.text, one
+        assert rank == 0 or "reading the reference" in one.text
+    raises_everywhere(comm, lambda: hvdata.audit([], reference=lambda: "text"), TypeError, "is no reference. Pass a number of rows")
+
+
+def test_inside_a_function(hvdata, comm):
+    raises_everywhere(comm, lambda: tf.function(lambda: hvdata.audit([]) and 1)(), RuntimeError, "called inside tf.function")
+
+
+# ---- Printing, Keras, readers.
+
+
+def test_rank_0_prints_the_report(hvdata, comm, capfd):
+    passed(comm, hvdata.audit(numbers(comm), key=lambda rows: rows, reference=ROWS))
+    comm.Barrier()
+    said = capfd.readouterr().err
+    assert (": every row once." in said) == (comm.rank == 0), said
+
+
+def keras():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known length", "unknown length"])
+@pytest.mark.ranks(1, 2)
+def test_keras_fit_of_a_dataset(hvdata, comm, known):
+    x = np.arange(ROWS, dtype=np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x[:, None] / ROWS, x)).shard(comm.size, comm.rank)
+    data = data if known else data.filter(lambda *_: True)
+    audited = hvdata.audit(data.batch(8), key=1, reference=ROWS)
+    history = results(comm, lambda: keras().fit(audited, epochs=3, verbose=0).history["loss"])
+    assert len(history[0]) == 3
+    results(comm, audited.report)
+    assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", ROWS // comm.size // 8)] * 3
+
+
+@pytest.mark.ranks(1, 2)
+def test_keras_fit_of_a_sequence(hvdata, comm):
+    class Batches(tf.keras.utils.Sequence):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            rows = np.arange(8 * index, 8 * index + 8, dtype=np.float32) * comm.size + comm.rank
+            return rows[:, None], rows
+
+    audited = hvdata.audit(Batches(), reference=24 * comm.size)
+    results(comm, lambda: keras().fit(audited, epochs=2, verbose=0, shuffle=True) and None)
+    results(comm, audited.report)
+    assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", 3)] * 2
+    list(audited)
+    assert results(comm, audited.report)[0].epoch == 3
+
+
+@pytest.mark.readers(1)
+@pytest.mark.ranks(1, 2)
+def test_a_dedicated_reader_takes_no_part(hvdata, comm):
+    def run():
+        data = tf.data.Dataset.range(hvdata.rank() or 0, 12, hvdata.size() or 1)
+        audited = hvdata.audit(data, key=lambda row: row, reference=12)
+        if not hvdata.is_trainer():
+            return audited is data
+        return len(list(audited)), audited.report().verdict
+
+    got = results(comm, run)
+    trainers = comm.size - 1
+    assert got == [(12 // trainers, "every row once")] * trainers + [True]
+
+
+@pytest.mark.ranks(2, 3)
+def test_our_own_delivery(hvdata, comm):
+    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(ROWS).batch(4 * comm.size), batch="global",
+                                        remainder="partial")
+    assert passed(comm, hvdata.audit(dataset, key=lambda rows: rows, reference=ROWS)).verdict == "every row once"
+
+
+@pytest.mark.alone()
+@pytest.mark.ranks(2)
+def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
+    """shutdown() ends it, and makes its report with the others."""
+    audited = hvdata.audit(tf.data.Dataset.range(ROWS), key=lambda row: row)
+    iterator = iter(audited)
+    next(iterator)
+    comm.Barrier()
+    hvdata.shutdown()
+    assert [one.rows for one in audited.reports] == [(1, 1)]
+    raised = attempt(lambda: hvdata.audit([]))
+    assert "after the end of the job" in raised.text
+
+
+@pytest.mark.alone()
+@pytest.mark.ranks(2)
+def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
+    audited = hvdata.audit([1, 2])
+    if comm.rank:
+        hvdata.shutdown()
+    else:
+        list(audited)
+        raised = attempt(audited.report)
+        assert issubclass(raised.kind, tf.errors.OpError) and "has shut down and takes no part" in raised.text, raised
+        assert "there is no report" in capfd.readouterr().err
+        list(audited)  # which goes on without
+    comm.Barrier()

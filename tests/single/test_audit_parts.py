@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit is made of, in one process: keys, counting, the report's texts, the picture."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from horovod_data.auditing import counting, keys, picture
+from horovod_data.auditing.counting import Axis, Part
+from horovod_data.auditing.record import Epoch
+from horovod_data.auditing.report import Example, Report, Seen, share
+
+
+def words(values):
+    return keys.given_keys(np.asarray(values, np.int64)).words
+
+
+# ---- Keys.
+
+
+@pytest.mark.parametrize("values", [
+    [3, -1, 2**62], np.array([3, -1, 2**62]), tf.constant([3, -1, 2**62], tf.int64), (3, -1, 2**62)],
+    ids=["list", "numpy", "tensor", "tuple"])  # fmt: skip
+def test_whole_numbers_stand_for_themselves(values):
+    made = keys.given_keys(values).words
+    assert [keys.shown(*map(int, row)) for row in made] == [3, -1, 2**62]
+
+
+def test_whole_numbers_of_all_types_are_equal():
+    for dtype in (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64):
+        assert (keys.given_keys(np.array([5, 7], dtype)).words == words([5, 7])).all(), dtype
+    large = keys.given_keys(np.array([2**64 - 1], np.uint64)).words
+    assert keys.shown(*map(int, large[0])) == 2**64 - 1 and (large != words([-1])).any()
+
+
+def test_texts_are_equal_as_bytes_whatever_holds_them():
+    made = [keys.given_keys(given).words for given in (
+        ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
+    for one in made:
+        assert (one == made[0]).all()
+    assert keys.given_keys("bc").words.tolist() == made[0][1:].tolist()
+    assert keys.given_keys(["é", "bc"]).names == [b"\xc3\xa9", b"bc"]
+    assert (keys.given_keys(["a", "a\0"]).words[0] != keys.given_keys(["a", "a\0"]).words[1]).any()
+
+
+def test_one_key_for_an_element():
+    for single in (7, np.int64(7), tf.constant(7)):
+        assert keys.given_keys(single).words.tolist() == words([7]).tolist()
+    assert keys.given_keys(2.5).words.shape == (1, 2)
+    assert keys.given_keys(np.zeros((3, 2))).words.shape == (3, 2) and keys.given_keys([]).words.shape == (0, 2)
+
+
+ELEMENTS = {
+    "numbers": (np.arange(12).reshape(4, 3), np.arange(4.0)),
+    "texts": {"name": np.array(["a", "bc", "", "a b"], object), "x": np.arange(4, dtype=np.int16)},
+    "bools": (np.array([[True], [False], [True], [True]]), np.arange(4)),
+    "tensors": (tf.constant(["p", "q", "r", "s"]), tf.reshape(tf.range(8), [4, 2])),
+    "bfloat16": (tf.cast(tf.range(4), tf.bfloat16),),
+    "ragged": (tf.ragged.constant([[1], [2, 3], [], [4]]), tf.range(4)),
+    "sparse": (tf.sparse.from_dense([[0, 1], [2, 0], [0, 0], [3, 4]]), tf.range(4)),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_rows_content_is_the_same_in_every_batch(name):
+    element = ELEMENTS[name]
+    made = keys.content_keys(element)
+    assert made.shape == (4, 2) and len({tuple(row) for row in made.tolist()}) == 4
+    again = tf.data.Dataset.from_tensor_slices(element).skip(1).batch(2)
+    rebatched = np.concatenate([keys.content_keys(part) for part in again])
+    assert rebatched.tolist() == made[1:].tolist()
+
+
+def test_content_means_dtype_shape_and_bytes():
+    made = [keys.content_keys(element).tolist() for element in (
+        np.zeros([2, 4], np.int32), np.zeros([2, 4], np.float32), np.zeros([2, 2, 2], np.int32), np.zeros([2, 2], np.int64),
+        (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)))]
+    for one, other in itertools.combinations(made, 2):
+        assert one != other
+
+
+def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
+    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
+    alone = (batch[0][1], batch[1][1])
+    assert keys.content_keys(alone).tolist() == keys.content_keys(batch)[1:].tolist()
+
+
+def test_rows_need_an_axis_that_all_components_have():
+    assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
+    assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
+    assert len(keys.content_keys((1, 2))) == 1 and len(keys.content_keys([1, 2])) == 2
+    assert len(keys.content_keys((None, np.zeros([4])))) == 4
+
+
+def test_components_by_name_and_place():
+    Point = collections.namedtuple("Point", "x y")
+    element = ({"id": "right", "x": 1}, Point(2, ["left"]))
+    assert keys.component_of(element, (0, "id")) == "right"
+    assert keys.component_of(element, (1, "y", 0)) == "left" and keys.component_of(element[0], "x") == 1
+    for missing in ("id", (0, "y"), (1, "z"), 2):
+        with pytest.raises((KeyError, IndexError, TypeError)):
+            keys.component_of(element, missing)
+
+
+def test_what_has_no_bytes_is_named():
+    with pytest.raises(TypeError, match=r"\[1\] of an element is a object.*Pass key="):
+        keys.content_keys((np.zeros(2), object()))
+
+
+def test_keys_are_spread_evenly():
+    for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.content_keys(np.arange(40000))):
+        for ranks in (2, 3, 16):
+            share_of_each = np.bincount(keys.owners(made, ranks), minlength=ranks) / len(made) * ranks
+            assert share_of_each.min() > 0.75 and share_of_each.max() < 1.3, (ranks, share_of_each)
+
+
+# ---- Counting, against the obvious way.
+
+
+def obvious(received, reference):
+    seen = collections.Counter(itertools.chain(*received))
+    wanted = collections.Counter(reference if reference is not None else ())
+    ranks = range(len(received))
+    pairs = {(a, b): len(set(received[a]) & set(received[b])) for a in ranks for b in ranks if a < b}
+    pairs.update({(a, a): sum(1 for n in collections.Counter(received[a]).values() if n > 1) for a in ranks})
+    return dict(
+        times=dict(sorted(collections.Counter(seen.values()).items())), distinct=len(seen),
+        never=sum(max(0, m - seen[k]) for k, m in wanted.items()),
+        repeats=sum(max(0, n - max(1, wanted[k])) for k, n in seen.items()),
+        unknown=len(set(seen) - set(wanted)) if reference is not None else 0, own=[len(set(one)) for one in received],
+        pairs={pair: rows for pair, rows in pairs.items() if rows})
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_counting(seed, monkeypatch):
+    if seed % 2:
+        monkeypatch.setattr(counting, "_CELLS", 8)  # many chunks
+    if seed % 5 < 3:
+        monkeypatch.setattr(counting, "_SLICE", 20)
+    random = np.random.default_rng(seed)
+    received = [random.integers(-5, random.integers(0, 40), random.integers(0, 60)).tolist()
+                for _ in range(random.integers(1, 6))]
+    reference = random.integers(0, 40, 50).tolist() if seed % 3 else None
+    part = Part(words(reference), np.arange(50)) if reference is not None else None
+    found = counting.count([words(one) for one in received], part, Axis("number", -5, 40))
+    wanted = obvious(received, reference)
+    assert found.times == wanted["times"] and found.own.tolist() == wanted["own"]
+    names = ("never", "repeats", "distinct", "unknown")
+    assert dict(zip(names, found.sums[1:5].tolist())) == {name: wanted[name] for name in names}
+    pairs = {(a, b): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs)).tolist()}
+    assert pairs == wanted["pairs"]
+    assert found.deliveries.sum() == sum(map(len, received))
+    for word0, word1, _, times in found.repeated:
+        assert sum(one.count(keys.shown(word0, word1)) for one in received) == times
+    for word0, word1, *_ in found.never:
+        assert keys.shown(word0, word1) in set(reference) - set(itertools.chain(*received))
+
+
+def test_many_ranks_share_lines():
+    received = [words(np.arange(rank * 10, rank * 10 + 10)) for rank in range(130)]
+    found = counting.count(received, None, Axis("number", 0, 1299))
+    assert found.deliveries.shape == (64, 256) and found.deliveries.sum() == 1300
+    drawn = picture.Raster(130, found.deliveries, found.rows, found.seen, "number", 0, 1299)
+    labels = [drawn.label(line) for line in range(64)]
+    assert labels[:2] == ["ranks 0-2", "ranks 3-4"] and labels[-1] == "ranks 128-129"
+    for rank, line in ((0, 0), (2, 0), (3, 1), (129, 63)):
+        assert found.deliveries[line, (rank * 10) * 256 // 1300] > 0
+
+
+@pytest.mark.parametrize("first, last", [(-2**63, 2**63 - 1), (2**62, 2**62 + 3), (-4, 5)])
+def test_buckets_of_any_numbers(first, last):
+    found = counting.count([words([first, last])], None, Axis("number", first, last))
+    assert found.rows[0] == 1 and found.rows[-1] == 1 and found.rows.sum() == 2
+
+
+# ---- The record.
+
+
+def test_places_in_an_epoch():
+    epoch = Epoch(1)
+    for rows in (3, 0, 2):
+        epoch.add(keys.given_keys([f"{rows}.{i}" for i in range(rows)]))
+    assert (epoch.steps, epoch.rows, epoch.words().shape) == (3, 5, (5, 2))
+    assert [epoch.place(i) for i in range(5)] == [(1, 0), (1, 1), (1, 2), (3, 0), (3, 1)]
+    assert epoch.name(4) == b"2.1" and counting.positions(epoch.words(), tuple(map(int, epoch.words()[4]))) == [4]
+
+
+# ---- Texts.
+
+
+def report(received, reference=None, **more):
+    """Of a job whose ranks saw these numbers in one step each, without the exchange."""
+    part = Part(words(reference), np.arange(len(reference))) if reference is not None else None
+    axis = Axis("number", 0, 99)
+    found = counting.count([words(one) for one in received], part, axis)
+    known = reference is not None
+    values = dict(
+        name="audit 1", epoch=1, steps=(1,) * len(received), rows=tuple(map(len, received)),
+        distinct_by_rank=tuple(found.own.tolist()), distinct=int(found.sums[3]), never=int(found.sums[1]) if known else None,
+        unknown=int(found.sums[4]) if known else None, repeats=int(found.sums[2]), reference=len(reference) if known else None,
+        times=found.times, pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
+        by_content=False, raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, "number", 0, 99))
+    return Report(**{**values, **more})
+
+
+def test_every_row_once():
+    one = report([range(0, 100, 2), range(1, 100, 2)], range(100))
+    assert one.ok and one.once == 100 and one.pairs == {}
+    assert str(one) == """\
+audit 1, epoch 1: every row once.
+  seen   rows    share
+  never     0    0.0 %
+  once    100  100.0 %
+
+  rank    steps  rows  different
+  0 to 1      1    50         50"""
+
+
+def test_without_a_reference_nobody_knows_what_is_missing():
+    one = report([[1, 2], [3]])
+    assert one.ok and one.never is None
+    assert one.verdict == "no row more than once (whether some are missing, only reference= can tell)"
+
+
+def test_all_ranks_saw_the_same():
+    one = report([[1, 2, 3]] * 3, range(6))
+    assert not one.ok and one.verdict == "50.0 % of the rows were never seen; 50.0 % of the rows were seen more than once"
+    assert "All ranks saw the same rows: nothing gives each rank its own part of them." in str(one)
+    assert "Ranks that saw the same: 0 and 1 3 rows; 0 and 2 3 rows; 1 and 2 3 rows." in str(one)
+
+
+def test_sharded_twice():
+    one = report([[0, 4, 8], [3, 7, 11]], range(12))
+    assert "The 2 ranks together saw about 1/2 of the rows, none twice" in str(one)
+
+
+def test_unequal_steps_repeats_and_strangers():
+    one = report([[1, 1, 2, 77], [3, 2]], range(4), steps=(4, 1),
+                 seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),), never_seen=(Example(0, 0),))
+    assert (one.never, one.repeats, one.unknown) == (1, 2, 1)
+    assert one.verdict == ("25.0 % of the rows were never seen; 50.0 % of the rows were seen more than once; "
+                           "1 row that is not in the reference came")
+    for sentence in ("The ranks did not make the same number of steps: 1 to 4.", "Rank 0 saw 1 row more than once itself.",
+                     "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).", "Never seen: 0."):
+        assert sentence in str(one), str(one)
+
+
+def test_a_row_that_the_reference_has_twice_may_come_twice():
+    assert report([[5, 6], [5]], [5, 5, 6]).verdict == "every row once"
+    assert report([[5, 6]], [5, 5, 6]).never == 1
+
+
+def test_nobody_saw_anything():
+    assert report([[], []]).verdict == "no rank saw a row"
+    assert report([[], []], range(3)).verdict == "100.0 % of the rows were never seen"
+
+
+@pytest.mark.parametrize("part, whole, text", [
+    (0, 5, "0.0 %"), (5, 5, "100.0 %"), (1, 10**6, "< 0.1 %"), (999999, 10**6, "> 99.9 %"), (36, 100, "36.0 %"),
+    (0, 0, "0.0 %")])  # fmt: skip
+def test_shares(part, whole, text):
+    assert share(part, whole) == text
+
+
+# ---- The picture.
+
+
+def test_text_picture():
+    one = report([range(0, 50), [*range(50, 75), *range(50, 75)], range(0, 100, 10)], range(100))
+    rank0, rank1, rank2, everybody, legend = one.picture().splitlines()
+    assert rank0 == "rank 0 |" + "█" * 32 + " " * 32 + "|"
+    assert rank1 == "rank 1 |" + " " * 32 + "2" * 16 + " " * 16 + "|"
+    assert rank2.count(" ") > 40 and everybody[8:56].strip("█123") == "" and everybody[56:-1].count(" ") > 8
+    assert "rows by their keys, 0 to 99" in legend
+
+
+def test_png(tmp_path):
+    one = report([range(0, 50), range(25, 75)], range(100))
+    one.save_png(tmp_path / "rows.png")
+    image = tf.io.decode_png((tmp_path / "rows.png").read_bytes()).numpy()
+    wide, once, twice, white, black = image.shape[1], (33, 102, 172), (244, 165, 30), (255, 255, 255), (0, 0, 0)
+    assert image.shape[0] == 2 * 12 + 4 + 24
+
+    def at(line, row):
+        return tuple(image[line, int((row + 0.5) / 100 * wide)])
+
+    assert (at(0, 10), at(0, 80)) == (once, white) and (at(12, 10), at(12, 60)) == (white, once)
+    assert (at(30, 10), at(30, 40), at(30, 60), at(30, 90)) == (once, twice, once, black)
