@@ -66,7 +66,8 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   turn_ = turn;
   tail_taken_ = tail_taken;
   had_ = positions;
-  if (ledger_) ledger_->Start(turn_.n, from_, mark_.UpTo(from_), std::exchange(mark_, {}).From(from_));
+  if (ledger_) ledger_->Start(turn_.n, from_, mark_.UpTo(from_), mark_.From(from_));
+  mark_ = {};
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
   std::vector<std::string> gone;

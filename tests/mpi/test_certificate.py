@@ -133,11 +133,11 @@ def test_over_a_checkpoint(hvdata, comm, tmp_path):
     path = str(tmp_path / "iterator")
     it = iter(channel(hvdata, make, "resumed", batch="global"))
     results(comm, lambda: [next(it).shape[0] for _ in range(7)])
-    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(path))
+    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(path) and None)
     results(comm, lambda: [next(it).shape[0] for _ in range(comm.rank % 2)])
     del it
     again = iter(channel(hvdata, make, "resumed", batch="global"))
-    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(path).assert_consumed())
+    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(path).assert_consumed() and None)
     assert results(comm, lambda: sum(1 for _ in again)) == [8] * comm.size
     record = certificate(hvdata, comm, "resumed")
     different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
@@ -175,6 +175,7 @@ def flip(marker: bytes) -> int:
 def test_flipped_bytes_are_found(hvdata, comm, size):
     """In whatever memory a batch lies before it is handed out: shared memory, that of messages, our own."""
     drawn = random.Random(size + comm.size)
+    found = 0
     for trial in range(6):
         unlucky, step = drawn.randrange(comm.size), drawn.randrange(2, 5)
 
@@ -195,15 +196,18 @@ def test_flipped_bytes_are_found(hvdata, comm, size):
                              unlucky)
         got = outcomes(comm, lambda: [int(x[0]) for x in it])
         comm.Barrier()
-        if not flipped:  # under memory that can't be written to here: another process's
+        del it
+        if not any(isinstance(one, Raised) for one in got):  # nothing of it was here yet, or what has been let go of
             continue
+        assert flipped
+        found += 1
         for rank, one in enumerate(got):
             assert isinstance(one, Raised), f"rank {rank} got {one}"
             assert issubclass(one.kind, tf.errors.DataLossError), one
         assert f"rank {unlucky} on" in got[unlucky].text and f"step {step}" in got[unlucky].text, got[unlucky].text
         others = [one.text for rank, one in enumerate(got) if rank != unlucky]
         assert all(f"rank {unlucky} on" in text and f"its step {step}" in text and "altered" in text for text in others), others
-        del it
+    assert found >= 3
 
 
 def test_what_verify_may_be(hvdata, comm):
