@@ -14,6 +14,7 @@ using Says = wire::Ready::Says;
 namespace {
 std::unique_ptr<proof::Ledger> MakeLedger(const ChannelConfig& config, const World& world) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(world.audience_count()));
   for (int t = 0; t < world.audience_count(); ++t) names.push_back(world.AudienceName(t));
   return std::make_unique<proof::Ledger>(std::move(names), config.batch, config.schedule, config.remainder);
 }
