@@ -100,7 +100,7 @@ bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/
-	@$(SETUP) compiler mpi
+	@$(SETUP) compiler xxhash mpi
 	export PATH=$(abspath $(BIN)):$$PATH
 	rm -rf dist
 	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -229,7 +229,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done
