@@ -16,6 +16,8 @@ from .findings import Finding, error, ok, sentences, warning
 # All that there are: tests compare with the sources.
 KNOWN = (
     "HOROVOD_DATA_ARENA_MB",
+    "HOROVOD_DATA_AUDIT",
+    "HOROVOD_DATA_CERTIFICATE",
     "HOROVOD_DATA_CHECK_REPLAY",
     "HOROVOD_DATA_DEBUG",
     "HOROVOD_DATA_EMBEDDED",
@@ -24,6 +26,7 @@ KNOWN = (
     "HOROVOD_DATA_READERS_PER_NODE",
     "HOROVOD_DATA_STALL_SECONDS",
     "HOROVOD_DATA_TIMEOUT",
+    "HOROVOD_DATA_VERIFY",
 )
 _OURS = "HOROVOD_DATA_"
 # What a launcher tells its processes about the job. MCA settings are Open MPI's, and people's.
