@@ -25,7 +25,7 @@ namespace hvdata {
   COUNTER(ring_full, "records_beside_full_ring") /* went by MPI because the ring to the peer was full */
 
 struct Counters {
-#define HVDATA_COUNTER(name, shown) std::atomic<uint64_t> name{0};
+#define HVDATA_COUNTER(name, shown) std::atomic<uint64_t> name{0};  // NOLINT(bugprone-macro-parentheses): it declares
   HVDATA_COUNTERS(HVDATA_COUNTER)
 };
 
