@@ -137,7 +137,8 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   Tell(arrival.reader, iterator.epoch, std::move(checked));
   if (same) return {};
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
-                         world_->SourceName(arrival.reader) + " cut: it was altered on its way. It is not handed out"};
+                         world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a host's memory, its MPI or "
+                         "horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
 }
 
 Sink::Tally Sink::tally() const {

@@ -103,7 +103,9 @@ void Ledger::DropFrom(uint64_t turn) {
   end_ = turn;
   for (size_t k = 0; k < turns_.size(); ++k) {
     if (first_turn_ + k < turn) continue;
-    for (uint64_t e = turns_[k].first; e < turns_[k].first + turns_[k].elements; ++e) At(e) = {{Digest(), At(e).yield.digest.rows}, 0};
+    for (uint64_t e = turns_[k].first; e < turns_[k].first + turns_[k].elements; ++e) {
+      if (Known(e)) At(e) = {{Digest(), At(e).yield.digest.rows}, 0};  // else an earlier run has delivered it
+    }
   }
 }
 

@@ -65,7 +65,6 @@ class Ledger {
   std::string Missing(int trainer, int64_t shares);
   // Whether the trainer has said of every share dealt so far that it has it.
   bool HasAll(int trainer) const;
-  const std::string& finding() const { return report_.finding; }
 
   // Up to now. Elements of which a trainer has not had its share are not among those delivered.
   Report Close(uint64_t number, bool complete, std::string why) const;

@@ -26,6 +26,10 @@ _HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.sr
 _fits = 0  # that were audited, or named as not
 
 
+class CantBeAudited(Exception):
+    """What a program gives Model.fit is passed on as it is; the text says why."""
+
+
 def wanted(environ: Mapping[str, str]) -> bool:
     """Whether the variable asks for it; read_settings() refuses what is neither 0 nor 1."""
     return environ.get(VARIABLE, "").strip() == "1"
@@ -101,7 +105,7 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     x, y = given.arguments.get("x"), given.arguments.get("y")
     try:
         given.arguments["x"], end = _audited(horovod_data.audit, x, y, given.arguments)
-    except NotImplementedError as error:
+    except CantBeAudited as error:
         _say(f"this call of Model.fit is not audited: {error}")
         end = None
     if end is not None:
@@ -121,7 +125,7 @@ def _audited(audit: Callable[..., Any], x: Any, y: Any,
     """What to give Keras as x, and what ends an epoch of the audit.
 
     Raises:
-      NotImplementedError: that can't be audited; says why.
+      CantBeAudited: that can't be audited; says why.
     """
     import tensorflow as tf
 
@@ -135,18 +139,18 @@ def _audited(audit: Callable[..., Any], x: Any, y: Any,
         return made, made.end_epoch
     if (base := sequence_class(x)) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
-            raise NotImplementedError(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
+            raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
         return audit(x), None  # it hears of the ends by itself
     if hasattr(x, "__next__"):
         made = audit(x)
         return made, made.end_epoch
     if arguments.get("validation_split"):
-        raise NotImplementedError(f"{kind}, of which validation_split takes a part away")
+        raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
         for _ in audit([(x, y)]):  # Keras cuts and shuffles it by itself, but gives every row of it once in every epoch
             pass
         return x, None
-    raise NotImplementedError(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
+    raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
 def _with_callback(callbacks: Any, end: Callable[[], None]) -> Any:
