@@ -39,7 +39,7 @@ test-all: op test-cpp typecheck  ## all tests at once
 define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
-PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) $(PYTEST_ARGS)
+PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
 endef
 
 # build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.

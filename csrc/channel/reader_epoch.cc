@@ -11,17 +11,8 @@ namespace hvdata {
 
 using Says = wire::Ready::Says;
 
-namespace {
-std::unique_ptr<proof::Ledger> MakeLedger(const ChannelConfig& config, const World& world) {
-  std::vector<std::string> names;
-  names.reserve(static_cast<size_t>(world.audience_count()));
-  for (int t = 0; t < world.audience_count(); ++t) names.push_back(world.AudienceName(t));
-  return std::make_unique<proof::Ledger>(std::move(names), config.batch, config.schedule, config.remainder);
-}
-}  // namespace
-
 ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
-    : source_(source), epoch_(epoch), cancel_(std::move(cancel)) {
+    : source_(source), epoch_(epoch), proof_(source, epoch), cancel_(std::move(cancel)) {
   const ChannelConfig& config = source->config();
   const World& world = source->world();
   const plan::Rotation rotation(world.source_count());
@@ -30,7 +21,6 @@ ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> c
   plenty_ = fixed ? std::max<uint64_t>(window / 4, 1) : 1;
   lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput())
                  : MakeDynamicLanes(world.audience_count(), MakeOutput());
-  if (config.verify) ledger_ = MakeLedger(config, world);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
@@ -66,9 +56,7 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   started_ = true;
   turn_ = turn;
   tail_taken_ = tail_taken;
-  had_ = positions;
-  if (ledger_) ledger_->Start(turn_.n, from_, mark_.UpTo(from_), mark_.From(from_));
-  mark_ = {};
+  proof_.Start(turn, positions);
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
   std::vector<std::string> gone;
@@ -144,7 +132,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
 
 void ReaderEpoch::DealInHand() {
   if (Pulled() || !in_hand_ || !lanes_->Room()) return;
-  Book(in_hand_.get());
+  proof_.Book(in_hand_.get());
   lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
 }
 
@@ -165,7 +153,7 @@ void ReaderEpoch::Deal(Step step) {
   } else if (!lanes_->Room() && source_->world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
   } else {
-    Book(&step);
+    proof_.Book(&step);
     lanes_->Deal(std::move(step));
     SayReady(Says::kHas, lanes_->dealt());
   }
@@ -259,6 +247,41 @@ void ReaderEpoch::End() {
   source_->changed_.NotifyAll();
 }
 
+// ---- Verified channels.
+
+void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
+  source_->mu_.AssertHeld();
+  if (!started_) return;
+  const std::string finding = proof_.Heard(trainer, checked);
+  if (!finding.empty()) Found(finding);
+  Account();
+}
+
+void ReaderEpoch::OnMissing(int trainer, int64_t shares) {
+  source_->mu_.AssertHeld();
+  if (proof_.ledger() && started_) Found(proof_.ledger()->Missing(trainer, shares));
+}
+
+void ReaderEpoch::OnDropped(uint64_t left) {
+  source_->mu_.AssertHeld();
+  if (proof_.ledger()) proof_.ledger()->DropLeft(left);
+}
+
+void ReaderEpoch::Found(const std::string& finding) {
+  const std::string text = "verify: " + finding;
+  proof::Report report;
+  report.finding = Where(Now()) + text;
+  proof_.Say(report);  // at once, to those who wait at the end
+  FinishLocked({kDataLoss, text});
+  why_ = text;
+}
+
+void ReaderEpoch::Account(bool over) {
+  using Stage = EpochProof::Stage;
+  const Stage stage = over ? Stage::kOver : lanes_->finished() ? Stage::kDealt : Stage::kOpen;
+  proof_.Account(stage, input_ended_ || cut_short_, !left_.empty(), why_);
+}
+
 // ---- The last steps, that several readers make together.
 
 bool ReaderEpoch::shares_tail() const {
@@ -271,7 +294,8 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
   left_ = std::move(left);
   first_left_ = first;
   no_filler_ = std::move(no_filler);
-  if (!ledger_) return;
+  proof::Ledger* const ledger = proof_.ledger();
+  if (!ledger) return;
   proof::Promises promises;
   std::vector<proof::Promise> fillers;
   for (Left& one : left_) {
@@ -279,7 +303,7 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
     promises.shares.push_back(std::move(one.promise));
     fillers.push_back(std::move(one.filler_promise));
   }
-  ledger_->Leave(first, std::move(promises), std::move(fillers));
+  ledger->Leave(first, std::move(promises), std::move(fillers));
 }
 
 // Everything that is left is there before any END is sent, and no CLAIM comes before that.

@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "base/outcome.h"
+#include "channel/epoch_proof.h"
 #include "channel/lanes.h"
 #include "channel/source.h"
 #include "mail/share.h"
@@ -41,10 +42,7 @@ class ReaderEpoch {
 
   // What trainers restored for this epoch, by trainer; mostly nothing.
   const std::map<int, wire::Restore>& handed() const { return handed_; }
-  // Verified channels, before Start: what is known of the elements before number `from`, where the epoch goes on.
-  void GoOn(const proof::Bookmark& mark, uint64_t from);
-  // The same, where nothing is left of the epoch: another run has accounted for it.
-  void GoOnBehind();
+  EpochProof& proof() { return proof_; }
   // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
   // What the lanes deal first is the reader's step number `turn` of the whole epoch, and `tail_taken` of the last steps
   // have been had as well.
@@ -55,9 +53,6 @@ class ReaderEpoch {
   // Rows (or elements) that were left out because of remainder="drop"; 0 for a batch without rows. `stepless`: the elements
   // that made no step at all.
   void Dropped(int64_t count, uint64_t stepless);
-  // Verified channels: elements from number `first` on of which no trainer gets anything; an element that an earlier run had.
-  void NoStep(uint64_t first, std::vector<proof::Yield> elements);
-  void Had(uint64_t element, const proof::Yield& yield);
   // Several readers share the trainers: what this one has left goes into the last steps (plan::Tail). Before Finish.
   bool shares_tail() const;
   void Leave(std::vector<Left> left, uint64_t first, std::string no_filler);
@@ -77,8 +72,6 @@ class ReaderEpoch {
   // The answers to a wish kSave.
   std::vector<SaveRequest> TakeSaveRequests();
   void AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state);
-  // Verified channels: what is known of the elements before and behind number `element`.
-  proof::Bookmark Mark(uint64_t element) const;
   // What some trainer has not taken of what was dealt, oldest first.
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements();
   // Dynamic: the elements that the trainer has taken since UntakenElements().
@@ -107,12 +100,11 @@ class ReaderEpoch {
   void OnClaim(int trainer, const wire::Claim& claim);
   bool OnWhy(int trainer, EpochStep step);
   void SayCutShort() REQUIRES(source_->mu_);
-  void Book(Step* step) REQUIRES(source_->mu_);
   void OnChecked(int trainer, const wire::Checked& checked);
   void OnMissing(int trainer, int64_t shares);
+  void OnDropped(uint64_t left);
   void Found(const std::string& finding) REQUIRES(source_->mu_);
   void Account(bool over = false) REQUIRES(source_->mu_);
-  void SayReport(const proof::Report& report) REQUIRES(source_->mu_);
   // The reader's next step of the whole epoch.
   uint64_t Now() const REQUIRES(source_->mu_) { return turn_.n + lanes_->dealt(); }
   std::string Explain(int trainer) const;
@@ -121,12 +113,7 @@ class ReaderEpoch {
   const uint64_t epoch_;
   std::map<int, wire::Restore> handed_;
   std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
-  std::unique_ptr<proof::Ledger> ledger_ GUARDED_BY(source_->mu_);  // verified channels
-  proof::Bookmark mark_ GUARDED_BY(source_->mu_);
-  uint64_t from_ GUARDED_BY(source_->mu_) = 0;
-  std::vector<Position> had_ GUARDED_BY(source_->mu_);  // by trainer, in an earlier run
-  bool behind_ GUARDED_BY(source_->mu_) = false;
-  bool reported_ GUARDED_BY(source_->mu_) = false;
+  EpochProof proof_;
   std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with
   bool started_ GUARDED_BY(source_->mu_) = false;      // the lanes have been opened
   std::function<void()> cancel_ GUARDED_BY(source_->mu_);

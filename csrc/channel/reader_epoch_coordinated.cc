@@ -23,7 +23,7 @@ bool ReaderEpoch::fills() const { return source_->coordinated() && source_->conf
 
 void ReaderEpoch::Fill(Step step) {
   MutexLock lock(&source_->mu_);
-  if (ledger_) ledger_->Fill(std::move(step.promises.shares));
+  if (proof_.ledger()) proof_.ledger()->Fill(std::move(step.promises.shares));
   lanes_->Fill(std::move(step));
 }
 
@@ -56,7 +56,7 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   const uint64_t steps = std::max(go.steps.n, turn_.n) - turn_.n;
   if (go.tells == Tells::kAllHave) return lanes_->Allow(steps);
   if (go.code == kOk && source_->config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
-  if (ledger_) ledger_->DropFrom(turn_.n + steps);
+  if (proof_.ledger()) proof_.ledger()->DropFrom(turn_.n + steps);
   if (go.code != kOk) why_ = go.text;
   lanes_->EndAt(steps, {go.code, go.text});
   Account();

@@ -159,7 +159,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
     if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
     epoch_->dropped_ = std::max(epoch_->dropped_, close.dropped);  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
-    if (epoch_->ledger_ && close.dropped > 0) epoch_->ledger_->DropLeft(static_cast<uint64_t>(close.dropped));
+    if (close.dropped > 0) epoch_->OnDropped(static_cast<uint64_t>(close.dropped));
     epoch_->Account();
   }
   CancelIfOver();

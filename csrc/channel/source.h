@@ -63,6 +63,7 @@ class Source {
 
  private:
   friend class ReaderEpoch;
+  friend class EpochProof;
 
   struct Trainer {
     uint64_t opened = 0, closed = 0;  // the last epoch that it opened, that it closed

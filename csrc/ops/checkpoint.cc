@@ -112,7 +112,7 @@ absl::Status Checkpoint::Capture(State* state) {
   if (source_->config().verify) {
     uint64_t first = state->pulled;
     for (const auto& [number, tensors] : state->elements) first = std::min(first, number);
-    state->mark = epoch_->Mark(first).Encode();
+    state->mark = epoch_->proof().Mark(first).Encode();
   }
   // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
@@ -372,8 +372,8 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
     else taken.erase(element.first);
   }
   input_->PutBack(std::move(elements));
-  input_->Skip(std::move(taken), [this](uint64_t number, const Tensors& e) { epoch_->Had(number, prover_.Delivered(e)); });
-  epoch_->GoOn(mark, dynamic ? mark.first : from);
+  input_->Skip(std::move(taken), [this](uint64_t number, const Tensors& e) { epoch_->proof().Had(number, prover_.Delivered(e)); });
+  epoch_->proof().GoOn(mark, dynamic ? mark.first : from);
   return absl::OkStatus();
 }
 

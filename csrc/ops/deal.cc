@@ -100,7 +100,7 @@ class Dealer {
     if (!cut.ok()) return cut;
     if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty()) Release({std::move(element)}, std::move(shares), {yielded});
-    else epoch_->NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
+    else epoch_->proof().NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
     return absl::OkStatus();
   }
 
@@ -138,7 +138,7 @@ class Dealer {
     if (!cut.ok()) return cut;
     if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty()) Release(std::move(group), std::move(shares), yielded);
-    else epoch_->NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
+    else epoch_->proof().NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
     return absl::OkStatus();
   }
 
@@ -243,7 +243,7 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   const bool resumes = !epoch->handed().empty();
   const absl::Status status =
       Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start(); });
-  if (over) epoch->GoOnBehind();
+  if (over) epoch->proof().GoOnBehind();
   epoch->Start(place.positions, place.turn, place.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
   if (!status.ok() && !resumes) dealer.Finish(status);

@@ -188,7 +188,7 @@ class JobDealer {
     const bool drop = source_->config().remainder == plan::Remainder::kDrop;
     if (group.size() < whole && drop) {
       epoch_->Dropped(static_cast<int64_t>(group.size()), group.size());
-      epoch_->NoStep(group[0], std::vector<proof::Yield>(group.size(), {{}, 1}));
+      epoch_->proof().NoStep(group[0], std::vector<proof::Yield>(group.size(), {{}, 1}));
       return {};
     }
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};

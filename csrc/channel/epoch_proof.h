@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verified channels: a reader's epoch keeps a book of what it deals and of what trainers say that they got, and reports to reader 0
+// (channel/certifier.h). On channels that are not verified it does nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "channel/lanes.h"
+#include "channel/source.h"
+#include "proof/ledger.h"
+#include "wire/coordinates.h"
+#include "wire/header.h"
+
+namespace hvdata {
+
+class EpochProof {
+ public:
+  EpochProof(Source* source, uint64_t epoch);
+
+  // ---- The dealer's. Before ReaderEpoch::Start: what is known of the elements before number `from`, where the epoch goes on.
+  void GoOn(const proof::Bookmark& mark, uint64_t from);
+  // The same, where nothing is left of the epoch: another run has accounted for it.
+  void GoOnBehind();
+  // Elements from number `first` on of which no trainer gets anything; an element that an earlier run had.
+  void NoStep(uint64_t first, std::vector<proof::Yield> elements);
+  void Had(uint64_t element, const proof::Yield& yield);
+  // What is known of the elements before and behind number `element`.
+  proof::Bookmark Mark(uint64_t element) const;
+
+ private:
+  friend class ReaderEpoch;
+  friend class Source;
+
+  // How far the epoch is when it is asked for its account.
+  enum class Stage { kOpen, kDealt, kOver };
+
+  // ---- With the source's mutex held.
+  // Null: not verified.
+  proof::Ledger* ledger() const;
+  // `had`: by trainer, the position up to which it has had its shares in an earlier run.
+  void Start(Turn turn, const std::vector<Position>& had);
+  void Book(Step* step);
+  // What is wrong, or empty.
+  std::string Heard(int trainer, const wire::Checked& checked);
+  // `complete`: the input has come to its own end. `left`: elements that are for whichever trainer asks.
+  void Account(Stage stage, bool complete, bool left, const std::string& why);
+  void Say(const proof::Report& report);
+
+  Source* const source_;
+  const uint64_t epoch_;
+  std::unique_ptr<proof::Ledger> ledger_ GUARDED_BY(source_->mu_);
+  proof::Bookmark mark_ GUARDED_BY(source_->mu_);
+  uint64_t from_ GUARDED_BY(source_->mu_) = 0;
+  std::vector<Position> had_ GUARDED_BY(source_->mu_);
+  bool behind_ GUARDED_BY(source_->mu_) = false;
+  bool reported_ GUARDED_BY(source_->mu_) = false;
+};
+
+}  // namespace hvdata
