@@ -5,8 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-latest-tf test-mpich \
-  typecheck lint bench dist venv op clean
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized test-latest-tf \
+  test-mpich typecheck lint bench dist venv op clean
 
 VENV ?= .venv
 export VENV
@@ -61,6 +61,24 @@ test-cpp-quick: venv
 
 test-cpp-rest: venv
 	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined)
+
+# In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
+test-sanitized: op  ## the tests of several ranks with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part
+	@$(SETUP) ccache xxhash horovod hosts
+	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	$(say) "the library with sanitizers: build/core-sanitized"
+	mkdir -p build
+	cmake -S . -B build/core-sanitized -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVDATA_SANITIZE=address$(comma)undefined \
+	  -DHVDATA_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/core-sanitized.log 2>&1 ||
+	  { cat build/core-sanitized.log; exit 1; }
+	cmake --build build/core-sanitized --target _core
+	rm -rf build/sanitized
+	mkdir build/sanitized
+	cp -r horovod_data build/sanitized/
+	cp build/core-sanitized/_core.so build/sanitized/horovod_data/
+	$(say) "Python tests under AddressSanitizer and UBSan"
+	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
+	PYTHONPATH=build/sanitized $(BIN)/pytest $${SANITIZED_TESTS:-tests/mpi} $(PYTEST_ARGS)
 
 test-latest-tf: export VENV := .venv-latest
 test-latest-tf: export TENSORFLOW := tensorflow-cpu

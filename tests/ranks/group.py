@@ -153,6 +153,7 @@ class Group:
         for rank, text in stacks.items():
             state = "done with the test" if rank in outcomes else "in the test"
             parts.append(f"===== rank {rank}, {state}: stacks =====\n{text}")
+        parts.append(job.findings()[:TAIL])
         if not stacks:
             parts.append(f"===== the launcher's output =====\n{job.log()[-TAIL:]}")
         text = "\n\n".join(filter(None, parts))
@@ -179,6 +180,7 @@ class Group:
         job = self._job
         assert job is not None
         status = job.wait(END_SECONDS)
+        findings = job.findings()
         trouble = ""
         if status is None:
             stacks = job.stacks()
@@ -191,5 +193,7 @@ class Group:
                 for rank in range(self._world.processes)
                 for kind in ("out", "err")
             )
+        elif findings:
+            trouble = f"{self._world}: sanitizers found errors in this job, perhaps in a test before this one"
         self.end()
-        return trouble
+        return "\n\n".join(filter(None, [trouble, findings[:TAIL]]))
