@@ -32,7 +32,7 @@ OPTIONS = {
     "quarantine_size_mb": "16",  # memory that was given back is kept for so long; tests measure what a process keeps
     "malloc_context_size": "12",
     "print_legend": "0",
-    "stack_trace_format": '"    #%n %p %F %L %m"',  # with the library
+    "symbolize": "0",  # names for the stacks of 10,000 leaks would take a minute; findings() finds those of our functions
     "suppressions": str(SUPPRESSIONS),
 }
 
@@ -71,10 +71,13 @@ def findings(directory: Path) -> str:
     """What the sanitizers found in a job whose files are in `directory`; empty if nothing."""
     found = []
     for path in sorted(directory.glob("sanitizer.*.*")):
-        text = ours(path.read_text(errors="replace"))
-        if text:
+        if text := ours(path.read_text(errors="replace")):
             _, rank, pid = path.name.split(".")
-            found.append(f"===== sanitizers: rank {rank}, process {pid} =====\n{text}")
+            found.append(f"===== sanitizers: rank {rank}, process {pid} =====\n{with_names(text)}")
+    # UndefinedBehaviorSanitizer has no file of its own.
+    for path in sorted(directory.glob("err.*")):
+        for text in re.findall(r"^\S+:\d+:\d+: runtime error: .*\n(?:    #.*\n)*", path.read_text(errors="replace"), re.M):
+            found.append(f"===== sanitizers: rank {path.suffix[1:]} =====\n{text}")
     return "\n\n".join(found)
 
 
@@ -86,6 +89,22 @@ def ours(report: str) -> str:
     # What is leaked indirectly hangs on something that is leaked, by us or by others.
     kept = [leak.partition("\n\n")[0] for leak in leaks if leak.startswith("Direct") and "/_core.so" in leak.partition("\n\n")[0]]
     return "\n\n".join(kept)
+
+
+def with_names(report: str) -> str:
+    """A report with functions and lines of our library for the addresses in it."""
+    addresses: dict[str, list[str]] = {}
+    for library, address in re.findall(r"\((\S+/_core\.so)\+(0x[0-9a-f]+)\)", report):
+        addresses.setdefault(library, []).append(address)
+    for library, some in addresses.items():
+        some = list(dict.fromkeys(some))
+        try:
+            done = subprocess.run(["addr2line", "-Cfpse", library, *some], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        for address, name in zip(some, done.stdout.splitlines()):
+            report = report.replace(f"({library}+{address})", f"in {name} ({library}+{address})")
+    return report
 
 
 def _without_spreading() -> list[str]:
