@@ -68,7 +68,8 @@ define valgrind_tests
 $(SETUP) valgrind
 if type -P valgrind >/dev/null; then
   $(say) "C++ tests under valgrind: build/cpp"
-  cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >build/cpp.log 2>&1 || { cat build/cpp.log; exit 1; }
+  cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >build/cpp.log 2>&1 ||
+    { cat build/cpp.log; exit 1; }
   cmake --build build/cpp --target channel_test mail_test transport_mpi_test transport_stress
   ctest --test-dir build/cpp -L valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
 else
@@ -77,7 +78,7 @@ fi
 endef
 
 # In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
-test-sanitized: op  ## the tests of several ranks with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part
+test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part
 	@$(SETUP) ccache xxhash horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
 	$(say) "the library with sanitizers: build/core-sanitized"

@@ -83,8 +83,8 @@ int MPI_Finalize(void) {
   for (int i = 0; i < kLibraries && libraries[i].name[0]; ++i) {
     for (int kind = 0; kind < kKinds; ++kind) {
       if (libraries[i].taken[kind] || libraries[i].given[kind]) {
-        fprintf(stderr, "handles of %s: %s taken %ld, given back %ld\n", libraries[i].name, kNames[kind], libraries[i].taken[kind],
-                libraries[i].given[kind]);
+        fprintf(stderr, "handles of %s: %s taken %ld, given back %ld\n", libraries[i].name, kNames[kind],
+                libraries[i].taken[kind], libraries[i].given[kind]);
       }
     }
   }

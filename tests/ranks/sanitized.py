@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs under AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer: `make test-sanitized` builds _core.so with them and
-sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are what they always are; the sanitizers' libraries are loaded
-before them, and so see all memory that anybody takes or gives back.
+sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are what they always are; the sanitizers' libraries are
+loaded before them, and so see all memory that anybody takes or gives back.
 
 What others do is none of our business, and is left out by these rules, not by lists of names:
-- Leaks count if memory was taken by a function of _core.so, as far up the stack as the sanitizer follows it. Python and TensorFlow
-  leave some 10,000 objects to the end of the process, on purpose.
-- Wrong reads and writes are looked for in the code that was compiled for it, which is ours, and in the functions of C's library
-  (memcpy, say) that anybody calls. Nobody else's call has been found wrong so far: tests/ranks/asan.supp would name it.
+- Leaks count if memory was taken by a function of _core.so, as far up the stack as the sanitizer follows it. Python and
+  TensorFlow leave some 10,000 objects to the end of the process, on purpose.
+- Wrong reads and writes are looked for in the code that was compiled for it, which is ours, and in the functions of C's
+  library (memcpy, say) that anybody calls. Nobody else's call has been found wrong so far: tests/ranks/asan.supp would name it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS = {
 
 
 def environment() -> dict[str, str]:
-    """Variables for the ranks of a job. They reach the launcher, but what is to be loaded reaches the ranks alone: see rank.sh."""
+    """Variables for the ranks of a job. What is to be loaded reaches the ranks alone: see rank.sh."""
     options = {**OPTIONS, "detect_leaks": str(int(can_look_for_leaks()))}
     return {
         "HVDATA_TEST_PRELOAD": " ".join([*_without_spreading(), "env", f"LD_PRELOAD={':'.join(libraries())}"]),
