@@ -93,7 +93,7 @@ test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and 
 	cp build/core-sanitized/_core.so build/sanitized/horovod_data/
 	$(say) "Python tests under AddressSanitizer and UBSan"
 	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
-	PYTHONPATH=build/sanitized $(BIN)/pytest $${SANITIZED_TESTS:-tests/mpi} $(PYTEST_ARGS)
+	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
 
 test-latest-tf: export VENV := .venv-latest
 test-latest-tf: export TENSORFLOW := tensorflow-cpu
