@@ -5,8 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-latest-tf test-mpich \
-  typecheck lint bench dist venv op clean
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized test-latest-tf \
+  test-mpich typecheck lint bench dist venv op clean
 
 VENV ?= .venv
 export VENV
@@ -51,7 +51,7 @@ mkdir -p build
 $(say) "C++ tests: build/$(1)"
 cmake -S . -B build/$(1) -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON $(2) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 cmake --build build/$(1)
-ctest --test-dir build/$(1) -j$$(nproc) --output-on-failure --no-tests=error --progress
+ctest --test-dir build/$(1) -LE valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
 endef
 
 test-cpp: test-cpp-quick test-cpp-rest  ## the C++ tests, plain and under ASan, UBSan and TSan
@@ -61,6 +61,39 @@ test-cpp-quick: venv
 
 test-cpp-rest: venv
 	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined)
+	$(valgrind_tests)
+
+# In build/cpp: valgrind and the sanitizers want a program each for itself.
+define valgrind_tests
+$(SETUP) valgrind
+if type -P valgrind >/dev/null; then
+  $(say) "C++ tests under valgrind: build/cpp"
+  cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >build/cpp.log 2>&1 ||
+    { cat build/cpp.log; exit 1; }
+  cmake --build build/cpp --target channel_test mail_test transport_mpi_test transport_stress
+  ctest --test-dir build/cpp -L valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
+else
+  $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"
+fi
+endef
+
+# In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
+test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part
+	@$(SETUP) ccache xxhash horovod hosts
+	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	$(say) "the library with sanitizers: build/core-sanitized"
+	mkdir -p build
+	cmake -S . -B build/core-sanitized -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHVDATA_SANITIZE=address$(comma)undefined \
+	  -DHVDATA_WERROR=ON -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/core-sanitized.log 2>&1 ||
+	  { cat build/core-sanitized.log; exit 1; }
+	cmake --build build/core-sanitized --target _core
+	rm -rf build/sanitized
+	mkdir build/sanitized
+	cp -r horovod_data build/sanitized/
+	cp build/core-sanitized/_core.so build/sanitized/horovod_data/
+	$(say) "Python tests under AddressSanitizer and UBSan"
+	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
+	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
 
 test-latest-tf: export VENV := .venv-latest
 test-latest-tf: export TENSORFLOW := tensorflow-cpu

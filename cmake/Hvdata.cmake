@@ -50,3 +50,16 @@ function(hvdata_target target)
   set_target_properties(${target} PROPERTIES
     POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
+
+# hvdata_sanitize(TARGET [SANITIZERS]): by default HVDATA_SANITIZE; errors fatal. A program runs with what stands in the caller's
+# `without_spreading` before it.
+function(hvdata_sanitize target)
+  set(sanitizers ${HVDATA_SANITIZE} ${ARGN})
+  if(sanitizers)
+    target_compile_options(${target} PRIVATE -g -fno-omit-frame-pointer -fsanitize=${sanitizers}
+      -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${sanitizers})
+    # What add_test and gtest_discover_tests put before the program.
+    set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${without_spreading}")
+  endif()
+endfunction()

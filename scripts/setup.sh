@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy mpi mpich slurm hosts venv mpi4py horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -69,6 +69,10 @@ gtest() { # for the C++ unit tests
 
 tidy() { # for `make lint`
   { has clang-tidy && has clang++; } || install "clang and clang-tidy" clang clang-tidy
+}
+
+valgrind() { # for the leaks of programs that link MPI; without, that check is skipped, and says so
+  [ -n "$(type -P valgrind)" ] || (install "valgrind" valgrind) || say "no valgrind, then"
 }
 
 mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to compile (mpicc) and to launch (mpirun)
@@ -229,7 +233,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

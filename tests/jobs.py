@@ -54,6 +54,11 @@ class Job:
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         self._running.signal(rank, number)
 
+    @property
+    def findings(self) -> str:
+        """What sanitizers found, if it runs under them."""
+        return self._running.findings()
+
     def wait_for(self, text: str, rank: int, timeout: float = 60) -> None:
         """Until rank `rank` has written `text`, to stdout or stderr."""
         deadline = time.monotonic() + timeout

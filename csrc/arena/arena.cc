@@ -19,7 +19,7 @@ constexpr auto kPeace = std::chrono::seconds(1);
 }  // namespace
 
 std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t lanes, std::string* why) {
-  const Segment segment{lanes, bytes / Segment::kPage * Segment::kPage};
+  const Segment segment{lanes, 0, bytes / Segment::kPage * Segment::kPage};
   std::shared_ptr<Region> region = Region::Create("horovod_data", segment.Size(), why);
   if (!region) return nullptr;
   if (!region->Reserve(0, segment.ArenaAt())) {

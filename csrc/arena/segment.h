@@ -25,8 +25,10 @@ struct RingPair {
   alignas(64) std::atomic<uint64_t> wake_at[kChannels];
 };
 
+// Sent as it is: without gaps, in which other memory of the sender would go along.
 struct Segment {
   uint32_t lanes = 0;
+  uint32_t zero = 0;
   uint64_t arena = 0;  // bytes for batches
 
   static constexpr uint64_t kPage = 64 << 10;  // the largest page of a common machine

@@ -75,6 +75,7 @@ void BeforeMpiFinalize(void (*stop)()) {
       },
       &key, nullptr);
   MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  MPI_Comm_free_keyval(&key);  // it lasts as long as the attribute
 }
 
 void Abort(int status) {

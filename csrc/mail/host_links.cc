@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "arena/handover.h"
@@ -23,9 +24,10 @@ constexpr size_t kNameSize = 32;
 // of its own bells.
 using Greeting = int32_t;  // its member
 struct Answer {
-  uint32_t lane;
+  uint64_t lane;
   Segment segment;
 };
+static_assert(std::has_unique_object_representations_v<Greeting> && std::has_unique_object_representations_v<Answer>, "no gaps");
 
 std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
@@ -153,7 +155,7 @@ class Meeting {
     const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
     std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
     if (!bells || !view || answer.lane >= answer.segment.lanes) return;
-    RingPair* const lane = view->Lane(answer.lane);
+    RingPair* const lane = view->Lane(static_cast<uint32_t>(answer.lane));
     links[member] = std::make_unique<HostLink>(member, lane, BellsIn(bells), std::move(view));
   }
 

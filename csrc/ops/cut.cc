@@ -20,7 +20,8 @@ namespace {
 
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   Tensor zeros(dtype, shape);
-  if (dtype != tensorflow::DT_STRING) std::memset(zeros.data(), 0, zeros.TotalBytes());
+  const size_t bytes = zeros.TotalBytes();
+  if (bytes > 0 && dtype != tensorflow::DT_STRING) std::memset(zeros.data(), 0, bytes);  // without elements it has no memory
   return zeros;  // strings are born empty
 }
 
@@ -59,7 +60,8 @@ Tensor Cutter::TakeRows(const Tensor& whole, const plan::Rows& rows) const {
   Tensor padded(memory_, whole.dtype(), shape);
   const size_t bytes = part.TotalBytes();
   if (bytes > 0) std::memcpy(padded.data(), part.data(), bytes);
-  std::memset(static_cast<char*>(padded.data()) + bytes, 0, padded.TotalBytes() - bytes);
+  const size_t missing = padded.TotalBytes() - bytes;
+  if (missing > 0) std::memset(static_cast<char*>(padded.data()) + bytes, 0, missing);  // rows may be of no bytes
   Add(&Count().padded, bytes);
   return padded;
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all trainers say to each other for an audit: an all-to-all made of one scatter from each rank, and what is made of
-that.
+"""What all trainers say to each other for an audit: an all-to-all made of a scatter from each rank, all of them at once, and what
+is made of that.
 
 Only trainers take part, and the calls of a label go together whatever else a rank is doing: so they may be made by a thread.
 """
@@ -26,14 +26,18 @@ class Exchange:
 
     def __init__(self, label: str, rank: int, size: int):
         self.label, self.rank, self.size = label, rank, size
+        self._all_to_alls: dict[tuple[Any, tuple[int, ...]], _AllToAll] = {}
 
     def alltoall(self, mine: Array, rows: Sequence[int]) -> list[Array]:
         """What every rank has for this one, in the order of the ranks. `mine`: an array [rows, ...] of what this one has for
         the first rank, the second, ...: `rows[r]` rows for rank r. All have the same dtype and row shape."""
         if self.size == 1:
             return [mine]
-        splits = np.asarray(rows, np.int64)
-        return [self._scatter(mine, splits if root == self.rank else None, root) for root in range(self.size)]
+        value = np.asarray(mine)
+        key = value.dtype, value.shape[1:]
+        if key not in self._all_to_alls:
+            self._all_to_alls[key] = _AllToAll(self, *key)
+        return self._all_to_alls[key](value, np.asarray(rows, np.int64))
 
     def deal(self, parts: Optional[Sequence[Array]], like: Array) -> Array:
         """This rank's part of what rank 0 has for each: `parts` there. `like`: an array of their dtype and row shape."""
@@ -66,3 +70,24 @@ class Exchange:
             part, _ = loader.load().ops.horovod_data_scatter(
                 value, splits, [], root=root, scatter_name=f"\0 of {self.label}")
         return part.numpy()
+
+
+class _AllToAll:
+    """An exchange of arrays of this dtype and row shape: a graph, which runs its scatters side by side, where eager calls would
+    each wait for all ranks in turn. In a session, for a tf.function makes other errors of those of its ops."""
+
+    def __init__(self, exchange: Exchange, dtype: Any, row_shape: tuple[int, ...]):
+        with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+            self._value = tf.compat.v1.placeholder(dtype, [None, *row_shape])
+            self._rows = tf.compat.v1.placeholder(tf.int64, [exchange.size])
+            nothing, nobody = tf.zeros([0, *row_shape], dtype), tf.constant(0, tf.int64)
+            # A label that begins with a NUL meets no name of the user's.
+            self._parts = [
+                loader.load().ops.horovod_data_scatter(
+                    self._value if root == exchange.rank else nothing, self._rows if root == exchange.rank else nobody, [],
+                    root=root, scatter_name=f"\0 of {exchange.label}, from rank {root}")[0]
+                for root in range(exchange.size)]
+        self._session = tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
+
+    def __call__(self, value: Array, rows: Array) -> list[Array]:
+        return list(self._session.run(self._parts, {self._value: value, self._rows: rows}))

@@ -5,6 +5,7 @@ out of step."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from ranks.worlds import World, environment_of, limit_of
 
 LAUNCH_SECONDS = 180.0  # to import TensorFlow on every rank at once, on a machine with few cores
 GRACE_SECONDS = 10.0  # for the others, once one rank has failed: they may wait for it in MPI for ever
-END_SECONDS = 60.0  # for the ranks to shut down and leave MPI
+# For the ranks to shut down and leave MPI, on slow machines, too.
+END_SECONDS = max(60.0, float(os.environ.get("HVDATA_TEST_LIMIT") or 0))
 TAIL = 6000  # characters of output that a report shows
 
 RUN = Path(__file__).with_name("run.py")
@@ -153,6 +155,7 @@ class Group:
         for rank, text in stacks.items():
             state = "done with the test" if rank in outcomes else "in the test"
             parts.append(f"===== rank {rank}, {state}: stacks =====\n{text}")
+        parts.append(job.findings()[:TAIL])
         if not stacks:
             parts.append(f"===== the launcher's output =====\n{job.log()[-TAIL:]}")
         text = "\n\n".join(filter(None, parts))
@@ -179,6 +182,7 @@ class Group:
         job = self._job
         assert job is not None
         status = job.wait(END_SECONDS)
+        findings = job.findings()
         trouble = ""
         if status is None:
             stacks = job.stacks()
@@ -191,5 +195,7 @@ class Group:
                 for rank in range(self._world.processes)
                 for kind in ("out", "err")
             )
+        elif findings:
+            trouble = f"{self._world}: sanitizers found errors in this job, perhaps in a test before this one"
         self.end()
-        return trouble
+        return "\n\n".join(filter(None, [trouble, findings[:TAIL]]))

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ranks import sanitized
+
 RANK_SH = Path(__file__).with_name("rank.sh")
 SITE = Path(__file__).with_name("site")  # its sitecustomize.py halves what a job's start and end cost
 
@@ -52,6 +54,8 @@ def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) 
     env = {**DEFAULTS, **os.environ, "HVDATA_TEST_DIR": str(directory)}
     for name in ("HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED", "HVDATA_TEST_JOB"):
         env.pop(name, None)
+    if env.get("HVDATA_TEST_SANITIZED"):
+        env.update(sanitized.environment())
     if readers:
         env["HOROVOD_DATA_READERS"] = str(readers)
     # The ranks import the same horovod_data as this process would: the installed one, or a checkout in sys.path.
@@ -132,6 +136,10 @@ class RunningJob:
 
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")
+
+    def findings(self) -> str:
+        """What sanitizers found in the ranks: see sanitized.py."""
+        return sanitized.findings(self.directory)
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
         pid = self.pid(rank)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make test-sanitized` would find: a library with one error, built as it builds ours, in the ranks of a job; and that it
+leaves out what Python and TensorFlow do."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from jobs import run_job
+from ranks import sanitized
+
+BROKEN = r"""
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+extern "C" long read_behind(long n) { std::vector<long> v(n, 1); return *(v.data() + n); }
+extern "C" long after_free(long n) { long* v = new long[n](); delete[] v; return v[n - 1]; }
+extern "C" long shift(long n) { return static_cast<int>(n) << (28 + n); }
+extern "C" long leak(long n) { return std::strlen(std::strcpy(new char[n + 500], "kept by nobody")); }
+"""
+
+SCRIPT = """
+import ctypes, os, sys
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+dataset = hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank")
+assert len(list(dataset)) == 4
+library = ctypes.CDLL(os.path.join(sys.argv[1], "_core.so"))
+getattr(library, sys.argv[2])(ctypes.c_long(8))
+print("went on")
+"""
+
+FOUND = {
+    "read_behind": ("heap-buffer-overflow", "in read_behind at core.cc:5"),
+    "after_free": ("heap-use-after-free", "in after_free at core.cc:6"),
+    "shift": ("runtime error: shift exponent 36 is too large", "core.cc:7"),
+    "leak": ("Direct leak of 508 byte(s) in 1 object(s)", "in leak at core.cc:8"),
+}
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """The folder of a library with these functions, that has the name of ours."""
+    compiler = shutil.which("g++")
+    if compiler is None or not sanitized.libraries():
+        pytest.skip("needs g++ with AddressSanitizer")
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "core.cc").write_text(BROKEN)
+    subprocess.run([compiler, "-shared", "-fPIC", "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined",
+                    "-fno-sanitize-recover=all", "core.cc", "-o", "_core.so"], cwd=folder, check=True)
+    return str(folder)
+
+
+@pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="sanitized already")
+@pytest.mark.limit(180)
+@pytest.mark.parametrize("what", FOUND)
+def test_an_error_in_our_library_is_found_and_nothing_of_others(broken, what):
+    if what == "leak" and not sanitized.can_look_for_leaks():
+        pytest.skip("LeakSanitizer may not stop its process here")
+    job = run_job(SCRIPT, 2, broken, what, env={**sanitized.environment(), "HOROVOD_DATA_PAYLOAD": "message"}, timeout=170)
+    said, where = FOUND[what]
+    assert (job.returncode == 0) == (what == "leak"), job.describe() + job.findings
+    assert ("went on" in job.stdout[0] + job.stdout[1]) == (what == "leak"), job.describe()
+    assert said in job.findings and where in job.findings, job.describe() + job.findings
+    assert what != "leak" or job.findings.count("leak of") == 2, job.findings  # one in each rank
+
+
+def test_whose_leaks_are_reported():
+    report = """
+=================================================================
+==7==ERROR: LeakSanitizer: detected memory leaks
+
+Direct leak of 11 byte(s) in 1 object(s) allocated from:
+    #0 0x7f01 (/usr/lib/libasan.so+0xb94c8)
+    #1 0x7f02 (/usr/bin/python3.11+0x52b041)
+
+Direct leak of 12 byte(s) in 1 object(s) allocated from:
+    #0 0x7f01 (/usr/lib/libasan.so+0xb94c8)
+    #1 0x7f03 (/x/horovod_data/_core.so+0x1a)
+
+Indirect leak of 13 byte(s) in 1 object(s) allocated from:
+    #0 0x7f01 (/usr/lib/libasan.so+0xb94c8)
+    #1 0x7f03 (/x/horovod_data/_core.so+0x1b)
+
+SUMMARY: AddressSanitizer: 36 byte(s) leaked in 3 allocation(s).
+"""
+    assert sanitized.ours(report).splitlines()[0] == "Direct leak of 12 byte(s) in 1 object(s) allocated from:"
+    assert "11 byte" not in sanitized.ours(report) and "13 byte" not in sanitized.ours(report)
+    assert sanitized.ours("==7==ERROR: AddressSanitizer: heap-use-after-free").endswith("heap-use-after-free")
