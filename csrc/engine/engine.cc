@@ -261,7 +261,6 @@ void Engine::Tick() {
   agreements_->Tick();
   exchange_->Tick();
   TheHooks().sweep();
-  CheckDescriptors();
   {
     MutexLock lock(&mu_);
     if (stopped_ && post_->arena()) post_->arena()->Retire();  // of what trainers let go of when they end

@@ -122,8 +122,9 @@ class Engine : public Inbox {
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
-  // Ends this process, by an error if it takes one soon, when the program has closed descriptors that are MPI's and ours.
-  void CheckDescriptors();
+  // When the program has closed descriptors that are MPI's and ours: false, and this process ends soon, by an error if it
+  // takes one.
+  bool CheckDescriptors();
   std::vector<Channel> Channels() EXCLUDES(mu_);
   std::map<std::string, Sink::Tally> Tallies() EXCLUDES(mu_);
   std::string Position() EXCLUDES(mu_);
@@ -133,6 +134,7 @@ class Engine : public Inbox {
   void Deliver(int source, wire::Header header, Landing landing) override;
   void Turn() override;
   void Tick() override;
+  bool Connected() override { return CheckDescriptors(); }
   void Broken(const std::string& what) override;
 
   const World world_;

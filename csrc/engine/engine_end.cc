@@ -130,8 +130,9 @@ void Engine::FailAll(const Outcome& outcome) {
   exchange_->Fail(outcome);
 }
 
-void Engine::CheckDescriptors() {
-  if (world_.members.size() == 1 || descriptors_.Intact() || cut_off_.exchange(true)) return;
+bool Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact()) return true;
+  if (cut_off_.exchange(true)) return false;
   const std::string what =
       "the program of " + world_.Name(world_.self) + " has closed file descriptors that are not its own (by os.closerange, say, "
       "as code does that makes a daemon of its process), MPI's among them: the job has to end. Close only what the program "
@@ -143,6 +144,7 @@ void Engine::CheckDescriptors() {
   });
   Broken(what);
   if (!ends) Abort(1);
+  return false;
 }
 
 void Engine::Broken(const std::string& what) {
