@@ -49,12 +49,10 @@ def meet_the_fault():
 
 
 def rows():
-    element = np.zeros(int(kib * 256), np.float32)
     for number in range(1 << 40):
         if victim == "reader" and number == AT * int(size):
             meet_the_fault()
-        element[0] = number
-        yield element
+        yield np.full(int(kib * 256), number, np.float32)  # a new one each: TensorFlow may keep this very memory
 
 
 def make():
