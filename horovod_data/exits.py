@@ -25,6 +25,7 @@ import atexit
 import builtins
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -40,6 +41,7 @@ _GRACE_SECONDS = 0.5
 _PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
+_EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (\d+)\s*$", re.MULTILINE)
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
@@ -79,7 +81,7 @@ def _wrap_hooks() -> None:
         finally:
             # Programs also call the hook themselves to print an error that they have caught: then they are running.
             if _in_main() and not _interactive() and not _running():
-                _note(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else 1)
+                _note(_status_of_uncaught(value))
 
     sys.excepthook = excepthook
     previous_exit = sys.exit
@@ -146,6 +148,15 @@ def status_of(code: Any) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
+def _status_of_uncaught(error: Optional[BaseException]) -> int:
+    """That of the job when nobody has caught this error. sys.exit in the pipeline, a generator say, reaches every rank as an
+    error of TensorFlow's, whose text has the status."""
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    in_pipeline = _EXIT_IN_PIPELINE.search(str(error)) if type(error).__module__.startswith("tensorflow") else None
+    return (int(in_pipeline[1]) & 0xFF or 1) if in_pipeline else 1
+
+
 def _note(status: int) -> None:
     """This process is about to end with `status`."""
     global _status
@@ -179,7 +190,7 @@ def _at_exit() -> None:
         return
     try:
         if _status is None and _uncaught():
-            _note(1)
+            _note(_status_of_uncaught(getattr(sys, "last_value", None)))
         if _status is None or _alone():
             _on_exit()
     except KeyboardInterrupt:

@@ -3,20 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
+from . import launch_checks
 from ._version import __version__
 from .errors import explain, place, start_thread
 from .layout import Layout
 from .settings import Settings
+from .siblings import Absent, Siblings
 
 # Waiting in slices lets signal handlers run: Ctrl-C.
 _SLICE_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # between two looks at the other ranks of this host
+_GRACE_SECONDS = 0.5
+# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +51,19 @@ class Introduction:
 
 
 def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
-         settings: Settings) -> list[Introduction]:
+         settings: Settings, absent: Callable[[], list[Absent]]) -> list[Introduction]:
     """Everybody's introduction, in rank order. Collective.
 
     Args:
       exchange: the collective: everybody's bytes for one's own. It may block for as long as somebody is missing.
+      absent: who will not come any more.
 
     Raises:
-      RuntimeError: the ranks disagree; the text has both sides' values and is the same on all.
+      RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
       TimeoutError: somebody never came.
     """
     encoded = _in_time(lambda: exchange(json.dumps(dataclasses.asdict(mine)).encode()),
-                       place(rank, mine.host), size, settings)
+                       place(rank, mine.host), size, settings, absent)
     everybody = [Introduction(**json.loads(one)) for one in encoded]
     for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
                         ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD")):
@@ -110,7 +120,39 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: Settings) -> list[bytes]:
+@contextlib.contextmanager
+def watched(environ: Mapping[str, str], settings: Settings) -> Iterator[None]:
+    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
+    line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone."""
+    launcher = launch_checks.find_launcher(environ)
+    if launcher is None or launcher.size == 1:
+        yield
+        return
+    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
+    where = place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+    over = threading.Event()
+
+    def watch() -> None:
+        wait = _Wait(where, launcher.size, settings, Siblings(environ).absent)
+        try:
+            while not over.wait(_LOOK_SECONDS):
+                wait.look()
+        except (RuntimeError, TimeoutError) as error:
+            print(f"horovod_data: {error}", file=sys.stderr, flush=True)
+            time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
+            if not over.is_set():
+                sys.stdout.flush()
+                os._exit(1)
+
+    start_thread(threading.Thread(target=watch, name="horovod_data init watch", daemon=True), where)
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: Settings,
+             absent: Callable[[], list[Absent]]) -> list[bytes]:
     """Runs a collective that can't be interrupted in a thread of its own, for Ctrl-C, stall line and time limit."""
     results: list[list[bytes]] = []
     failures: list[BaseException] = []
@@ -123,17 +165,40 @@ def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: S
 
     thread = threading.Thread(target=run, name="horovod_data init", daemon=True)
     start_thread(thread, where)
-    began, reported = time.monotonic(), False
-    missing = f"not all of the {size} processes have called horovod_data.init()"
+    wait = _Wait(where, size, settings, absent)
     while thread.is_alive():
         thread.join(_SLICE_SECONDS)
-        waited = time.monotonic() - began
-        if thread.is_alive() and settings.timeout_seconds and waited > settings.timeout_seconds:
-            raise TimeoutError(explain(f"After {waited:.0f} s {missing}", "Call it on every rank", where))
-        if thread.is_alive() and waited > settings.stall_seconds and not reported:
-            reported = True
-            line = f"horovod_data: [{where}] waiting in init() for {waited:.0f} s: {missing}"
-            print(line, file=sys.stderr, flush=True)
+        if thread.is_alive():
+            wait.look()
     if failures:
         raise failures[0]
     return results[0]
+
+
+class _Wait:
+    """One wait for all processes: when to report it, and when it is an error."""
+
+    def __init__(self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]) -> None:
+        self._where, self._settings, self._absent = where, settings, absent
+        self._missing = f"not all of the {size} processes have called horovod_data.init()"
+        self._began = self._looked = time.monotonic()
+        self._reported = False
+
+    def look(self) -> None:
+        """Raises TimeoutError at the limit, and RuntimeError when somebody will not come any more."""
+        now = time.monotonic()
+        waited = now - self._began
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            if gone := self._absent():
+                raise RuntimeError(explain(
+                    f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having called "
+                    "horovod_data.init()",
+                    "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, "
+                    "os._exit), or start fewer processes", self._where))
+        if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
+            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}", "Call it on every rank", self._where))
+        if waited > self._settings.stall_seconds and not self._reported:
+            self._reported = True
+            line = f"horovod_data: [{self._where}] waiting in init() for {waited:.0f} s: {self._missing}"
+            print(line, file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
-from . import core, exits, forks, launch_checks, limits, loader, meeting
+from . import core, exits, forks, launch_checks, limits, loader, meeting, siblings
 from .auditing import keras_fit
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
@@ -84,11 +84,12 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; too few files may be opened; ranks disagree; Horovod was initialised for other processes; a second call with
-        other arguments.
+        threads; too few files may be opened; ranks disagree; a rank of this host has ended without having called it;
+        Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job
+    siblings.stay_silent()
     mpi = launch_checks.mpi_name(core.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if _job is None and core.mpi_query().usable:
@@ -109,7 +110,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         raise RuntimeError(explain("MPI has already been finalised in this process, and can't be started twice",
                                    "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"))
     if not before.initialized:
-        core.mpi_init()
+        with meeting.watched(os.environ, settings):
+            core.mpi_init()
         exits.install(_end)
     launch_checks.check_thread_level(core.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = _horovod_place(horovod)
@@ -119,9 +121,11 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     rank, size = core.comm_info(address)
     host = socket.gethostname()
     world_ranks = core.comm_world_ranks(address)
+    here = siblings.Siblings()
     everybody = meeting.meet(
         meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
-        rank, size, lambda mine: core.comm_exchange(address, mine), settings)
+        rank, size, lambda mine: core.comm_exchange(address, mine), settings,
+        lambda: [other for other in here.absent() if other.rank in world_ranks or size == core.comm_info(None)[1]])
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
     meeting.check_horovod(everybody, layout, place(rank, host))

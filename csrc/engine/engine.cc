@@ -210,6 +210,17 @@ std::map<std::string, Sink::Tally> Engine::Tallies() {
   return tallies_;
 }
 
+// How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
+std::string Engine::Position() {
+  std::string position;
+  for (const auto& [name, tally] : Tallies()) {
+    if (tally.epoch == 0) continue;
+    position += (position.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(tally.epoch) +
+                ", step " + std::to_string(tally.steps);
+  }
+  return position.empty() ? "" : position + ")";
+}
+
 std::string Engine::StatsJson() {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string json = "{";
@@ -263,7 +274,7 @@ void Engine::Tick() {
     }
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) +
-                             ") has died: no batch can reach it or come from it any more, the job has to end";
+                             ") has died" + Position() + ": no batch can reach it or come from it any more, the job has to end";
     Log(hvdata::Place(world_.Name(world_.self)) + lost);
     FailAll({kUnavailable, lost});
   }

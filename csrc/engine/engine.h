@@ -20,6 +20,7 @@
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
+#include "base/descriptors.h"
 #include "base/peers.h"
 #include "base/world.h"
 #include "channel/certifier.h"
@@ -121,20 +122,26 @@ class Engine : public Inbox {
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
+  // When the program has closed descriptors that are MPI's and ours: false, and this process ends soon, by an error if it
+  // takes one.
+  bool CheckDescriptors();
   std::vector<Channel> Channels() EXCLUDES(mu_);
   std::map<std::string, Sink::Tally> Tallies() EXCLUDES(mu_);
+  std::string Position() EXCLUDES(mu_);
 
   // Inbox.
   Landing Place(int source, const wire::Header& header) override;
   void Deliver(int source, wire::Header header, Landing landing) override;
   void Turn() override;
   void Tick() override;
+  bool Connected() override { return CheckDescriptors(); }
   void Broken(const std::string& what) override;
 
   const World world_;
   const EngineSettings settings_;
   const uint64_t session_;
   Peers peers_;
+  const DescriptorWatch descriptors_;
   std::unique_ptr<Agreements> agreements_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
@@ -151,6 +158,7 @@ class Engine : public Inbox {
   bool said_bye_ GUARDED_BY(mu_) = false;
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
+  std::atomic<bool> cut_off_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
   std::promise<void> complete_;                  // the communication thread begins before we have its handle

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of this process: how it ends. BYE to the readers when this trainer needs nothing more, Stop() when all have
 // said it; or FailAll(), when somebody is lost.
+#include <unistd.h>
+
 #include <utility>
 
 #include "engine/engine.h"
+#include "engine/mpi_process.h"
 #include "base/log.h"
 #include "base/place.h"
+#include "base/threads.h"
 
 namespace hvdata {
 namespace {
 
 constexpr int kBrokenPatience = 60;  // s
+constexpr int kCutOffPatience = 5;   // s: for the program to raise the error, say why and go
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
 
 }  // namespace
@@ -62,6 +67,7 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
 }
 
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
+  CheckDescriptors();  // without its descriptors MPI may not let go of the communication thread any more
   MutexLock lock(&mu_);
   return changed_.WaitFor(&mu_, slice, [this] {
     mu_.AssertHeld();
@@ -91,6 +97,7 @@ void Engine::Stop() {
 
 void Engine::EndForFinalize(void (*on_finalize)()) {
   Hush(false);
+  CheckDescriptors();
   if (settings_.finalize_waits && std::this_thread::get_id() != starter_) {
     MutexLock lock(&mu_);
     while (!changed_.WaitFor(&mu_, std::chrono::hours(1), [this] { return mu_.AssertHeld(), stopped_ || broken_; })) {
@@ -121,6 +128,23 @@ void Engine::FailAll(const Outcome& outcome) {
   }
   agreements_->Fail(outcome);
   exchange_->Fail(outcome);
+}
+
+bool Engine::CheckDescriptors() {
+  if (world_.members.size() == 1 || descriptors_.Intact()) return true;
+  if (cut_off_.exchange(true)) return false;
+  const std::string what =
+      "the program of " + world_.Name(world_.self) + " has closed file descriptors that are not its own (by os.closerange, say, "
+      "as code does that makes a daemon of its process), MPI's among them: the job has to end. Close only what the program "
+      "has opened itself, or do it before horovod_data.init()";
+  CutOff();
+  const bool ends = RunDetached([] {
+    sleep(kCutOffPatience);
+    Abort(1);
+  });
+  Broken(what);
+  if (!ends) Abort(1);
+  return false;
 }
 
 void Engine::Broken(const std::string& what) {

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 
 namespace hvdata {
@@ -10,6 +11,7 @@ namespace {
 
 bool we_initialized = false;
 pid_t our_pid = 0;
+std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
 // Runs when the process exits, after Python has gone. A status other than 0 that nobody has acted on so far (raise
@@ -78,7 +80,10 @@ void BeforeMpiFinalize(void (*stop)()) {
   MPI_Comm_free_keyval(&key);  // it lasts as long as the attribute
 }
 
+void CutOff() { cut_off = true; }
+
 void Abort(int status) {
+  if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);

@@ -28,6 +28,8 @@ class Inbox {
   virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
   // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
   virtual void Turn() {}
+  // Whether MPI may be called: in a process that has lost its descriptors a call can last for ever. Asked before each round.
+  virtual bool Connected() { return true; }
   // About every 100 ms: for clocks and watches.
   virtual void Tick() = 0;
   // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "base/exceptions.h"
@@ -138,6 +139,10 @@ void Transport::Run() {
 
 // One look at everything. False when the thread may end.
 bool Transport::Round() {
+  if (!inbox_->Connected()) {  // the process is about to end
+    std::this_thread::sleep_for(kTickEvery);
+    return true;
+  }
   bool leaving;
   {
     MutexLock lock(&mutex_);

@@ -14,6 +14,8 @@ to init() at all:
   it is told.
 - os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0.
   So it is told as well.
+- The end of the program, with status 0, after MPI has been initialised and before horovod_data.init(): MPI_Finalize waits for
+  ranks that wait in init() for this one. Those on this host are told (horovod_data/siblings.py).
 
 Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
 """
@@ -36,6 +38,7 @@ from typing import Any, NoReturn, Optional
 
 from ..auditing import keras_fit
 from ..loader import mpi_libraries
+from ..siblings import stay_silent, tell_end
 
 _PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
 _GRACE_SECONDS = 0.5  # the others may fail from the same cause: let them print their errors before they are killed
@@ -76,10 +79,12 @@ def main() -> None:
         _watch_exits(hydra)
     if keras_fit.wanted(os.environ):
         keras_fit.install()
+    stay_silent()  # what is said at the program's end is said below
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
         del sys.modules[name]  # the program finds its own, which is another one if it doesn't look in this folder
     try:
         _run(sys.argv[1:])
+        _prepare(0, hydra)
     except SystemExit as error:
         _prepare(_status_of(error.code), hydra)
         raise
@@ -132,7 +137,11 @@ def _status_of(code: Any) -> int:
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
     exits: Any = sys.modules.get("horovod_data.exits")
-    if status == 0 or (exits is not None and exits.in_charge()):
+    if exits is not None and exits.in_charge():
+        return
+    if status == 0:
+        if threading.active_count() == 1:  # other threads of the program may still come to init()
+            tell_end()
         return
 
     def leave() -> NoReturn:

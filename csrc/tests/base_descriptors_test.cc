@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/descriptors.h"
+
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <memory>
+
+namespace hvdata {
+namespace {
+
+// The descriptor that a watch made now would get.
+int NextDescriptor() {
+  const int fd = dup(0);
+  close(fd);
+  return fd;
+}
+
+TEST(DescriptorWatch, IntactAsLongAsNobodyClosesIt) {
+  const DescriptorWatch watch;
+  EXPECT_TRUE(watch.Intact());
+  close(dup(0));
+  EXPECT_TRUE(watch.Intact());
+}
+
+TEST(DescriptorWatch, SeesThatItWasClosed) {
+  const int fd = NextDescriptor();
+  const DescriptorWatch watch;
+  close(fd);
+  EXPECT_FALSE(watch.Intact());
+}
+
+TEST(DescriptorWatch, SeesAnotherFileInItsPlaceAndLeavesItAlone) {
+  const int fd = NextDescriptor();
+  {
+    const DescriptorWatch watch;
+    close(fd);
+    ASSERT_EQ(open("/dev/null", O_RDONLY), fd);
+    EXPECT_FALSE(watch.Intact());
+  }
+  EXPECT_GE(fcntl(fd, F_GETFD), 0);
+  close(fd);
+}
+
+TEST(DescriptorWatch, ClosesItsOwn) {
+  const int fd = NextDescriptor();
+  { const DescriptorWatch watch; }
+  EXPECT_LT(fcntl(fd, F_GETFD), 0);
+}
+
+}  // namespace
+}  // namespace hvdata

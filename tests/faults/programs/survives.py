@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A verified job that a series of faults does not end: `survives.py KIB STOPPED`. STOPPED is the process that is stopped for
+5 seconds, "reader", a trainer's rank, or nobody. It leaves in the middle of an epoch, with iterators alive."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import horovod_data as hvdata
+
+kib, stopped = float(sys.argv[1]), sys.argv[2]
+STEPS = 8
+hvdata.init()
+size = int(os.environ["HVDATA_TEST_TRAINERS"])
+FAILS_AT = {1: 0, 2: STEPS // 2, 3: STEPS - 1}  # epoch: step. The epochs after these are as they should be
+BREAKS = range(4, 4 + size)  # epochs in which one rank after the other leaves early
+STOPS = 4 + size
+
+
+def stop_for_five_seconds():
+    subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def rows(epoch, name):
+    for number in range(STEPS * size):
+        if name == "train" and number == FAILS_AT.get(epoch, -1) * size:
+            raise ValueError("no such row")
+        if name == "train" and epoch == STOPS and stopped == "reader" and number == 3 * size:
+            stop_for_five_seconds()
+        yield np.full(int(kib * 256), number, np.float32)
+
+
+def channel(name):
+    spec = tf.TensorSpec([int(kib * 256)], tf.float32)
+    return hvdata.distribute_dataset(
+        lambda epoch: tf.data.Dataset.from_generator(lambda: rows(epoch, name), output_signature=spec),
+        batch="per_rank", name=name, verify=True, prefetch=2)
+
+
+train, valid, tiny = channel("train"), channel("valid"), hvdata.distribute_dataset(
+    lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True)
+hvdata.serve()
+me = hvdata.rank()
+
+
+def take(ds, most=STEPS):
+    """The rank's own of each step, and what ended them."""
+    step = 0
+    try:
+        for x in ds:
+            assert (x.numpy() == step * size + me).all(), (step, x)
+            step += 1
+            if step == most:
+                break
+    except tf.errors.OpError as error:
+        return step, " ".join(error.message.split())
+    return step, ""
+
+
+for epoch in FAILS_AT:
+    print("FAILED", epoch, *take(train), flush=True)
+for epoch in BREAKS:
+    print("BROKE", epoch, *take(train, 2 if epoch - BREAKS[0] == me else STEPS + 1), flush=True)
+began = time.monotonic()
+steps = 0
+for x in train:  # of STOPS
+    steps += 1
+    if stopped == str(me) and steps == 3:
+        stop_for_five_seconds()
+print("STOPPED", steps, time.monotonic() - began, flush=True)
+
+found = {}
+threads = [threading.Thread(target=lambda name=name, ds=ds: found.update({name: [take(ds, STEPS + 1) for _ in range(2)]}))
+           for name, ds in (("train", train), ("valid", valid))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("THREADS", found["train"], found["valid"], flush=True)
+
+epochs = 1000 if "1000" in sys.argv else 20
+print("TINY", sum(int(x) == me for _ in range(epochs) for x in tiny), flush=True)
+
+kept = [iter(train), iter(valid)]
+print("LEAVES", [int(next(it)[0]) for it in kept], flush=True)

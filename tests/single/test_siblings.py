@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks of this host are gone, or have come to their end, as a process sees it that looks at a launcher's children."""
+
+import subprocess
+import sys
+
+import pytest
+
+# As a launcher does it: a process for each rank, with variables that say which. It waits for rank 0.
+LAUNCHER = """
+import os, subprocess, sys
+names = sys.argv[1].split(",")
+def start(rank, command):
+    values = {names[0]: str(rank + int(sys.argv[2])), names[1]: str(rank), names[2]: "3", names[3]: sys.argv[3]}
+    return subprocess.Popen(command, env={**os.environ, **values})
+ranks = [start(rank, command) for rank, command in enumerate([
+    [sys.executable, "-c", sys.argv[4]], [sys.executable, "-c", sys.argv[5]], ["sleep", "60"]])]
+gone = ranks[1].wait() if sys.argv[5] == "" else None
+ranks[0].wait()
+for rank in ranks[1:]:
+    rank.kill()
+"""
+LOOKS = """
+import time
+from horovod_data.siblings import Siblings
+siblings, end = Siblings(), time.monotonic() + 40
+while not (found := siblings.absent()) and time.monotonic() < end:
+    if {most} and time.monotonic() > end - 40 + {most}: break
+    time.sleep(0.1)
+print([str(one) for one in found], flush=True)
+"""
+OPEN_MPI = "OMPI_COMM_WORLD_RANK,OMPI_COMM_WORLD_LOCAL_RANK,OMPI_COMM_WORLD_LOCAL_SIZE,OMPI_COMM_WORLD_SIZE"
+HYDRA = "PMI_RANK,MPI_LOCALRANKID,MPI_LOCALNRANKS,PMI_SIZE"
+pytestmark = pytest.mark.limit(90)
+
+
+def looked(names, first, size, other, most=0):
+    done = subprocess.run([sys.executable, "-c", LAUNCHER, names, str(first), str(size), LOOKS.format(most=most), other],
+                          capture_output=True, text=True, timeout=80)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("names", [OPEN_MPI, HYDRA], ids=["Open MPI", "Hydra"])
+def test_one_that_is_gone(names):
+    assert looked(names, 0, 3, "") == "['rank 1 has left, its process is gone']"
+
+
+def test_one_that_is_gone_where_other_hosts_have_ranks_too():
+    """Which of the job's ranks it was is not known then."""
+    assert looked(OPEN_MPI, 6, 9, "") == "['the rank with number 1 on this host (from 0) has left, its process is gone']"
+
+
+def test_one_whose_program_has_ended():
+    ends = "import time; from horovod_data.siblings import tell_end; tell_end(); time.sleep(60)"
+    assert looked(OPEN_MPI, 6, 9, ends) == "['rank 7 has come to the end of its program']"
+
+
+def test_all_are_there():
+    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(60)", most=4) == "[]"
+
+
+def test_under_no_launcher():
+    from horovod_data.siblings import Siblings
+
+    assert Siblings({}).absent() == []
