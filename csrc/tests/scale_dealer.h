@@ -12,6 +12,7 @@
 #include "channel/reader_epoch.h"
 #include "channel/source.h"
 #include "engine/engine.h"
+#include "tests/scale_process.h"
 #include "tests/scale_rows.h"
 #include "tests/scale_shares.h"
 
@@ -28,7 +29,12 @@ class MadeUpDealer {
   // `steps`: of an epoch, by its number. `rows`: of one trainer's share.
   MadeUpDealer(Engine* engine, uint32_t channel, const MadeUpRows* rows, int64_t per_share,
                std::function<uint64_t(uint64_t epoch)> steps, Alteration alteration)
-      : engine_(engine), channel_(channel), rows_(rows), per_share_(per_share), steps_(std::move(steps)), alteration_(alteration) {}
+      : engine_(engine),
+        channel_(channel),
+        rows_(rows),
+        per_share_(per_share),
+        steps_(std::move(steps)),
+        alteration_(alteration) {}
 
   // Until no trainer uses the channel any more.
   void Run() {
@@ -71,9 +77,11 @@ class MadeUpDealer {
     const auto reader = static_cast<uint64_t>(world.me().reader);
     const Bytes element = NewElement(&engine_->post(), shares * share_bytes);
     char* const memory = const_cast<char*>(element.data);
+    const double begun = ThreadSeconds();
     for (size_t i = 0; i < shares * rows; ++i) {
       rows_->Make(channel_, reader, epoch, number * shares * rows + i, memory + i * rows_->bytes());
     }
+    SourceNanoseconds() += static_cast<uint64_t>(1e9 * (ThreadSeconds() - begun));
     Step step;
     step.first = number;
     step.elements.push_back(std::make_shared<Bytes>(element));
@@ -92,8 +100,8 @@ class MadeUpDealer {
       if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
         data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);
       }
-      const std::shared_ptr<Share> share = ShareOfBytes({data, share_bytes, element.owner}, {per_share_, static_cast<int64_t>(rows_->bytes())},
-                                                        member, &engine_->post(), world.self);
+      const std::vector<int64_t> dims{per_share_, static_cast<int64_t>(rows_->bytes())};
+      const auto share = ShareOfBytes({data, share_bytes, element.owner}, dims, member, &engine_->post(), world.self);
       share->rows = rows;
       share->seal = promise.seal;
       step.shares.push_back(share);

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,7 +31,8 @@ namespace hvdata {
 namespace {
 
 struct Options {
-  std::string readers = "dedicated";  // process 0 reads and does not train; "rank0": and trains; "per_host": the first of each host
+  // "dedicated": process 0 reads and does not train; "rank0": it trains, too; "per_host": so does the first of each host.
+  std::string readers = "dedicated";
   int64_t hosts = 1;
   int64_t rows = 16, row_bytes = 4096;  // of one rank's batch
   int64_t prefetch = 2;
@@ -81,7 +83,7 @@ class Figures {
   void Add(const std::string& name, const Usage& usage) {
     double values[kUsageFigures];
     std::memcpy(values, &usage, sizeof values);
-    const char* const names[] = {"at", "cpu", "comm_cpu", "switches", "anon", "shared", "pss", "fds"};
+    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "switches", "anon", "shared", "pss", "fds"};
     static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
     for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
   }
@@ -223,7 +225,7 @@ class Process {
         last = Now();
         if (steps++ == 0) first = last;
         else waited += last - asked;
-        if (!Good(Looked(*sink, iterator, arrival))) break;
+        if (!Good(Looked(sink.get(), iterator, arrival))) break;
         if (pace_ms > 0) usleep(static_cast<useconds_t>(1000 * pace_ms));
       }
       sink->Drop(&iterator);
@@ -233,17 +235,18 @@ class Process {
     figures_.Add(name + ".last", last - start_);
     figures_.Add(name + ".waited", waited);
     figures_.Add(name + ".steps", static_cast<double>(steps));
+    if (!engine_->world().me().trains()) Together();  // its work is over when theirs is
     figures_.Add(name + ".after", Used());
+    if (engine_->world().me().trains()) Together();
   }
 
   // Every row is to be what the source makes for this rank in this step.
-  Outcome Looked(const Sink& checked, const SinkIterator& iterator, const Arrival& arrival) {
-    Sink& sink = const_cast<Sink&>(checked);
+  Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
     const World& world = engine_->world();
     const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
     const auto rows = static_cast<size_t>(options_.rows);
     if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
-      return {kInternal, sink.Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
+      return {kInternal, sink->Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
     }
     const auto lane = static_cast<size_t>(world.AudienceLane(world.self)), lanes = static_cast<size_t>(world.audience_count());
     const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
@@ -252,14 +255,14 @@ class Process {
     Outcome outcome;
     for (size_t i = 0; i < rows; ++i) {
       const uint64_t row = ((iterator.taken - 1) * lanes + lane) * rows + i;
-      rows_.Make(sink.config().number, reader, iterator.epoch, row, wanted.data());
+      rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
       prints.push_back(rows_.FingerprintOf(bytes->data + i * rows_.bytes()));
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
-      outcome = {kDataLoss, sink.Where(iterator.epoch, iterator.taken - 1) + "row " + std::to_string(i) + " of this share, row " +
-                                std::to_string(row) + " of the epoch, is not what the source made"};
+      outcome = {kDataLoss, sink->Where(iterator.epoch, iterator.taken - 1) + "row " + std::to_string(i) +
+                                " of this share, row " + std::to_string(row) + " of the epoch, is not what the source made"};
     }
-    if (sink.config().verify) Good(sink.Confirm(iterator, arrival, MadeUpRows::Promised(std::move(prints))));
+    if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::Promised(std::move(prints))));
     return outcome;
   }
 
@@ -324,7 +327,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
   const bool right = Process(options, rank, processes).Run(began, initialized);
-  if (!right) Log("scale_job: process " + std::to_string(rank) + " of " + std::to_string(processes) + " has found something wrong: see above");
+  if (!right) Log("scale_job: process " + std::to_string(rank) + " has found something wrong: see above");
   MPI_Finalize();
   return right ? 0 : 1;
 }

@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -33,10 +35,23 @@ inline double KibIn(const std::string& file, const std::string& name) {
   return 0;
 }
 
+inline double ThreadSeconds() {
+  timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+// Of all dealers of this process.
+inline std::atomic<uint64_t>& SourceNanoseconds() {
+  static std::atomic<uint64_t> nanoseconds{0};
+  return nanoseconds;
+}
+
 struct Usage {
   double at = 0;                          // s
   double cpu = 0;                         // s, of all threads
   double comm_cpu = 0;                    // s, of the communication thread
+  double source_cpu = 0;                  // s, that the made-up source took
   double switches = 0;
   double anon = 0, shared = 0, pss = 0;   // KiB: private memory, shared memory that was touched, the process's part of all
   double fds = 0;
@@ -60,7 +75,8 @@ inline Usage Used() {
   usage.at = Now();
   rusage of{};
   getrusage(RUSAGE_SELF, &of);
-  usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) + 1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
+  usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) +
+              1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
   usage.switches = static_cast<double>(of.ru_nvcsw + of.ru_nivcsw);
   EntriesOf("/proc/self/task", [](const std::string& thread, void* to) {
     const std::string folder = "/proc/self/task/" + thread;
@@ -70,6 +86,7 @@ inline Usage Used() {
     std::ifstream(folder + "/schedstat") >> nanoseconds;
     if (name == "hvdata-comm") *static_cast<double*>(to) += 1e-9 * nanoseconds;
   }, &usage.comm_cpu);
+  usage.source_cpu = 1e-9 * static_cast<double>(SourceNanoseconds().load());
   usage.anon = KibIn("status", "RssAnon");
   usage.shared = KibIn("status", "RssShmem");
   usage.pss = KibIn("smaps_rollup", "Pss");
