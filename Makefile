@@ -129,7 +129,7 @@ lint: typecheck  ## types, clang-tidy, and who holds which lock
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH
-	for name in delivery pipeline cost growth memory scaling; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery pipeline cost growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/

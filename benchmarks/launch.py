@@ -90,13 +90,13 @@ def run(module: str, ranks: int, arguments: argparse.Namespace, given: Mapping[s
         except subprocess.TimeoutExpired:
             status = f"none within {arguments.limit:.0f} s"
         finally:
-            _end(job)
+            end(job)
         print(f"[bench] {module}, {ranks} ranks: {time.monotonic() - began:.0f} s"
               + (f", ended with status {status}" if status != 0 else ""), file=sys.stderr)
         return json.loads(out.read_text()) if out.exists() else []
 
 
-def _end(job: subprocess.Popen[bytes]) -> None:
+def end(job: subprocess.Popen[bytes]) -> None:
     """The launcher ends its ranks when it is asked to; if it no longer can, so be it."""
     if job.poll() is None:
         job.terminate()

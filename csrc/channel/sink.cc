@@ -96,6 +96,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       iterator->over = true;
       iterator->ended_at = epoch_->Turns();
       *end = outcome.ok();
+      if (!outcome.ok()) wrong_ = iterator->epoch;
       tally_.dropped = epoch_->Dropped();
       CloseEpoch();
       return outcome;
@@ -136,6 +137,7 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   for (size_t i = 0; !same && i < found.rows.size(); ++i) wire::AppendLittleEndian(found.rows[i], &checked.fingerprints);
   Tell(arrival.reader, iterator.epoch, std::move(checked));
   if (same) return {};
+  wrong_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
                          world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a host's memory, its MPI or "
                          "horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
@@ -215,7 +217,8 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
     Outcome outcome(verified->code, verified->text);
     if (current) epoch_->OnVerified(std::move(outcome));
-    else if (!outcome.ok() && failed_.ok()) failed_ = std::move(outcome);
+    // Who left the epoch early hears of it in the next. Who has had its error need not: all others begin the next one, too.
+    else if (!outcome.ok() && failed_.ok() && header.epoch > wrong_) failed_ = std::move(outcome);
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     because_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {

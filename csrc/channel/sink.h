@@ -100,6 +100,7 @@ class Sink {
   mutable Mutex mu_;
   Signal changed_;
   uint64_t opened_ GUARDED_BY(mu_) = 0;                // the epoch opened last
+  uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose error an iterator has returned
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
   uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run

@@ -48,6 +48,29 @@ TEST_F(SinkTest, DataOfAClosedEpochIsDropped) {
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
 
+// Its error comes by two ways, of which either may be the first: it must not depend on that who begins the next epoch.
+TEST_F(SinkTest, AnEpochThatWasWrongIsNoErrorOfTheNext) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator first, second;
+  const Header wrong = MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"});
+  const Outcome ended = Beside([&] { return Next(&first); }, [&] {
+    Say(0, MakeHeader(7, 1, wire::End{LaneStep(0), kDataLoss, "1 row altered", false, 0, 0, "", 0}));
+  });
+  EXPECT_EQ(ended.code, kDataLoss);
+  Say(0, wrong);
+  sink_->Drop(&first);
+  EXPECT_TRUE(Beside([&] { return Next(&second); }, [&] { Data(2, 0); }).ok());
+}
+
+TEST_F(SinkTest, WhoLeavesAnEpochThatIsWrongHearsOfItInTheNext) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator first, second;
+  EXPECT_TRUE(Beside([&] { return Next(&first); }, [&] { Data(1, 0); }).ok());
+  sink_->Drop(&first);
+  Say(0, MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"}));
+  EXPECT_EQ(Next(&second).code, kDataLoss);
+}
+
 TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
   Make(plan::Schedule::kStatic, 3);
   SinkIterator iterator;

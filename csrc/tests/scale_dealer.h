@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dealer of ops/deal.cc over a made-up source of global batches.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "channel/reader_epoch.h"
+#include "channel/source.h"
+#include "engine/engine.h"
+#include "tests/scale_process.h"
+#include "tests/scale_rows.h"
+#include "tests/scale_shares.h"
+
+namespace hvdata {
+
+// One byte of this trainer's share of this step, in every epoch, when its fingerprint has been taken. -1: of none.
+struct Alteration {
+  int trainer = -1;
+  uint64_t step = 0;
+};
+
+class MadeUpDealer {
+ public:
+  // `steps`: of an epoch, by its number. `rows`: of one trainer's share.
+  MadeUpDealer(Engine* engine, uint32_t channel, const MadeUpRows* rows, int64_t per_share,
+               std::function<uint64_t(uint64_t epoch)> steps, Alteration alteration)
+      : engine_(engine),
+        channel_(channel),
+        rows_(rows),
+        per_share_(per_share),
+        steps_(std::move(steps)),
+        alteration_(alteration) {}
+
+  // Until no trainer uses the channel any more.
+  void Run() {
+    const std::shared_ptr<Source> source = engine_->FindSource(channel_);
+    uint64_t number = 0;
+    for (int64_t epoch = 0; (epoch = source->WaitEpoch(std::chrono::seconds(1), &number)) >= 0;) {
+      if (epoch > 0) RunEpoch(source.get(), static_cast<uint64_t>(epoch));
+    }
+    engine_->EndSource(channel_);
+  }
+
+ private:
+  using Wish = ReaderEpoch::Wish;
+
+  void RunEpoch(Source* source, uint64_t number) {
+    const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, [] {});
+    epoch->Start({});
+    const uint64_t steps = steps_(number);
+    uint64_t step = 0;
+    for (Wish wish; (wish = epoch->Await()) != Wish::kStop;) {
+      if (wish == Wish::kSave) Refuse(epoch.get());
+      else if (step < steps) epoch->Deal(Make(*source, number, step++));
+      else break;
+    }
+    epoch->Finish({});
+    while (epoch->Linger() == Wish::kSave) Refuse(epoch.get());
+    epoch->End();
+  }
+
+  static void Refuse(ReaderEpoch* epoch) {
+    for (const SaveRequest& request : epoch->TakeSaveRequests()) {
+      epoch->AnswerSave(request, {kFailedPrecondition, "a made-up source has no state"}, "");
+    }
+  }
+
+  Step Make(const Source& source, uint64_t epoch, uint64_t number) const {
+    const World& world = source.world();
+    const auto shares = static_cast<size_t>(world.audience_count());
+    const size_t rows = static_cast<size_t>(per_share_), share_bytes = rows * rows_->bytes();
+    const auto reader = static_cast<uint64_t>(world.me().reader);
+    const Bytes element = NewElement(&engine_->post(), shares * share_bytes);
+    char* const memory = const_cast<char*>(element.data);
+    const double begun = ThreadSeconds();
+    for (size_t i = 0; i < shares * rows; ++i) {
+      rows_->Make(channel_, reader, epoch, number * shares * rows + i, memory + i * rows_->bytes());
+    }
+    SourceNanoseconds() += static_cast<uint64_t>(1e9 * (ThreadSeconds() - begun));
+    Step step;
+    step.first = number;
+    step.elements.push_back(std::make_shared<Bytes>(element));
+    const bool verify = source.config().verify;
+    proof::Yield yield;
+    for (size_t t = 0; t < shares; ++t) {
+      char* const data = memory + t * share_bytes;
+      const int member = world.audience[t];
+      proof::Promise promise;
+      if (verify) {
+        std::vector<proof::Fingerprint> prints;
+        for (size_t i = 0; i < rows; ++i) prints.push_back(rows_->FingerprintOf(data + i * rows_->bytes()));
+        yield.digest.Append(proof::DigestOf(prints, 0, prints.size()));
+        promise = MadeUpRows::Promised(std::move(prints));
+      }
+      if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
+        data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);
+      }
+      const std::vector<int64_t> dims{per_share_, static_cast<int64_t>(rows_->bytes())};
+      const auto share = ShareOfBytes({data, share_bytes, element.owner}, dims, member, &engine_->post(), world.self);
+      share->rows = rows;
+      share->seal = promise.seal;
+      step.shares.push_back(share);
+      if (verify) step.promises.shares.push_back(std::move(promise));
+    }
+    if (verify) step.promises.elements.push_back(yield);
+    return step;
+  }
+
+  Engine* const engine_;
+  const uint32_t channel_;
+  const MadeUpRows* const rows_;
+  const int64_t per_share_;
+  const std::function<uint64_t(uint64_t)> steps_;
+  const Alteration alteration_;
+};
+
+}  // namespace hvdata

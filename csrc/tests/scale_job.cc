@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole job without TensorFlow and without Python: the engine, a made-up source on the reader, and trainers that look at every
+// row which they get. benchmarks/scale.py measures with it:
+//   mpirun -np 9 scale_job [NAME=VALUE ...]      the names are those of Options
+// Hosts are simulated: processes are told which one they are on, and use shared memory only with others of that host. Status 1: a
+// row was not what it has to be, or something failed; stderr says what, where.
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "channel/sink.h"
+#include "engine/engine.h"
+#include "tests/scale_dealer.h"
+#include "tests/scale_process.h"
+#include "tests/scale_rows.h"
+#include "tests/scale_shares.h"
+
+namespace hvdata {
+namespace {
+
+struct Options {
+  // "dedicated": process 0 reads and does not train; "rank0": it trains, too; "per_host": so does the first of each host.
+  std::string readers = "dedicated";
+  int64_t hosts = 1;
+  int64_t rows = 16, row_bytes = 4096;  // of one rank's batch
+  int64_t prefetch = 2;
+  int64_t steps = 100;        // of an epoch
+  int64_t rounds = 3;         // epochs that are measured, in each channel
+  int64_t paced_steps = 0;    // of an epoch in which ranks sleep for `pace_ms` after each step
+  int64_t pace_ms = 100;
+  int64_t idle_ms = 0;        // that everybody does nothing for
+  int64_t alter_trainer = -1, alter_step = 0;
+  double launched = 0;        // when the launcher was started, by CLOCK_MONOTONIC
+  std::string out;            // a file for the figures, as JSON
+
+  bool Set(const std::string& name, const std::string& value) {
+    const std::map<std::string, int64_t*> numbers{
+        {"hosts", &hosts}, {"rows", &rows}, {"row_bytes", &row_bytes}, {"prefetch", &prefetch}, {"steps", &steps},
+        {"rounds", &rounds}, {"paced_steps", &paced_steps}, {"pace_ms", &pace_ms}, {"idle_ms", &idle_ms},
+        {"alter_trainer", &alter_trainer}, {"alter_step", &alter_step}};
+    const auto number = numbers.find(name);
+    if (number != numbers.end()) *number->second = std::atoll(value.c_str());
+    else if (name == "launched") launched = std::atof(value.c_str());
+    else if (name == "readers") readers = value;
+    else if (name == "out") out = value;
+    else return false;
+    return true;
+  }
+};
+
+constexpr uint32_t kPlain = 1, kVerified = 2;
+
+std::vector<Member> RolesOf(const Options& options, int processes) {
+  std::vector<Member> roles;
+  const int readers = options.readers == "dedicated" ? 1 : 0, trainers = processes - readers;
+  if (readers > 0) roles.push_back({"host0", 0, 0, 0, -1, 0});
+  int last_host = -1;
+  for (int t = 0; t < trainers; ++t) {
+    const auto host = static_cast<int>(t * options.hosts / trainers);
+    const bool first = host != std::exchange(last_host, host), grouped = options.readers == "per_host";
+    const int reader = grouped ? (first ? host : -1) : options.readers == "rank0" && t == 0 ? 0 : -1;
+    roles.push_back({"host" + std::to_string(host), 0, 0, reader, t, grouped ? host : 0});
+  }
+  return roles;
+}
+
+// What a rank has to tell in the end, all of it numbers.
+class Figures {
+ public:
+  void Add(const std::string& name, double value) { names_.push_back(name), values_.push_back(value); }
+  void Add(const std::string& name, const Usage& usage) {
+    double values[kUsageFigures];
+    std::memcpy(values, &usage, sizeof values);
+    const char* const names[] = {"at", "cpu", "comm_cpu", "source_cpu", "switches", "anon", "shared", "pss", "fds"};
+    static_assert(sizeof names / sizeof names[0] == kUsageFigures, "one for each");
+    for (int i = 0; i < kUsageFigures; ++i) Add(name + "." + names[i], values[i]);
+  }
+
+  // Collective. A JSON object of a list for each name, by process.
+  void Write(const std::string& file, int rank, int processes) {
+    const auto each = static_cast<int>(values_.size());
+    std::vector<double> all(static_cast<size_t>(rank == 0 ? each * processes : 0));
+    MPI_Request request;
+    MPI_Igather(values_.data(), each, MPI_DOUBLE, all.data(), each, MPI_DOUBLE, 0, MPI_COMM_WORLD, &request);
+    Finish(request);
+    if (rank != 0 || file.empty()) return;
+    std::ofstream out(file);
+    out.precision(17);
+    for (size_t i = 0; i < names_.size(); ++i) {
+      out << (i > 0 ? ",\n" : "{") << '"' << names_[i] << "\": [";
+      for (int r = 0; r < processes; ++r) out << (r > 0 ? ", " : "") << all[static_cast<size_t>(r * each) + i];
+      out << "]";
+    }
+    out << "}\n";
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<double> values_;
+};
+
+class Process {
+ public:
+  Process(Options options, int rank, int processes) : options_(std::move(options)), rank_(rank), processes_(processes) {}
+
+  bool Run(double began, double initialized) {
+    figures_.Add("main", began - options_.launched);
+    figures_.Add("mpi", initialized - options_.launched);
+    ConnectMpi();
+    Together();
+    figures_.Add("before", Used());
+    if (!Start()) return false;
+    engine_ = Engine::Current();
+    figures_.Add("engine", Now() - start_);
+    if (!Join()) return false;
+    figures_.Add("joined", Now() - start_);
+    if (engine_->world().me().reads()) {
+      for (const uint32_t channel : {kPlain, kVerified}) Serve(channel);
+    }
+    Epoch("first", kPlain, 0);
+    for (int64_t round = 0; round < options_.rounds; ++round) Epoch("plain" + std::to_string(round), kPlain, 0);
+    for (int64_t round = 0; round < options_.rounds; ++round) Epoch("verified" + std::to_string(round), kVerified, 0);
+    if (options_.paced_steps > 0) Epoch("paced", kPlain, options_.pace_ms);
+    Idle();
+    const uint64_t rows = rows_seen_;
+    figures_.Add("rows", static_cast<double>(rows));
+    figures_.Add("wrong", static_cast<double>(wrong_));
+    Leave();
+    figures_.Write(options_.out, rank_, processes_);
+    return wrong_ == 0;
+  }
+
+ private:
+  // MPI's memory for each connection is not ours: it is there before we look.
+  void ConnectMpi() const {
+    char byte = 0;
+    MPI_Request request;
+    for (int other = 1; rank_ == 0 && other < processes_; ++other) {
+      MPI_Irecv(&byte, 1, MPI_CHAR, other, 0, MPI_COMM_WORLD, &request);
+      Finish(request);
+      MPI_Send(&byte, 1, MPI_CHAR, other, 0, MPI_COMM_WORLD);
+    }
+    if (rank_ == 0) return;
+    MPI_Send(&byte, 1, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
+    MPI_Irecv(&byte, 1, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &request);
+    Finish(request);
+  }
+
+  bool Good(const Outcome& outcome) {
+    if (outcome.ok()) return true;
+    Log(outcome.message);
+    ++wrong_;
+    return false;
+  }
+
+  bool Start() {
+    TheHooks().make_landing = LandBytes;
+    EngineSettings settings;
+    settings.stall_seconds = 30;
+    settings.timeout_seconds = 240;
+    settings.arena_bytes = 4ull << 30;
+    start_ = Now();
+    return Good(Engine::Start(MPI_COMM_WORLD, RolesOf(options_, processes_), settings));
+  }
+
+  // As distribute_dataset: all agree, then each makes the channels.
+  bool Join() {
+    const int64_t number = engine_->agreements().Begin("channels plain and verified", "scale_job");
+    engine_->post().Fetch();
+    std::optional<Outcome> verdict;
+    while (!(verdict = engine_->agreements().Wait(number, std::chrono::seconds(1)))) {
+    }
+    if (!Good(*verdict)) return false;
+    for (const uint32_t channel : {kPlain, kVerified}) {
+      ChannelConfig config;
+      config.number = channel;
+      config.name = channel == kPlain ? "plain" : "verified";
+      config.prefetch = static_cast<int32_t>(options_.prefetch);
+      config.verify = channel == kVerified;
+      config.is_source = engine_->world().me().reads();
+      engine_->CreateChannel(config);
+    }
+    return true;
+  }
+
+  void Serve(uint32_t channel) {
+    Alteration alteration;
+    alteration.trainer = static_cast<int>(options_.alter_trainer);
+    alteration.step = static_cast<uint64_t>(options_.alter_step);
+    const auto steps = [this, channel](uint64_t epoch) {
+      const bool paced = channel == kPlain && epoch == static_cast<uint64_t>(options_.rounds) + 2;
+      return static_cast<uint64_t>(paced ? options_.paced_steps : options_.steps);
+    };
+    dealers_.emplace_back([this, channel, steps, alteration] {
+      MadeUpDealer(engine_.get(), channel, &rows_, options_.rows, steps, alteration).Run();
+    });
+  }
+
+  // One epoch of a channel, by everybody.
+  void Epoch(const std::string& name, uint32_t channel, int64_t pace_ms) {
+    Together();
+    figures_.Add(name + ".before", Used());
+    double first = 0, last = 0, waited = 0;
+    uint64_t steps = 0;
+    if (engine_->world().me().trains()) {
+      const std::shared_ptr<Sink> sink = engine_->UseChannel(channel);
+      SinkIterator iterator;
+      for (bool end = false;;) {
+        Arrival arrival;
+        const double asked = Now();
+        const Outcome outcome = sink->Next(&iterator, &arrival, &end);
+        if (!Good(outcome) || end) break;
+        last = Now();
+        if (steps++ == 0) first = last;
+        else waited += last - asked;
+        if (!Good(Looked(sink.get(), iterator, arrival))) break;
+        if (pace_ms > 0) usleep(static_cast<useconds_t>(1000 * pace_ms));
+      }
+      sink->Drop(&iterator);
+      engine_->UnuseChannel(channel);
+    }
+    figures_.Add(name + ".first", first - start_);
+    figures_.Add(name + ".last", last - start_);
+    figures_.Add(name + ".waited", waited);
+    figures_.Add(name + ".steps", static_cast<double>(steps));
+    if (!engine_->world().me().trains()) Together();  // its work is over when theirs is
+    figures_.Add(name + ".after", Used());
+    if (engine_->world().me().trains()) Together();
+  }
+
+  // Every row is to be what the source makes for this rank in this step.
+  Outcome Looked(Sink* sink, const SinkIterator& iterator, const Arrival& arrival) {
+    const World& world = engine_->world();
+    const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
+    const auto rows = static_cast<size_t>(options_.rows);
+    if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
+      return {kInternal, sink->Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
+    }
+    const auto lane = static_cast<size_t>(world.AudienceLane(world.self)), lanes = static_cast<size_t>(world.audience_count());
+    const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
+    std::vector<proof::Fingerprint> prints;
+    std::vector<char> wanted(rows_.bytes());
+    Outcome outcome;
+    for (size_t i = 0; i < rows; ++i) {
+      const uint64_t row = ((iterator.taken - 1) * lanes + lane) * rows + i;
+      rows_.Make(sink->config().number, reader, iterator.epoch, row, wanted.data());
+      prints.push_back(rows_.FingerprintOf(bytes->data + i * rows_.bytes()));
+      ++rows_seen_;
+      if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
+      outcome = {kDataLoss, sink->Where(iterator.epoch, iterator.taken - 1) + "row " + std::to_string(i) +
+                                " of this share, row " + std::to_string(row) + " of the epoch, is not what the source made"};
+    }
+    if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::Promised(std::move(prints))));
+    return outcome;
+  }
+
+  // Threads sleep longer when nothing has happened for a second.
+  void Idle() {
+    if (options_.idle_ms <= 0) return;
+    Together();
+    usleep(1500000);
+    figures_.Add("idle.before", Used());
+    usleep(static_cast<useconds_t>(1000 * options_.idle_ms));
+    figures_.Add("idle.after", Used());
+  }
+
+  // As horovod_data.shutdown().
+  void Leave() {
+    Together();
+    const double begun = Now();
+    for (const uint32_t channel : {kPlain, kVerified}) engine_->UnuseChannel(channel);
+    engine_->Bye();
+    if (engine_->world().me().reads()) {
+      while (!engine_->WaitAllBye(std::chrono::seconds(1))) {
+      }
+    }
+    for (std::thread& dealer : dealers_) dealer.join();
+    engine_->Stop();
+    while (!engine_->WaitLeft(std::chrono::seconds(1))) {
+    }
+    figures_.Add("left", Now() - begun);
+  }
+
+  const Options options_;
+  const int rank_, processes_;
+  const MadeUpRows rows_{static_cast<size_t>(options_.row_bytes)};
+  std::shared_ptr<Engine> engine_;
+  std::vector<std::thread> dealers_;
+  Figures figures_;
+  double start_ = 0;
+  uint64_t rows_seen_ = 0, wrong_ = 0;
+};
+
+}  // namespace
+}  // namespace hvdata
+
+int main(int argc, char** argv) {
+  using namespace hvdata;  // NOLINT(google-build-using-namespace): this is the program
+  const double began = Now();
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string given = argv[i];
+    const size_t equals = given.find('=');
+    if (equals != std::string::npos && options.Set(given.substr(0, equals), given.substr(equals + 1))) continue;
+    std::fprintf(stderr, "scale_job: '%s' is no option; csrc/tests/scale_job.cc lists them (Options)\n", argv[i]);
+    return 2;
+  }
+  if (options.row_bytes < 32 || options.rows < 1 || options.hosts < 1 || options.rounds < 0 || options.steps < 1) {
+    std::fprintf(stderr, "scale_job: row_bytes must be 32 or more, rows, hosts and steps 1 or more, rounds 0 or more\n");
+    return 2;
+  }
+  int level = 0, rank = 0, processes = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  const double initialized = Now();
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  const bool right = Process(options, rank, processes).Run(began, initialized);
+  if (!right) Log("scale_job: process " + std::to_string(rank) + " has found something wrong: see above");
+  MPI_Finalize();
+  return right ? 0 : 1;
+}
