@@ -73,9 +73,10 @@ fuzz: venv  ## all that reads bytes of others, with mutated ones, for MINUTES=10
 	cmake -S . -B build/fuzz -G Ninja -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
 	cmake --build build/fuzz
 	cp -r csrc/fuzz/corpus build/fuzz
+	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
 	for name in $(FUZZ); do
 	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([ $$name = checkpoint ] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
-	    csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name)
+	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name)
 	done
 
 test-latest-tf: export VENV := .venv-latest

@@ -72,10 +72,10 @@ for line in sys.stdin:
 class Strangers:
     """`called`: how often the strangers reached what they are after, by its kind. `got`: what they should not have."""
 
-    def __init__(self, tcp: bool = True) -> None:
+    def __init__(self) -> None:
         self.called: Counter[str] = Counter()
         self.got: list[str] = []
-        self._tcp = tcp
+        self.tcp = False  # whether MPI's own sockets are called as well
         self._told: set[str] = set()
         self._over = threading.Event()
         command = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", "-c", STRANGER]
@@ -133,7 +133,7 @@ class Strangers:
             words = line.split()
             if len(words) > 7 and words[6] in inodes and re.fullmatch("@[0-9a-f]{32}", words[7]):
                 found.add(f"abstract {words[7][1:]}")
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if self._tcp else []:
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if self.tcp else []:
             words = line.split()
             if words[3] == "0A" and words[9] in inodes:  # it listens
                 found.add(f"tcp {int(words[1].split(':')[1], 16)}")
