@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized test-latest-tf \
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz test-latest-tf \
   test-mpich typecheck lint bench dist venv op clean
 
 VENV ?= .venv
@@ -16,6 +16,8 @@ PYTEST_ARGS ?=
 # The rooms of csrc/ that need no TensorFlow; of them all but transport need no MPI.
 ROOMS := base,plan,wire,proof,arena,mail,channel,meeting,transport
 comma := ,
+MINUTES ?= 10
+FUZZ := header components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -60,7 +62,7 @@ test-cpp-quick: venv
 	@$(call cpp_tests,cpp,-DHVDATA_MPI_TESTS=ON)
 
 test-cpp-rest: venv
-	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined)
+	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_FUZZ=ON)
 	$(valgrind_tests)
 
 # In build/cpp: valgrind and the sanitizers want a program each for itself.
@@ -94,6 +96,21 @@ test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and 
 	$(say) "Python tests under AddressSanitizer and UBSan"
 	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
+
+# One after another, each for its part of the time; what reaches new code is kept in build/fuzz/corpus.
+fuzz: venv  ## all that reads bytes of others, with mutated ones, for MINUTES=10
+	@$(SETUP) mpi
+	export PATH=$(abspath $(BIN)):$$PATH
+	export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
+	mkdir -p build/fuzz/corpus
+	cmake -S . -B build/fuzz -G Ninja -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
+	cmake --build build/fuzz
+	cp -r csrc/fuzz/corpus build/fuzz
+	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
+	for name in $(FUZZ); do
+	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([ $$name = checkpoint ] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
+	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name)
+	done
 
 test-latest-tf: export VENV := .venv-latest
 test-latest-tf: export TENSORFLOW := tensorflow-cpu

@@ -16,6 +16,10 @@ from .errors import explain
 
 _DIGITS = 8  # of an element's digest, in hexadecimal
 
+# What is compared, of a file that anybody may have written.
+_FIELDS: dict[str, type] = {"channel": str, "epoch": int, "verdict": str, "finding": str, "batch": str, "schedule": str,
+                            "ranks": int, "rows": int, "order": str, "any_order": str, "digests": str}
+
 Record = dict[str, Any]
 
 
@@ -48,8 +52,11 @@ def read(path: str) -> dict[tuple[str, int], Record]:
                 record = json.loads(line)
                 if record["certificate"] != 1:
                     raise KeyError(record["certificate"])
+                for field, kind in _FIELDS.items():
+                    if type(record[field]) is not kind or (kind is int and record[field] < 0):
+                        raise TypeError(f"its {field} is none")
                 records[record["channel"], record["epoch"]] = record
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise ValueError(explain(f"line {number} of {path} is no record of a certificate ({error})",
                                          "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
                                          "has written, with this version")) from None
@@ -88,7 +95,12 @@ def _first_difference(a: Record, b: Record) -> str:
 def _step(record: Record, element: int) -> int:
     """The step that an element is dealt in, if every step before it was whole."""
     together = record["ranks"] if record["batch"] == "per_rank" and record["schedule"] == "static" else 1
-    return element // int(together)
+    return element // max(int(together), 1)
+
+
+def _shown(text: str) -> str:
+    """Without what a terminal would take for a command."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -102,7 +114,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         first, second = read(files.first), read(files.second)
     except (OSError, ValueError) as error:
-        print(f"horovod_data: {error}", file=sys.stderr)
+        print(f"horovod_data: {_shown(str(error))}", file=sys.stderr)
         return 2
     equal = True
     for key in sorted({*first, *second}):
@@ -111,7 +123,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         else:
             same, text = False, f"only in {files.first if key in first else files.second}"
         equal = equal and same
-        print(f"channel {key[0]}, epoch {key[1]}: {text}")
+        print(_shown(f"channel {key[0]}, epoch {key[1]}: {text}"))
     return 0 if equal else 1
 
 

@@ -141,7 +141,9 @@ bool Arena::ReserveLocked(uint64_t end) {
 }
 
 std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std::string* why) {
-  std::shared_ptr<Region> region = Region::Attach(fd, segment.Size(), segment.ArenaAt(), why);
+  // Of sizes that another process tells us: their sum might be small because it wraps.
+  const bool wraps = segment.Size() < segment.arena;
+  std::shared_ptr<Region> region = Region::Attach(fd, wraps ? ~0ull : segment.Size(), segment.ArenaAt(), why);
   if (!region) return nullptr;
   return std::shared_ptr<ArenaView>(new ArenaView(segment, std::move(region)));
 }

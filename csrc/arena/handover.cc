@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMostFds = 4;
 constexpr int kBacklog = 4096;  // more than ranks fit on a host
+constexpr size_t kMostUsers = 4;  // that are named
 
 // A name that begins with a zero byte is no file's name.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
@@ -26,17 +27,6 @@ socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   const size_t size = std::min(name.size(), sizeof address->sun_path - 1);
   std::memcpy(address->sun_path + 1, name.data(), size);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-}
-
-std::string RandomName() {
-  unsigned char random[16];
-  if (getrandom(random, sizeof random, 0) != sizeof random) return "";
-  std::string name;
-  for (const unsigned char byte : random) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
 }
 
 int NewSocket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
@@ -54,14 +44,24 @@ struct Packet {
   msghdr message{};
 };
 
-// Whether who called, or listened, at the other end is of our user.
-bool SameUser(int fd) {
+// Who called, or listened, at the other end.
+uid_t UserBehind(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.uid : static_cast<uid_t>(-1);
 }
 
 }  // namespace
+
+std::string RandomDigits(size_t bytes) {
+  std::string random(bytes, '\0'), digits;
+  if (getrandom(&random[0], bytes, 0) != static_cast<ssize_t>(bytes)) return "";
+  for (const char byte : random) {
+    digits += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
+    digits += "0123456789abcdef"[byte & 15];
+  }
+  return digits;
+}
 
 void Handover::Close() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
@@ -86,7 +86,7 @@ bool Handover::Reach(Deadline deadline) {
     usleep(1000);
   }
   name_.clear();
-  if (!SameUser(fd_)) Close();  // it would turn us away; we don't have it wait for us first
+  if (UserBehind(fd_) != geteuid()) Close();  // it would turn us away; we don't have it wait for us first
   return ok();
 }
 
@@ -138,7 +138,7 @@ bool Handover::Receive(void* bytes, size_t size, size_t count, std::vector<int>*
 
 Listener::Listener() : fd_(NewSocket()) {
   if (fd_ < 0) return;
-  const std::string name = RandomName();
+  const std::string name = RandomDigits(16);
   sockaddr_un address;
   const socklen_t size = AbstractAddress(name, &address);
   if (name.empty() || bind(fd_, reinterpret_cast<const sockaddr*>(&address), size) != 0 || listen(fd_, kBacklog) != 0) {
@@ -153,14 +153,18 @@ Listener::~Listener() {
 
 Handover Listener::Accept(Handover::Deadline deadline) {
   Handover waiting(fd_, deadline);
-  while (fd_ >= 0 && waiting.Ready(POLLIN)) {
+  for (bool more = fd_ >= 0; more && waiting.Ready(POLLIN); more = std::chrono::steady_clock::now() < deadline) {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) continue;
-    if (SameUser(fd)) {
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) break;
+    if (fd < 0) continue;  // who called has gone
+    const uid_t user = UserBehind(fd);
+    if (user == geteuid()) {
       waiting.fd_ = -1;  // stays ours
       return Handover(fd, deadline);
     }
     close(fd);
+    ++others_.count;
+    if (others_.users.size() < kMostUsers) others_.users.insert(user);
   }
   waiting.fd_ = -1;
   return Handover();

@@ -3,7 +3,11 @@
 // random name, which leaves no file behind.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +22,12 @@ class Handover {
   Handover() = default;
   Handover(Handover&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_), name_(std::move(other.name_)) {}
+  Handover& operator=(Handover&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(deadline_, other.deadline_);
+    name_.swap(other.name_);
+    return *this;
+  }
   ~Handover() { Close(); }
 
   // To the process that listens under `name`. Not ok() if nobody of our user does. Doesn't wait: where as many wait to be
@@ -25,6 +35,7 @@ class Handover {
   static Handover To(const std::string& name, Deadline deadline);
 
   bool ok() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
   void Extend(Deadline deadline) { deadline_ = deadline; }
   // A few bytes and descriptors, which stay the caller's.
   bool Send(const void* bytes, size_t size, const std::vector<int>& fds);
@@ -43,6 +54,9 @@ class Handover {
   std::string name_;  // of the listener, until it has been reached
 };
 
+// `bytes` of them, random and unpredictable, in hexadecimal; empty if the system has none.
+std::string RandomDigits(size_t bytes);
+
 class Listener {
  public:
   Listener();
@@ -52,12 +66,21 @@ class Listener {
 
   // 32 random hexadecimal digits; empty if the system has no such sockets.
   const std::string& name() const { return name_; }
-  // The next process that calls; those of other users are turned away. Not ok() when none came in time.
+  int fd() const { return fd_; }
+  // The next process of our user that calls. Not ok() when none came in time, or when this process can open nothing more.
+  // Others are turned away.
   Handover Accept(Handover::Deadline deadline);
+  // How many were turned away, and some of their users.
+  struct Others {
+    uint64_t count = 0;
+    std::set<uid_t> users;
+  };
+  const Others& others() const { return others_; }
 
  private:
   int fd_ = -1;
   std::string name_;
+  Others others_;
 };
 
 }  // namespace hvdata

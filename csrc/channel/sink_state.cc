@@ -96,6 +96,9 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
 Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   MutexLock lock(&mu_);
   const auto readers = static_cast<size_t>(world_->source_count());
+  if (state.kind > SinkState::kExhausted) {
+    return {kDataLoss, Where(opened_ + 1, 0) + "a checkpoint of this channel is damaged. Restore another one"};
+  }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
     return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
                                   " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +

@@ -25,7 +25,7 @@ namespace hvdata {
 
 // What a checkpoint of a trainer's iterator says.
 struct SinkState {
-  enum Kind { kUnused, kRunning, kExhausted };
+  enum Kind : uint64_t { kUnused, kRunning, kExhausted };
   struct Lane {
     Position position = 0;  // elements of the epoch that this trainer has behind it, of this reader's
     Turn turn;              // the reader's step that comes next

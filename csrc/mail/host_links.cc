@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <set>
 #include <type_traits>
 #include <utility>
 
 #include "arena/handover.h"
+#include "arena/reception.h"
 #include "arena/region.h"
 #include "base/log.h"
 #include "base/place.h"
@@ -18,11 +20,14 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load; nobody waits who need not
-constexpr size_t kNameSize = 32;
+constexpr size_t kNameSize = 32, kSecretSize = 32;
 
 // What a trainer says first, with the descriptor of its bells, and what the reader answers, with those of its arena and
 // of its own bells.
-using Greeting = int32_t;  // its member
+struct Greeting {
+  char secret[kSecretSize];  // the reader's, which went by MPI
+  int32_t member;
+};
 struct Answer {
   uint64_t lane;
   Segment segment;
@@ -45,8 +50,11 @@ class Meeting {
   void Run(const Collectives& collectives) {
     std::unique_ptr<Listener> listener = Listen();
     std::string name = listener ? listener->name() : "";
+    std::string secret = name.empty() ? "" : RandomDigits(kSecretSize / 2);
+    if (secret.empty()) name.clear();  // nobody is to call
     name.resize(kNameSize);
-    const std::vector<std::string> names = collectives.gather(name);
+    secret.resize(kSecretSize);
+    const std::vector<std::string> names = collectives.gather(name + secret);
     std::vector<uint8_t> offered(size_, 0);
     for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && ReadsFor(static_cast<int>(m), world_.self);
     std::map<int, Handover> readers = Call(names);
@@ -54,8 +62,8 @@ class Meeting {
     std::vector<uint8_t> called(size_, 0);
     for (const auto& [member, handover] : readers) called[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> callers = collectives.swap(called);
-    Greet(&readers);
-    if (listener) Serve(listener.get(), callers);
+    Greet(names, &readers);
+    if (listener) Serve(listener.get(), secret, callers);
     for (auto& [member, handover] : readers) Attach(member, &handover);
     // A link counts if both ends have it.
     std::vector<uint8_t> have(size_, 0);
@@ -107,7 +115,7 @@ class Meeting {
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
       if (!bells_ || names[m][0] == '\0' || !Beside(member) || !ReadsFor(member, world_.self)) continue;
-      Handover handover = Handover::To(names[m], steady_clock::now() + kPatience);
+      Handover handover = Handover::To(names[m].substr(0, kNameSize), steady_clock::now() + kPatience);
       if (handover.ok()) readers.emplace(member, std::move(handover));
       else why_ = "connecting was refused";
     }
@@ -115,34 +123,41 @@ class Meeting {
   }
 
   // Not before all know who calls, for only then do listeners accept: a backlog may be too short for all who call.
-  void Greet(std::map<int, Handover>* readers) {
-    const Greeting greeting = world_.self;
+  void Greet(const std::vector<std::string>& names, std::map<int, Handover>* readers) {
     for (auto& [member, handover] : *readers) {
+      Greeting greeting{{}, world_.self};
+      names[static_cast<size_t>(member)].copy(greeting.secret, kSecretSize, kNameSize);
       handover.Extend(steady_clock::now() + kPatience);
       if (!handover.Send(&greeting, sizeof greeting, {bells_->fd()})) why_ = "connecting was refused";
     }
   }
 
-  void Serve(Listener* listener, const std::vector<uint8_t>& callers) {
+  void Serve(Listener* listener, const std::string& secret, const std::vector<uint8_t>& callers) {
     const auto deadline = steady_clock::now() + kPatience;
+    std::set<int> expected;
+    for (size_t m = 0; m < callers.size(); ++m) {
+      if (callers[m]) expected.insert(static_cast<int>(m));
+    }
+    Reception reception(listener, secret);
     uint32_t lane = 0;
-    for (const uint8_t caller : callers) {
-      if (!caller) continue;
-      Handover handover = listener->Accept(deadline);
+    while (!expected.empty()) {
       Greeting greeting;
       std::vector<int> fds;
-      if (!handover.ok()) return;
-      if (!handover.Receive(&greeting, sizeof greeting, 1, &fds)) continue;
+      Handover handover = reception.Next(&greeting, sizeof greeting, 1, &fds, deadline);
+      if (!handover.ok()) break;
       const std::shared_ptr<Region> bells = Region::Attach(fds[0], sizeof(Bells), sizeof(Bells), &why_);
-      if (!bells || greeting < 0 || greeting >= static_cast<int>(size_) ||
-          lane >= arena->segment().lanes) {
+      if (expected.erase(greeting.member) == 0) {
+        reception.TurnAway();
         continue;
       }
+      if (!bells || lane >= arena->segment().lanes) continue;
       const Answer answer{lane, arena->segment()};
       if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      links[greeting] = std::make_unique<HostLink>(greeting, arena->Lane(lane), BellsIn(bells), nullptr);
+      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Lane(lane), BellsIn(bells), nullptr);
       ++lane;
     }
+    const std::string strangers = reception.Close();
+    if (!strangers.empty()) Log(Place(world_.Name(world_.self)) + strangers);
   }
 
   void Attach(int member, Handover* handover) {

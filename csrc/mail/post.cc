@@ -27,6 +27,7 @@ bool DebugWanted() {
 }
 
 constexpr uint64_t kAlways = ~0ull;
+constexpr size_t kMostEarly = 1 << 16;  // many times what all channels together have under way
 
 // Up to which step a trainer gives room by this: it need not wake a reader that waits for more, or for others. What else is
 // said always wakes.
@@ -337,6 +338,11 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
   if (route == nullptr || header.sequence == 0) return ways_.deliver(member, std::move(header), std::move(bundle));
   if (header.sequence != route->next) {
     const uint64_t sequence = header.sequence;
+    const bool again = sequence < route->next || route->early.count(sequence) > 0;
+    if (again || route->early.size() >= kMostEarly) {
+      return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
+                   (again ? " has come already" : " is ahead of too many that never came"));
+    }
     route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
     return;
   }

@@ -11,15 +11,11 @@
 #include "base/place.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
-#include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/platform/errors.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
-
-constexpr std::string_view kFormat = "horovod_data state 4";
 
 bool CheckReplay() {
   const char* value = std::getenv("HOROVOD_DATA_CHECK_REPLAY");
@@ -42,32 +38,6 @@ std::string Gib(uint64_t bytes) {
 }
 
 absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
-
-// How tensors are written and read, beside what wire/codec.h knows.
-void TensorField(wire::Writer* writer, const tensorflow::Tensor& tensor) {
-  tensorflow::TensorProto proto;
-  tensor.AsProtoTensorContent(&proto);
-  writer->Text("tensor", proto.SerializeAsString());
-}
-
-void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
-  tensorflow::TensorProto proto;
-  std::string bytes;
-  reader->Text("tensor", bytes);
-  if (reader->ok() && !(proto.ParseFromString(bytes) && tensor.FromProto(proto))) reader->Fail("it holds no tensor");
-}
-
-void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {
-  std::vector<int64_t> dims;
-  for (const auto& dim : shape) dims.push_back(dim.size);
-  writer->Ints("dims", dims);
-}
-
-void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
-  std::vector<int64_t> dims;
-  reader->Ints("dims", dims);
-  if (!tensorflow::TensorShape::BuildTensorShape(dims, &shape).ok()) reader->Fail("it holds no shape");
-}
 
 }  // namespace
 
@@ -163,7 +133,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
     state = snapshot_;
     state.taken_since = epoch_->TakenSince(trainer);
   }
-  if (status.ok()) *text = Encode(state);
+  if (status.ok()) *text = state.Encode();
   return text->size() > kMostState ? TooLarge(0, text->size()) : status;  // tensors within tensors are not counted before
 }
 
@@ -184,44 +154,8 @@ void Checkpoint::KeepLastWords() {
   state.pulled = kAllBehind;  // so that it is not what an epoch starts from
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = epoch_->TakenSince(t);
-    epoch_->KeepLastWords(t, Encode(state));
+    epoch_->KeepLastWords(t, state.Encode());
   }
-}
-
-template <typename Codec, typename S>
-void Checkpoint::State::Fields(Codec* codec, S& s) {
-  codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
-  codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
-  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), codec->Ints("taken", s.taken_since);
-  codec->Text("mark", s.mark);
-  codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
-  for (auto& part : s.iterator) codec->Text("iterator", part);
-  codec->template List<uint32_t>("model", s.model, ~0u, sizeof(int32_t));
-  for (auto& part : s.model) {
-    codec->Enum("dtype", part.dtype, tensorflow::DataType_MIN, tensorflow::DataType_MAX);
-    ShapeField(codec, part.shape);
-    TensorField(codec, part.values);
-  }
-  codec->template List<uint32_t>("elements", s.elements, ~0u, sizeof(uint64_t));
-  for (auto& [number, tensors] : s.elements) {
-    codec->Int("number", number);
-    codec->template List<uint32_t>("tensors", tensors, ~0u, sizeof(uint64_t));
-    for (auto& tensor : tensors) TensorField(codec, tensor);
-  }
-}
-
-std::string Checkpoint::Encode(const State& state) {
-  std::string text(kFormat);
-  wire::Writer writer(&text);
-  State::Fields(&writer, state);
-  return text;
-}
-
-bool Checkpoint::Decode(std::string_view bytes, State* state) {
-  if (bytes.substr(0, kFormat.size()) != kFormat) return false;
-  wire::Reader reader(bytes.substr(kFormat.size()));
-  State::Fields(&reader, *state);
-  return reader.ok() && reader.rest().empty();
 }
 
 absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
@@ -230,7 +164,7 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
   int origin = handed.begin()->first;
   for (const auto& [trainer, hand] : handed) {
     State state;
-    if (!hand.words.empty() && !Decode(hand.words, &state)) return Damaged();
+    if (!hand.words.empty() && !State::Decode(hand.words, &state)) return Damaged();
     if (!hand.words.empty() && state.mode != Mode()) {
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
                                         " was restored into one with " + Mode());

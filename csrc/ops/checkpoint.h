@@ -11,10 +11,10 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "channel/reader_epoch.h"
+#include "ops/checkpoint_state.h"
 #include "ops/cut.h"
 #include "ops/input.h"
 #include "ops/prover.h"
@@ -43,24 +43,7 @@ class Checkpoint {
   Cutter::Model model;
 
  private:
-  struct State {
-    uint64_t epoch_id = 0;     // of the epoch that was saved: states of different epochs don't belong together
-    uint64_t snapshot = 0;     // dynamic: counts snapshots
-    uint64_t trainers = 0;
-    std::string mode;          // batch and schedule
-    uint64_t pulled = 0;       // elements that had come out of the input iterator
-    bool replay = false;       // the input can't be saved: replay it
-    uint64_t number = 0;       // of the input iterator among those of the dataset
-    uint64_t fingerprint = 0;  // of what had come out of it
-    std::vector<std::string> iterator;
-    std::deque<std::pair<uint64_t, Tensors>> elements;
-    std::vector<uint64_t> taken_since;
-    Cutter::Model model;
-    std::string mark;          // verified channels: a proof::Bookmark
-
-    template <typename Codec, typename S>
-    static void Fields(Codec* codec, S& s);  // for both directions, as those of a message
-  };
+  using State = CheckpointState;
 
   std::string Mode() const;
   std::string Where() const;
@@ -76,8 +59,6 @@ class Checkpoint {
   // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
   absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                      std::set<uint64_t>* taken) const;
-  static std::string Encode(const State& state);
-  static bool Decode(std::string_view bytes, State* state);
 
   Source* const source_;
   ReaderEpoch* const epoch_;

@@ -32,7 +32,13 @@ void BookmarkFields(Codec* codec, B& b) {
   for (auto& one : b.ahead) YieldFields(codec, one);
 }
 
-bool Sound(const Report& report) { return report.rows.size() == report.steps.size() && report.listed.size() % 2 == 0; }
+constexpr uint64_t kMostRanks = 1 << 20;  // who reads a report makes lists of so many
+
+bool Sound(const Report& report) {
+  bool sound = report.rows.size() == report.steps.size() && report.listed.size() % 2 == 0;
+  for (const uint64_t rank : report.ranks) sound = sound && rank < kMostRanks;
+  return sound;
+}
 
 }  // namespace
 

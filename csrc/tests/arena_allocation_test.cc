@@ -186,6 +186,18 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   EXPECT_NE(why, "");
 }
 
+// The sum of the sizes that are told wraps, and is then that of the memory handed over.
+TEST_F(ArenaTest, AttachesNoMoreThanThereIs) {
+  Segment segment;
+  segment.lanes = 2;
+  segment.arena = ~uint64_t{0} - segment.ArenaAt() + 1 + 4096;
+  ASSERT_EQ(segment.Size(), 4096u);
+  std::string why;
+  const auto region = Region::Create("hvdata_test", 4096, &why);
+  EXPECT_FALSE(ArenaView::Attach(dup(region->fd()), segment, &why));
+  EXPECT_NE(why, "");
+}
+
 TEST_F(ArenaTest, BothEndsHaveTheSameLanes) {
   const auto view = View();
   for (uint32_t lane : {1u, 0u}) {

@@ -107,5 +107,16 @@ TEST_P(LeftAlone, IsCertified) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, LeftAlone, testing::Range(0u, 48u));
 
+// Who reads a report makes lists as long as its highest rank.
+TEST(Report, ARankThatNoJobHasIsRefused) {
+  proof::Report report;
+  for (const bool sound : {true, false}) {
+    report.ranks = {1, sound ? 5000 : uint64_t{1} << 60};
+    report.rows = report.steps = {1, 2};
+    proof::Report read;
+    EXPECT_EQ(proof::Report::Decode(report.Encode(), &read), sound);
+  }
+}
+
 }  // namespace
 }  // namespace hvdata

@@ -312,5 +312,14 @@ TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 5,-1", "r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
 
+TEST_F(SinkTest, AStateOfNoKindIsRefused) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  const Outcome outcome = sink_->Restore(&iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, 0, {{5, Turn(5), "words"}}});
+  EXPECT_EQ(outcome.code, kDataLoss);
+  EXPECT_NE(outcome.message.find("channel train"), std::string::npos) << outcome.message;
+  EXPECT_EQ(Sent(), Texts());
+}
+
 }  // namespace
 }  // namespace hvdata

@@ -235,6 +235,42 @@ TEST_F(PostTest, ARecordThatMakesNoSenseIsReportedOnce) {
   EXPECT_TRUE(parties_[1].got.empty());
 }
 
+// From a rank that counts wrongly: neither kept for ever nor delivered twice.
+TEST_F(PostTest, ANumberThatCannotBeIsReported) {
+  for (const uint64_t number : {uint64_t{1}, uint64_t{3}}) {
+    Start(Payload::kAuto);
+    Send(0, Make(1, {100}));
+    Take(1, 1);
+    for (int i = 0; i < 2; ++i) {
+      Parcel again = Make(number, {});
+      again.header.sequence = number;
+      parties_[1].post->Arrived(0, again.header, Landing());
+    }
+    {
+      const MutexLock lock(&parties_[1].mu);
+      EXPECT_EQ(parties_[1].broken.rfind("message number " + std::to_string(number) + " from rank 0 on a has come already", 0), 0u)
+          << parties_[1].broken;
+      EXPECT_TRUE(parties_[1].got.empty());
+      parties_[1].broken.clear();
+    }
+    TearDown();
+    for (Party& party : parties_) party.landed = false;
+  }
+}
+
+TEST_F(PostTest, MessagesThatAreAheadOfOneThatNeverComesAreBounded) {
+  Start(Payload::kAuto);
+  constexpr uint64_t kMost = 1 << 17;
+  for (uint64_t number = 2; number < kMost; ++number) {
+    Parcel parcel = Make(number, {});
+    parcel.header.sequence = number;
+    parties_[1].post->Arrived(0, parcel.header, Landing());
+    const MutexLock lock(&parties_[1].mu);
+    if (!parties_[1].broken.empty()) return;
+  }
+  FAIL() << kMost << " messages are kept";
+}
+
 // What one member sends the other: how many parcels, of what sizes.
 struct Mix {
   uint64_t parcels;

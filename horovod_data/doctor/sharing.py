@@ -15,6 +15,8 @@ import os
 import secrets
 import shutil
 import socket
+import struct
+import time
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -80,7 +82,7 @@ def try_arena() -> str:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
             server.bind("\0" + secrets.token_hex(16))
-            server.listen(1)
+            server.listen(64)
             server.settimeout(10)
             address = server.getsockname()
             memory = os.memfd_create("horovod_data doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -92,8 +94,7 @@ def try_arena() -> str:
                     mapped[:len(_TOKEN)] = _TOKEN
                     pid = _forked(lambda: _attach(address, size))
                     try:
-                        peer, _ = server.accept()
-                        with peer:
+                        with _accept(server, pid) as peer:
                             fds = array.array("i", [memory])
                             peer.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
                     finally:
@@ -106,6 +107,18 @@ def try_arena() -> str:
                 os.close(memory)
     except OSError as failure:
         return failure.strerror or str(failure)
+
+
+def _accept(server: socket.socket, pid: int) -> socket.socket:
+    """The connection of this process: others of the host may call, too. The server's timeout ends the wait for it."""
+    deadline = time.monotonic() + (server.gettimeout() or 0)
+    while time.monotonic() < deadline:
+        peer, _ = server.accept()
+        caller, _, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if caller == pid:
+            return peer
+        peer.close()
+    raise TimeoutError(errno.ETIMEDOUT, "the other process has not called")
 
 
 def _attach(address: bytes, size: int) -> int:

@@ -73,3 +73,39 @@ def test_no_certificate(said, bad):
 def test_no_file(capsys):
     assert main(["/nowhere/a", "/nowhere/b"]) == 2
     assert "/nowhere/a" in capsys.readouterr().err
+
+
+HOSTILE = {
+    "nothing but the number": '{"certificate": 1, "channel": "train", "epoch": 1}',
+    "a field of another type": json.dumps(record(ranks="2")),
+    "ranks that are none": json.dumps(record(ranks=-1, batch="per_rank")),
+    "truth for a number": json.dumps(record(epoch=True)),
+    "a list": "[1, 2]",
+    "no end of lists": "[" * 100000,
+    "not a text": "\\x00\\xff",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_certificate(said, what):
+    status, text = said(HOSTILE[what], [record()])
+    assert status == 2 and "line 1 of" in text and "is no record of a certificate" in text
+
+
+def test_a_file_that_is_cut_or_changed_is_refused_or_differs(said):
+    """One byte after another: a verdict, never a traceback."""
+    good = json.dumps(record()) + "\n"
+    statuses = set()
+    for at in range(0, len(good) - 1, 3):
+        for bad in (good[:at], good[:at] + chr(ord(good[at]) ^ 1) + good[at + 1:]):
+            statuses.add(said(bad, [record()])[0])
+    assert statuses == {0, 1, 2}  # 0: where it says nothing that is compared
+
+
+def test_zero_ranks_and_no_digests(said):
+    assert said([record(ranks=0, batch="per_rank", digests="")], [record(order="0")])[0] == 1
+
+
+def test_a_name_is_no_command_to_the_terminal(said):
+    _, text = said([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")])
+    assert "\x1b" not in text and "channel \\x1b[2Jtrain, epoch 1" in text

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all fuzz targets share. A target is libFuzzer's function, so that libFuzzer can run it as well as our own driver.cc:
+//   clang++ -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined -Icsrc csrc/fuzz/header_fuzz.cc csrc/wire/*.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace hvdata {
+
+// What must hold for any bytes does not.
+#define FUZZ_EXPECT(condition)                                                            \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      std::fprintf(stderr, "%s:%d: this is not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                       \
+    }                                                                                     \
+  } while (false)
+
+// Reads decisions from the front of an input; zeros when it has come to its end.
+class Decisions {
+ public:
+  Decisions(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
+
+  bool over() const { return rest_.empty(); }
+  std::string_view Bytes(size_t most) {
+    const std::string_view bytes = rest_.substr(0, most);
+    rest_.remove_prefix(bytes.size());
+    return bytes;
+  }
+  std::string_view Rest() { return Bytes(rest_.size()); }
+  template <typename T>
+  T Number() {
+    T number{};
+    const std::string_view bytes = Bytes(sizeof number);
+    if (!bytes.empty()) std::memcpy(&number, bytes.data(), bytes.size());
+    return number;
+  }
+  // Below `count`.
+  size_t Choice(size_t count) { return Number<uint8_t>() % count; }
+  // A few bytes with their number before them.
+  std::string Text() { return std::string(Bytes(Number<uint8_t>())); }
+
+ private:
+  std::string_view rest_;
+};
+
+}  // namespace hvdata

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who calls the socket over which memory is handed over, in any order, with any bytes and descriptors: those who don't know the
+// secret get nothing, no descriptor is left open, and who knows it is let in. Then what a peer says of memory that it hands over.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <memory>
+#include <vector>
+
+#include "arena/arena.h"
+#include "arena/reception.h"
+#include "fuzz/fuzz.h"
+
+namespace hvdata {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+const std::string kSecret = "a secret";
+
+// The lowest descriptor that is free: as long as it stays the same, none has been left open below it.
+int LowestFree() {
+  const int fd = dup(2);
+  close(fd);
+  return fd;
+}
+
+int Call(const std::string& name) {
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  FUZZ_EXPECT(connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  return fd;
+}
+
+void Say(int fd, const std::string& bytes, size_t fds) {
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fds > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds * sizeof(int));
+    for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
+  }
+  (void)!sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void TryCallers(Decisions from) {
+  Listener listener;
+  Reception reception(&listener, kSecret);
+  std::vector<int> callers;
+  const auto next = [&](size_t size, size_t count, std::chrono::milliseconds patience) {
+    std::string bytes(size, '\0');
+    std::vector<int> fds;
+    const Handover handover = reception.Next(&bytes[0], size, count, &fds, Clock::now() + patience);
+    FUZZ_EXPECT(!handover.ok() || (bytes.substr(0, kSecret.size()) == kSecret && fds.size() == count));
+    for (const int fd : fds) close(fd);
+    return handover.ok();
+  };
+  while (!from.over()) {
+    const size_t which = from.Choice(8);
+    switch (from.Choice(4)) {
+      case 0:
+        if (callers.size() < 8) callers.push_back(Call(listener.name()));
+        break;
+      case 1:
+        if (which >= callers.size()) break;
+        close(callers[which]);
+        callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(which));
+        break;
+      case 2: {
+        const size_t fds = from.Choice(9);
+        const std::string bytes = (from.Choice(2) == 0 ? kSecret : "") + from.Text();
+        if (which < callers.size()) Say(callers[which], bytes, fds);
+        break;
+      }
+      default:
+        next(1 + from.Choice(32), from.Choice(5), std::chrono::milliseconds(which % 2));
+    }
+  }
+  callers.push_back(Call(listener.name()));
+  Say(callers.back(), kSecret + "12345", 2);
+  bool let_in = false;
+  for (size_t i = 0; i < callers.size() && !let_in; ++i) let_in = next(kSecret.size() + 5, 2, std::chrono::seconds(10));
+  FUZZ_EXPECT(let_in);
+  reception.Close();
+  for (const int fd : callers) close(fd);
+}
+
+// The memory is one page, of which a peer says other things.
+void TryMemory(Decisions from) {
+  Segment segment;
+  segment.lanes = from.Number<uint32_t>();
+  segment.arena = from.Number<uint64_t>();
+  const uint64_t size = from.Choice(2) == 0 ? segment.Size() : from.Number<uint32_t>();
+  const int fd = memfd_create("hvdata_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (size < (1u << 30)) (void)!ftruncate(fd, static_cast<off_t>(size));
+  if (from.Choice(4) > 0) fcntl(fd, F_ADD_SEALS, from.Choice(2) == 0 ? F_SEAL_SHRINK | F_SEAL_GROW : from.Choice(16));
+  std::string why;
+  const auto view = ArenaView::Attach(fd, segment, &why);
+  FUZZ_EXPECT(view || !why.empty());
+  if (!view) return;
+  if (segment.lanes > 0) FUZZ_EXPECT(view->Lane(segment.lanes - 1)->down.Empty());
+  while (!from.over()) {
+    const char* data = nullptr;
+    std::shared_ptr<const void> owner;
+    const Arena::Place place{from.Number<uint32_t>(), from.Number<uint64_t>()};
+    const uint64_t bytes = from.Number<uint64_t>();
+    if (!view->Adopt(place, bytes, &data, &owner) || bytes == 0) continue;
+    const volatile char first = data[0], last = data[bytes - 1];
+    (void)first, (void)last;
+  }
+}
+
+}  // namespace
+}  // namespace hvdata
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int free = hvdata::LowestFree();
+  hvdata::Decisions from(data, size);
+  if (from.Choice(4) > 0) hvdata::TryCallers(from);
+  else hvdata::TryMemory(from);
+  FUZZ_EXPECT(hvdata::LowestFree() == free);
+  return 0;
+}

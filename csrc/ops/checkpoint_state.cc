@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/checkpoint_state.h"
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "wire/codec.h"
+
+namespace hvdata {
+namespace {
+
+constexpr std::string_view kFormat = "horovod_data state 4";
+
+// How tensors are written and read, beside what wire/codec.h knows.
+void TensorField(wire::Writer* writer, const tensorflow::Tensor& tensor) {
+  tensorflow::TensorProto proto;
+  tensor.AsProtoTensorContent(&proto);
+  writer->Text("tensor", proto.SerializeAsString());
+}
+
+// Whether each of its elements has bytes of its own, as in all that the writer writes. TensorFlow would take memory for as many
+// elements as the shape says, and fill it with the last one.
+bool Whole(const tensorflow::TensorProto& proto) {
+  tensorflow::TensorShape shape;
+  return tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok() &&
+         static_cast<uint64_t>(shape.num_elements()) <= proto.tensor_content().size();
+}
+
+void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
+  tensorflow::TensorProto proto;
+  std::string bytes;
+  reader->Text("tensor", bytes);
+  if (reader->ok() && !(proto.ParseFromString(bytes) && Whole(proto) && tensor.FromProto(proto))) reader->Fail("it holds no tensor");
+}
+
+void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  for (const auto& dim : shape) dims.push_back(dim.size);
+  writer->Ints("dims", dims);
+}
+
+void ShapeField(wire::Reader* reader, tensorflow::TensorShape& shape) {
+  std::vector<int64_t> dims;
+  reader->Ints("dims", dims);
+  if (!tensorflow::TensorShape::BuildTensorShape(dims, &shape).ok()) reader->Fail("it holds no shape");
+}
+
+}  // namespace
+
+template <typename Codec, typename S>
+void CheckpointState::Fields(Codec* codec, S& s) {
+  codec->Int("epoch", s.epoch_id), codec->Int("snapshot", s.snapshot), codec->Int("trainers", s.trainers);
+  codec->Text("mode", s.mode), codec->Int("pulled", s.pulled), codec->Flag("replay", s.replay);
+  codec->Int("number", s.number), codec->Int("fingerprint", s.fingerprint), codec->Ints("taken", s.taken_since);
+  codec->Text("mark", s.mark);
+  codec->template List<uint32_t>("iterator", s.iterator, ~0u, sizeof(uint64_t));
+  for (auto& part : s.iterator) codec->Text("iterator", part);
+  codec->template List<uint32_t>("model", s.model, ~0u, 2 * sizeof(uint32_t) + sizeof(uint64_t));
+  for (auto& part : s.model) {
+    codec->Enum("dtype", part.dtype, tensorflow::DataType_MIN, tensorflow::DataType_MAX);
+    ShapeField(codec, part.shape);
+    TensorField(codec, part.values);
+  }
+  codec->template List<uint32_t>("elements", s.elements, ~0u, sizeof(uint64_t) + sizeof(uint32_t));
+  for (auto& [number, tensors] : s.elements) {
+    codec->Int("number", number);
+    codec->template List<uint32_t>("tensors", tensors, ~0u, sizeof(uint64_t));
+    for (auto& tensor : tensors) TensorField(codec, tensor);
+  }
+}
+
+std::string CheckpointState::Encode() const {
+  std::string text(kFormat);
+  wire::Writer writer(&text);
+  Fields(&writer, *this);
+  return text;
+}
+
+bool CheckpointState::Decode(std::string_view bytes, CheckpointState* state) {
+  if (bytes.substr(0, kFormat.size()) != kFormat) return false;
+  wire::Reader reader(bytes.substr(kFormat.size()));
+  Fields(&reader, *state);
+  return reader.ok() && reader.rest().empty();
+}
+
+}  // namespace hvdata

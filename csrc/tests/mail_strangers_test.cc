@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that are not of the job, and ranks that say what makes no sense, call while the ranks of a host connect.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <random>
+
+#include "arena/region.h"
+#include "tests/arena_process.h"
+#include "tests/mail_links_job.h"
+
+namespace hvdata {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kName = 32, kSecret = 32;
+
+// A stranger's end of a connection to the listener of this name; -1: refused.
+int Call(const std::string& name) {
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// With so many descriptors of standard error, which nobody can harm by closing his own.
+void Say(int fd, const std::string& bytes, size_t fds = 0) {
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fds > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds * sizeof(int));
+    for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
+  }
+  EXPECT_GT(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
+}
+
+std::string Greeting(std::string secret, int32_t member) {
+  return secret.append(reinterpret_cast<const char*>(&member), sizeof member);
+}
+
+struct Met {
+  std::vector<std::unique_ptr<HostLinks>> links;
+  std::string said;
+  std::chrono::duration<double> seconds;
+};
+
+// The ranks 0 (which reads), 1 and 2 of a host connect. `meddle` is called with the name and the secret of the listener before
+// any rank knows them.
+Met MeetWhile(const std::function<void(const std::string& name, const std::string& secret)>& meddle) {
+  const std::vector<Member> members = {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"a", 0, 0, -1, 2}};
+  ThreadCollectives collectives(members.size(), {});
+  Met met;
+  met.links.resize(members.size());
+  testing::internal::CaptureStderr();
+  const auto begun = Clock::now();
+  std::vector<std::thread> ranks;
+  for (int self = 0; self < 3; ++self) {
+    ranks.emplace_back([&, self] {
+      Collectives own = collectives.For(self);
+      if (self == 0) {
+        own.gather = [&meddle, gather = own.gather](const std::string& mine) {
+          EXPECT_EQ(mine.size(), kName + kSecret);
+          meddle(mine.substr(0, kName), mine.substr(kName));
+          return gather(mine);
+        };
+      }
+      met.links[static_cast<size_t>(self)] =
+          std::make_unique<HostLinks>(World::Of(self, members), Payload::kAuto, 1 << 20, own);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  met.seconds = Clock::now() - begun;
+  met.said = testing::internal::GetCapturedStderr();
+  return met;
+}
+
+void ExpectAllLinked(const Met& met) {
+  EXPECT_LT(met.seconds.count(), 10) << "somebody was waited for who said nothing";
+  for (const int rank : {1, 2}) {
+    HostLink* const there = To(*met.links[0], rank);
+    HostLink* const back = To(*met.links[static_cast<size_t>(rank)], 0);
+    ASSERT_TRUE(there != nullptr && back != nullptr) << rank << "\n" << met.said;
+    const std::string record = "to " + std::to_string(rank);
+    EXPECT_TRUE(there->Put({record}));
+    bool broken = false;
+    EXPECT_TRUE(back->Take([&](std::string_view r) { EXPECT_EQ(r, record); }, &broken));
+  }
+}
+
+// One line, with this number in it.
+void ExpectOneLine(const std::string& said, size_t strangers) {
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_NE(said.find("[rank 0 on a] " + std::to_string(strangers) + " connection(s) to the socket"), std::string::npos) << said;
+  EXPECT_LT(said.size(), 500u);
+}
+
+TEST(Strangers, NobodyComes) { EXPECT_EQ(MeetWhile([](const auto&, const auto&) {}).said, ""); }
+
+TEST(Strangers, WhoSaysNothingIsNotWaitedFor) {
+  std::vector<int> silent;
+  const Met met = MeetWhile([&](const std::string& name, const auto&) {
+    for (int i = 0; i < 300; ++i) silent.push_back(Call(name));  // more than are let in at once
+  });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, silent.size());
+  for (const int fd : silent) {
+    char byte;
+    EXPECT_LE(read(fd, &byte, 1), 0) << "it was given something";
+    close(fd);
+  }
+}
+
+TEST(Strangers, WhoSaysAnythingElseIsTurnedAway) {
+  std::vector<int> fds;
+  const int open = OpenFds();
+  {
+    const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
+      const std::string wrong(kSecret, '0');
+      std::mt19937_64 random(1);
+      const auto say = [&](const std::string& bytes, size_t count) {
+        fds.push_back(Call(name));
+        ASSERT_GE(fds.back(), 0);
+        Say(fds.back(), bytes, count);
+      };
+      say("x", 0), say(std::string(100000, 'x'), 1), say(Greeting(wrong, 1), 1), say(Greeting(wrong, 1), 0);
+      say(Greeting(wrong, 1), 16), say(Greeting(std::string(kSecret, '\0'), 1), 1);
+      say(Greeting(secret.substr(0, kSecret - 1) + "x", 1), 1);
+      for (int i = 0; i < 100; ++i) {
+        std::string bytes(1 + random() % 60, '\0');
+        for (char& byte : bytes) byte = static_cast<char>(random());
+        say(bytes, random() % 5);
+      }
+    });
+    ExpectAllLinked(met);
+    ExpectOneLine(met.said, fds.size());
+  }
+  for (const int fd : fds) close(fd);
+  EXPECT_EQ(OpenFds(), open) << "descriptors that nobody will close";
+}
+
+// Who knows the secret is a rank: it may be wrong in whatever it says, but takes no other rank's place.
+TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
+  std::vector<int> fds;
+  const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
+    for (const int32_t member : {0, 3, -1, 1 << 30, -(1 << 30)}) {
+      fds.push_back(Call(name));
+      Say(fds.back(), Greeting(secret, member), 1);
+    }
+  });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, fds.size());
+  for (const int fd : fds) close(fd);
+}
+
+// With what is no memory in its hands a rank gets no link. The others have theirs.
+TEST(Strangers, ARankWithoutBells) {
+  int fd = -1;
+  const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
+    fd = Call(name);
+    Say(fd, Greeting(secret, 1), 1);
+  });
+  EXPECT_EQ(To(*met.links[0], 1), nullptr);
+  EXPECT_EQ(To(*met.links[1], 0), nullptr);
+  EXPECT_NE(To(*met.links[2], 0), nullptr);
+  EXPECT_NE(met.said.find("[rank 1 on a] can't use the shared memory of rank 0 on a"), std::string::npos) << met.said;
+  close(fd);
+}
+
+// All the time, from another thread: before, in between and after.
+TEST(Strangers, AFlood) {
+  std::atomic<bool> over{false};
+  std::thread flood;
+  const int open = OpenFds();
+  const Met met = MeetWhile([&](const std::string& name, const auto&) {
+    flood = std::thread([&, name] {
+      std::vector<int> fds;
+      while (!over) {
+        const int fd = Call(name);
+        if (fd < 0) continue;
+        if (fds.size() % 3 == 0) Say(fd, "hello", fds.size() % 2);
+        fds.push_back(fd);
+        if (fds.size() < 200) continue;
+        for (const int one : fds) close(one);
+        fds.clear();
+      }
+      for (const int one : fds) close(one);
+    });
+  });
+  over = true;
+  flood.join();
+  ExpectAllLinked(met);
+  EXPECT_EQ(std::count(met.said.begin(), met.said.end(), '\n'), 1) << met.said;
+  EXPECT_LT(OpenFds(), open + 20);
+}
+
+TEST(StrangersBetweenProcesses, OfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  Process stranger([&] {
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    char name[kName];
+    ASSERT_EQ(read(pipe_ends[0], name, kName), static_cast<ssize_t>(kName));
+    std::vector<int> fds;
+    for (int i = 0; i < 50; ++i) fds.push_back(Call(std::string(name, kName)));
+    for (const int fd : fds) Say(fd, "hello", 1);
+    ASSERT_EQ(write(fds[0], "there", 5), 5);
+    sleep(1);
+    for (const int fd : fds) {
+      char byte;
+      EXPECT_LE(read(fd, &byte, 1), 0) << "it was given something";
+    }
+  });
+  const Met met = MeetWhile([&](const std::string& name, const auto&) {
+    ASSERT_EQ(write(pipe_ends[1], name.data(), kName), static_cast<ssize_t>(kName));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, 50);
+  EXPECT_NE(met.said.find("50 of other users (uid 65534)"), std::string::npos) << met.said;
+}
+
+}  // namespace
+}  // namespace hvdata
