@@ -144,6 +144,32 @@ def test_over_a_checkpoint(hvdata, comm, tmp_path):
     assert different == set(), {key: (whole[key], record[key]) for key in different}
 
 
+@pytest.mark.parametrize("saved", ["the pipeline's state", "replayed"])
+def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, saved):
+    """The reader has gone past them when the state is saved, the ranks have not: they count once."""
+    lengths = [comm.size, comm.size, 0, 0, 0, comm.size, 0, comm.size]
+
+    def make():
+        if saved == "replayed":
+            return tf.data.Dataset.from_generator(lambda: (np.arange(n) for n in lengths), output_signature=tf.TensorSpec([None], tf.int64))
+        return tf.data.Dataset.from_tensor_slices(lengths).map(tf.range)
+
+    ds = channel(hvdata, make, "gaps", batch="global", prefetch=1)
+    elements(comm, ds)
+    whole = certificate(hvdata, comm, "gaps")
+    it = iter(ds)
+    results(comm, lambda: [next(it).shape[0] for _ in range(2)])
+    time.sleep(0.3)  # in which the reader goes on to the next step
+    results(comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / "iterator")) and None)
+    del it
+    again = iter(ds)
+    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(str(tmp_path / "iterator")).assert_consumed() and None)
+    assert results(comm, lambda: sum(1 for _ in again)) == [2] * comm.size
+    record = certificate(hvdata, comm, "gaps")
+    different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
+    assert different == set(), {key: (whole[key], record[key]) for key in different}
+
+
 def flip(marker: bytes) -> int:
     """Changes a byte of every copy of `marker` that this process can write to, but for this one; how many there were.
 
