@@ -55,7 +55,8 @@ class Setting:
     @property
     def environment(self) -> dict[str, Optional[str]]:
         way = {"HVDATA_TEST_HOSTS": "2"} if self.way == "two hosts" else {"HOROVOD_DATA_PAYLOAD": self.way}
-        return {"HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB), "HOROVOD_DATA_TIMEOUT": "150", **way}
+        return {"HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB), "HOROVOD_DATA_TIMEOUT": "150",
+                "PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "65536", **way}
 
     def __str__(self) -> str:
         readers = f"{self.readers} dedicated reader{'s' * (self.readers > 1)}" if self.readers else "rank 0 reads"
@@ -72,8 +73,8 @@ def draw(seed: str, job: int, processes: int, most_readers: int) -> Setting:
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        self.private = [0, 0]  # MiB of the process that grew most: at the beginning of its job, at the end
-        self.jobs = self.cases = self.most = 0
+        self.memory = {"allocated": [0, 0], "private": [0, 0]}  # of the process that grew most: first and last third of its job
+        self.jobs = self.cases = 0
 
     def add(self, told: Sequence[list[dict[str, Any]]]) -> None:
         self.jobs += 1
@@ -86,10 +87,10 @@ class Totals:
                     self.counts.update({what: case.get(what, 0) for what in
                                         ("epochs", "breaks", "saves", "restores", "resizes")})
             if len(cases) >= FEWEST:
-                self.most = max(self.most, *(case["private"] for case in cases))
-                begin, end = usage.thirds(cases, "private")
-                if not self.private[1] or end - begin > self.private[1] - self.private[0]:
-                    self.private = [begin, end]
+                for what, worst in self.memory.items():
+                    begin, end = usage.thirds(cases, what)
+                    if not worst[1] or end - begin > worst[1] - worst[0]:
+                        self.memory[what] = [begin, end]
 
 
 def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
@@ -159,10 +160,6 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
         (folder / f"job{number}").mkdir(exist_ok=True)
         found, told = run(setting, given, folder, program)
         totals.add(told)
-        for process, of_process in enumerate(told):
-            if len(of_process) >= FEWEST:
-                begin_end = [f"{usage.thirds(of_process, 'private')[i] / usage.MIB:.0f}" for i in (0, 1)]
-                print(f"[soak]   process {process}: {len(of_process)} cases, private memory {' -> '.join(begin_end)} MiB")
         summarize(totals, seed, time.monotonic() - begin)
         if one_state:
             handed_on = given["hands_on"]
@@ -187,9 +184,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
 def summarize(totals: Totals, seed: str, seconds: float) -> None:
     c = totals.counts
     memory = ""
-    if totals.private[1]:
-        memory = (f"; private memory of the process that grew most: {totals.private[0] / usage.MIB:.0f} MiB, at the end of its job "
-                  f"{totals.private[1] / usage.MIB:.0f} MiB")
+    if totals.memory["private"][1]:
+        memory = "; memory of the process that grew most, from the first third of its job to the last: " + ", ".join(
+            f"{what} {begin / usage.MIB:.0f} to {end / usage.MIB:.0f} MiB" for what, (begin, end) in totals.memory.items())
     print(f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {totals.jobs} jobs, {totals.cases:,} cases, {c['epochs']:,} epochs, "
           f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
           f"{c['restores']:,} restores, {c['resizes']:,} of them on another number of ranks{memory}")

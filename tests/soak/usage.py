@@ -12,18 +12,23 @@ from typing import Any
 MIB = 1 << 20
 ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
 
-# What each figure may be above that of the first third of a job's cases, in which TensorFlow's pools and functions, MPI's
-# buffers and the largest batches are met for the first time: medians of the last third and of the first.
-THREADS = 10  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
-DESCRIPTORS = 2  # one that is being closed; one left by each case would be a hundred
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                                                     "uordblks", "fordblks", "keepcost")]
 
 
 def now() -> dict[str, int]:
-    """Of this process: private memory, shared memory, threads, open files. Garbage is collected first, and given back."""
+    """Of this process: memory that is allocated (with PYTHONMALLOC=malloc Python's, too), private memory, shared memory, threads,
+    open files. Garbage is collected first, and given back."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return {"private": _field("/proc/self/status", "RssAnon"), "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"),
-            "threads": _field("/proc/self/status", "Threads"), "files": len(os.listdir("/proc/self/fd"))}
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.mallinfo2.restype = _Mallinfo
+    heap = libc.mallinfo2()
+    return {"allocated": heap.uordblks + heap.hblkhd, "private": _field("/proc/self/status", "RssAnon"),
+            "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"), "threads": _field("/proc/self/status", "Threads"),
+            "files": len(os.listdir("/proc/self/fd"))}
 
 
 def _field(path: str, name: str) -> int:
@@ -40,10 +45,15 @@ def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
     return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
 
 
-# What may be told from level, after so many cases. TensorFlow itself keeps something of every dataset that is made.
+# By how much the last third of a job's cases may be above the first, in which TensorFlow's pools, MPI's buffers and the largest
+# batches are met for the first time.
 LEVEL = {
-    "private": lambda cases: 24 * MIB + cases * (64 << 10),
+    # TensorFlow itself keeps some 30 KiB of every generator, and of each dtype and shape that it meets; a case delivers 100 KiB
+    # to 18 MiB.
+    "allocated": lambda cases: 8 * MIB + cases * (32 << 10),
+    # What was allocated and freed lies between what is not: thousands of short strings leave holes of some MiB.
+    "private": lambda cases: 128 * MIB,
     "shared": lambda cases: (ARENA_MB + 8) * MIB,
-    "threads": lambda cases: THREADS,
-    "files": lambda cases: DESCRIPTORS,
+    "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
+    "files": lambda cases: 2,  # one that is being closed
 }
