@@ -51,7 +51,8 @@ import horovod_data as hvdata
 
 hvdata.init()
 seed = int(sys.argv[1])
-dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(100).shuffle(100, seed=seed).batch(20), batch="global", name="train")
+numbers = lambda: tf.data.Dataset.range(100).shuffle(100, seed=seed).batch(20)
+dataset = hvdata.distribute_dataset(numbers, batch="global", name="train")
 for epoch in range(2):
     for rows in dataset:
         pass

@@ -150,7 +150,8 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
 
     def make():
         if saved == "replayed":
-            return tf.data.Dataset.from_generator(lambda: (np.arange(n) for n in lengths), output_signature=tf.TensorSpec([None], tf.int64))
+            spec = tf.TensorSpec([None], tf.int64)
+            return tf.data.Dataset.from_generator(lambda: (np.arange(n) for n in lengths), output_signature=spec)
         return tf.data.Dataset.from_tensor_slices(lengths).map(tf.range)
 
     ds = channel(hvdata, make, "gaps", batch="global", prefetch=1)

@@ -37,8 +37,8 @@ def every_rank(batches: int) -> None:
     if hvdata.rank() == 0:
         record = last()["batches"]
         right = record["verdict"] == "complete" and record["rows"] == batches == taken * hvdata.size()
-        print(f"[batches] {record['rows']:,} verified batches on {hvdata.size()} ranks, {record['lost']} lost, {record['twice']} twice, "
-              f"{record['altered']} altered: {record['verdict']}; {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"[batches] {record['rows']:,} verified batches on {hvdata.size()} ranks, {record['lost']} lost, "
+              f"{record['twice']} twice, {record['altered']} altered: {record['verdict']}; {time.monotonic() - begin:.0f} s", flush=True)
         if not right:
             raise AssertionError(f"not {batches:,} right ones: {record}")
     hvdata.shutdown()
