@@ -5,8 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz test-latest-tf \
-  test-mpich typecheck lint bench dist venv op clean
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
+  test-latest-tf test-mpich typecheck lint bench dist venv op clean
 
 VENV ?= .venv
 export VENV
@@ -143,10 +143,16 @@ lint: typecheck  ## types, clang-tidy, and who holds which lock
 	$(say) "clang-tidy"
 	ls csrc/{$(ROOMS)}/*.cc | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p build/cpp
 
+MINUTES ?= 10
+SOAK_ARGS ?=
+soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=10; memory must stay level
+	@$(SETUP) horovod
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(SOAK_ARGS)
+
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH
-	for name in delivery pipeline cost growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery pipeline cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/

@@ -307,7 +307,8 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   }
   input_->PutBack(std::move(elements));
   input_->Skip(std::move(taken), [this](uint64_t number, const Tensors& e) { epoch_->proof().Had(number, prover_.Delivered(e)); });
-  epoch_->proof().GoOn(mark, dynamic ? mark.first : from);
+  // The mark may be further: beyond elements that made no step, which nobody's position has passed.
+  epoch_->proof().GoOn(mark, dynamic ? mark.first : std::max(from, mark.first));
   return absl::OkStatus();
 }
 

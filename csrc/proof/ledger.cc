@@ -34,6 +34,7 @@ void Ledger::Start(uint64_t turn, uint64_t element, Report before, std::map<uint
   report_.steps.assign(trainers, 0);
   for (size_t e = 0; 2 * e < report_.listed.size() && !anyone_; ++e) {
     const auto rows = static_cast<int64_t>(report_.listed[2 * e]);
+    if (rows == 0 && batch_ != plan::Batch::kPerRank && remainder_ == plan::Remainder::kDrop) continue;  // it made no step
     for (size_t t = 0; t < trainers; ++t) {
       if (batch_ == plan::Batch::kPerRank && e % trainers != t) continue;
       const bool whole = batch_ == plan::Batch::kPerRank;

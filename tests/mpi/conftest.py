@@ -21,3 +21,9 @@ def comm(hvdata):
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.Dup()
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    """Channels of this test are verified only where it says so: most worlds verify all of them (tests/ranks/worlds.py)."""
+    monkeypatch.delenv("HOROVOD_DATA_VERIFY", raising=False)

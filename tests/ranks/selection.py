@@ -22,7 +22,7 @@ import pytest
 from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
-WHOLE_JOBS = ("cluster", "examples", "faults", "slurm")  # folders
+WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -37,6 +37,13 @@ class World:
 
     @property
     def environment(self) -> dict[str, str | None]:
+        """All batches are verified, but between two ranks, so that the tests are of both. HOROVOD_DATA_VERIFY=0 or 1 of whoever
+        runs them is for all worlds."""
+        verify = os.environ.get("HOROVOD_DATA_VERIFY") or ("0" if self.np == 2 else "1")
+        return {"HOROVOD_DATA_VERIFY": verify, **self._ways}
+
+    @property
+    def _ways(self) -> dict[str, str | None]:
         if self.per_node:
             return {"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS": None, "HOROVOD_DATA_READERS_PER_NODE": "1",
                     "HOROVOD_DATA_EMBEDDED": "1" if self.per_node == "embedded" else None}

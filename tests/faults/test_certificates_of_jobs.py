@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of whole jobs: equal for equal rows, whoever reads, and written by horovod-data-run for any script."""
+
+import json
+import sys
+
+import pytest
+from horovod_data import certificate
+from jobs import run_job
+from launched import run_launcher
+
+# Each reader has every readers-th element: together they read the source in its own order.
+SHARED = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+
+def source(context):
+    elements = tf.data.Dataset.range(60).map(lambda i: tf.fill([4, 300], i * i))
+    return elements.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+dataset = hvdata.distribute_dataset(source, batch="global", name="train", verify=True)
+hvdata.serve()
+print("GOT", sum(1 for _ in dataset))
+"""
+
+
+@pytest.mark.limit(200)
+def test_the_digest_does_not_depend_on_the_readers(tmp_path, capsys):
+    """Rank 0, or one to three dedicated readers that share one source element by element."""
+    files = []
+    for readers in (0, 1, 2, 3):
+        files.append(tmp_path / f"{readers}.json")
+        job = run_job(SHARED, 2, readers=readers, env={"HOROVOD_DATA_CERTIFICATE": str(files[-1])}, timeout=100)
+        assert job.returncode == 0 and "GOT 60" in job.stdout[0], job.describe()
+    records = [json.loads(file.read_text()) for file in files]
+    assert [record["readers"] for record in records] == [1, 1, 2, 3]
+    assert {(record["verdict"], record["rows"], record["order"], record["any_order"]) for record in records} == \
+        {("complete", 240, records[0]["order"], records[0]["any_order"])}
+    for file in files[1:]:
+        assert certificate.main([str(files[0]), str(file)]) == 0
+        assert "channel train, epoch 1: the same 240 rows in the same order" in capsys.readouterr().out
+
+
+PLAIN = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+seed = int(sys.argv[1])
+numbers = lambda: tf.data.Dataset.range(100).shuffle(100, seed=seed).batch(20)
+dataset = hvdata.distribute_dataset(numbers, batch="global", name="train")
+for epoch in range(2):
+    for rows in dataset:
+        pass
+"""
+
+
+@pytest.mark.limit(200)
+def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
+    """horovod-data-run --certificate FILE; and the command that compares two of them."""
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+
+    def run(name, ranks, seed):
+        file = tmp_path / name
+        job = run_launcher("-np", str(ranks), "--certificate", str(file), sys.executable, str(script), str(seed), timeout=100)
+        assert job.returncode == 0, job.output
+        assert job.output.count("100 rows, each delivered once; 0 lost, 0 twice, 0 altered") == 2, job.output
+        return str(file)
+
+    first, again, other = run("a.json", 1, 5), run("b.json", 2, 5), run("c.json", 2, 6)
+    assert certificate.main([first, again]) == 0
+    assert capsys.readouterr().out == ("channel train, epoch 1: the same 100 rows in the same order\n"
+                                       "channel train, epoch 2: the same 100 rows in the same order\n")
+    assert certificate.main([first, other]) == 1
+    assert "channel train, epoch 1: the same 100 rows in another order; the first element that differs" in capsys.readouterr().out

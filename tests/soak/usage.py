@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process of `make soak` holds between two cases, and whether that stays level."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import statistics
+from typing import Any
+
+MIB = 1 << 20
+ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                                                     "uordblks", "fordblks", "keepcost")]
+
+
+def now() -> dict[str, int]:
+    """Of this process: memory that is allocated (with PYTHONMALLOC=malloc Python's, too), private memory, shared memory, threads,
+    open files. Garbage is collected first, and given back."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    libc.mallinfo2.restype = _Mallinfo
+    heap = libc.mallinfo2()
+    return {"allocated": heap.uordblks + heap.hblkhd, "private": _field("/proc/self/status", "RssAnon"),
+            "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"), "threads": _field("/proc/self/status", "Threads"),
+            "files": len(os.listdir("/proc/self/fd"))}
+
+
+def _field(path: str, name: str) -> int:
+    """Bytes, or a bare number; 0 where the kernel has no such line."""
+    with open(path) as file:
+        words = next((line.split()[1:] for line in file if line.startswith(name + ":")), ["0"])
+    return int(words[0]) << (10 if words[-1] == "kB" else 0)
+
+
+def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
+    """The median of the first third of the samples, and of the last."""
+    part = max(1, len(samples) // 3)
+    values = [sample[what] for sample in samples]
+    return int(statistics.median(values[:part])), int(statistics.median(values[-part:]))
+
+
+# By how much the last third of a job's cases may be above the first, in which TensorFlow's pools, MPI's buffers and the largest
+# batches are met for the first time.
+LEVEL = {
+    # Every channel leaves some 50 KiB in every process, for TensorFlow keeps the kernels of ops that it has run once, and a
+    # channel's ops have its number as an attribute; every generator leaves 180 KiB on its reader. A case delivers 100 KiB to
+    # 18 MiB, so that a batch kept by each would show.
+    "allocated": lambda cases: 8 * MIB + cases * (128 << 10),
+    # What was allocated and freed lies between what is not: thousands of short strings leave holes of some MiB.
+    "private": lambda cases: 128 * MIB,
+    "shared": lambda cases: (ARENA_MB + 8) * MIB,
+    "threads": lambda cases: 10,  # TensorFlow's pools may still grow; a thread left by each case would be a hundred
+    "files": lambda cases: 2,  # one that is being closed
+}
