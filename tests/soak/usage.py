@@ -48,9 +48,9 @@ def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
 # By how much the last third of a job's cases may be above the first, in which TensorFlow's pools, MPI's buffers and the largest
 # batches are met for the first time.
 LEVEL = {
-    # Every channel leaves some 50 KiB in every process, for TensorFlow keeps the kernels of ops that it has run once, and a
-    # channel's ops have its number as an attribute; every generator leaves 180 KiB on its reader. A case delivers 100 KiB to
-    # 18 MiB, so that a batch kept by each would show.
+    # Measured: every channel that is made leaves some 50 KiB in every process, trainers too, at an even pace; every generator
+    # some 180 KiB on its reader. Who keeps it, TensorFlow or we, is not known yet. A case delivers 100 KiB to 18 MiB, so that a
+    # batch kept by each would show.
     "allocated": lambda cases: 8 * MIB + cases * (128 << 10),
     # What was allocated and freed lies between what is not: thousands of short strings leave holes of some MiB.
     "private": lambda cases: 128 * MIB,
