@@ -184,7 +184,7 @@ TEST(Strangers, ARankWithoutBells) {
 
 // All the time, from another thread: before, in between and after.
 TEST(Strangers, AFlood) {
-  std::atomic<bool> over{false};
+  std::atomic<bool> over{false}, begun{false};
   std::thread flood;
   const int open = OpenFds();
   const Met met = MeetWhile([&](const std::string& name, const auto&) {
@@ -195,12 +195,14 @@ TEST(Strangers, AFlood) {
         if (fd < 0) continue;
         if (fds.size() % 3 == 0) Say(fd, "hello", fds.size() % 2);
         fds.push_back(fd);
+        begun = true;
         if (fds.size() < 200) continue;
         for (const int one : fds) close(one);
         fds.clear();
       }
       for (const int one : fds) close(one);
     });
+    while (!begun) std::this_thread::yield();
   });
   over = true;
   flood.join();
