@@ -17,6 +17,8 @@ std::string Grouped(uint64_t number) {
   return text;
 }
 
+std::string Rows(uint64_t number) { return Grouped(number) + (number == 1 ? " row" : " rows"); }
+
 std::string Hex(uint64_t number, int digits) {
   char text[17];
   std::snprintf(text, sizeof(text), "%0*llx", digits, static_cast<unsigned long long>(number));  // NOLINT(runtime/int)
@@ -82,9 +84,10 @@ std::string Certificate::Line() const {
   uint64_t handed_out = 0;
   for (const uint64_t of_rank : rows) handed_out += of_rank;
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
-  if (!all.finding.empty()) line += ", WRONG: " + all.finding + ". " + Grouped(handed_out) + " rows were handed out";
-  else if (all.complete) line += ": " + Grouped(all.delivered.rows) + " rows, each delivered once";
-  else line += ", not complete (" + all.why + "): " + Grouped(handed_out) + " rows, each delivered once";
+  const std::string why = all.why.substr(0, all.why.find('\n'));  // a Python error goes on with its traceback: the record has it all
+  if (!all.finding.empty()) line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
+  else if (all.complete) line += ": " + Rows(all.delivered.rows) + ", each delivered once";
+  else line += ", not complete (" + why + "): " + Rows(handed_out) + ", each delivered once";
   line += "; " + Grouped(all.lost) + " lost, " + Grouped(all.twice) + " twice, " + Grouped(all.altered) + " altered";
   if (all.dropped > 0) line += ", " + Grouped(all.dropped) + " dropped (remainder=\"" + Remainder(all) + "\")";
   return line;

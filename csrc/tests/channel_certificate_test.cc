@@ -107,6 +107,22 @@ TEST_P(LeftAlone, IsCertified) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, LeftAlone, testing::Range(0u, 48u));
 
+// An error of Python's has its traceback with it.
+TEST(Certificate, IsOneLine) {
+  proof::Report report;
+  report.channel = "train";
+  report.number = 2;
+  report.mode = {0, 0, 0};
+  report.ranks = {0}, report.rows = {1}, report.steps = {1};
+  report.why = "ValueError: bad row\nTraceback (most recent call last):\n  ...";
+  const Certificate certificate({{0, report}});
+  EXPECT_EQ(certificate.Line(), "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
+                                "0 altered");
+  const std::string record = certificate.Record(true);
+  EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
+  EXPECT_EQ(record.find('\n'), std::string::npos) << record;
+}
+
 // Who reads a report makes lists as long as its highest rank.
 TEST(Report, ARankThatNoJobHasIsRefused) {
   proof::Report report;
