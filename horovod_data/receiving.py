@@ -21,8 +21,8 @@ class _ReceiverDataset(private.DatasetSource):
         session = core.session()
         with tf.device("/CPU:0"):
             variant = loader.load().ops.horovod_data_receiver(
-                channel=channel, session=session - (1 << 64) if session >= 1 << 63 else session,
-                channel_name=label, steps=steps, output_types=types, output_shapes=shapes)
+                tf.constant(channel, tf.int64), tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
+                label, tf.constant(steps, tf.int64), output_types=types, output_shapes=shapes)
         super().__init__(variant)
 
     @property

@@ -7,10 +7,10 @@
 using tensorflow::shape_inference::InferenceContext;
 
 REGISTER_OP("HorovodDataReceiver")
-    .Attr("channel: int")
-    .Attr("session: int")
-    .Attr("channel_name: string")
-    .Attr("steps: int")
+    .Input("channel: int64")
+    .Input("session: int64")
+    .Input("channel_name: string")
+    .Input("steps: int64")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .Output("handle: variant")
@@ -20,7 +20,8 @@ REGISTER_OP("HorovodDataReceiver")
 A source dataset of this rank's shares of a channel.
 
 Making the dataset or an iterator of it has no effect; the first element that is asked for opens an epoch. The same op
-stands on every rank, the reader's included.
+stands on every rank, the reader's included. What differs from channel to channel is no attribute: TensorFlow keeps a kernel for
+each set of attributes that it has seen, for ever.
 
 channel: the channel's number, the same on all ranks.
 session: the number of the run that made the channel. An op from another run (a saved graph) gives an error.

@@ -37,7 +37,8 @@ using tensorflow::data::IteratorStateReader;
 using tensorflow::data::IteratorStateWriter;
 using tensorflow::data::SerializationContext;
 
-struct Attributes {
+// The op's inputs, and its arguments.
+struct Arguments {
   int64_t channel = 0, session = 0, steps = 0;
   std::string channel_name;
   DataTypeVector types;
@@ -54,20 +55,20 @@ Outcome WithPlace(Outcome outcome, const Engine* engine, const std::string& chan
 // Keeps a channel in use while a dataset object of it lives.
 class ChannelUse {
  public:
-  static absl::Status Make(const Attributes& attributes, std::unique_ptr<ChannelUse>* use) {
+  static absl::Status Make(const Arguments& arguments, std::unique_ptr<ChannelUse>* use) {
     const std::shared_ptr<Engine> engine = Engine::Current();
     if (!engine || Engine::State() != EngineState::kRunning) {
-      return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), attributes.channel_name));
+      return ToStatus(WithPlace(Engine::NotRunning(), engine.get(), arguments.channel_name));
     }
-    if (static_cast<int64_t>(engine->session()) != attributes.session) {
+    if (static_cast<int64_t>(engine->session()) != arguments.session) {
       return absl::FailedPreconditionError(
-          "the dataset of channel '" + attributes.channel_name +
+          "the dataset of channel '" + arguments.channel_name +
           "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
     }
-    const auto channel = static_cast<uint32_t>(attributes.channel);
+    const auto channel = static_cast<uint32_t>(arguments.channel);
     std::shared_ptr<Sink> sink = engine->UseChannel(channel);
     if (!sink && engine->world().me().trains()) {
-      return absl::FailedPreconditionError("channel '" + attributes.channel_name + "' has been released on this rank");
+      return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
     }
     use->reset(new ChannelUse(engine, channel, std::move(sink)));
     return absl::OkStatus();
@@ -92,53 +93,52 @@ class ChannelUse {
 class ReceiverOp : public DatasetOpKernel {
  public:
   explicit ReceiverOp(OpKernelConstruction* ctx) : DatasetOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("channel", &attributes_.channel));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("session", &attributes_.session));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("steps", &attributes_.steps));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("channel_name", &attributes_.channel_name));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &attributes_.types));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &attributes_.shapes));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &types_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &shapes_));
   }
 
   void MakeDataset(OpKernelContext* ctx, DatasetBase** output) override {
+    Arguments arguments;
+    tensorflow::tstring name;
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument(ctx, "channel", &arguments.channel));
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument(ctx, "session", &arguments.session));
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument(ctx, "channel_name", &name));
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument(ctx, "steps", &arguments.steps));
+    arguments.channel_name = name;
+    arguments.types = types_;
+    arguments.shapes = shapes_;
     std::unique_ptr<ChannelUse> use;
-    OP_REQUIRES_OK(ctx, Caught([&] { return ChannelUse::Make(attributes_, &use); }));
-    *output = new Dataset(ctx, attributes_, std::move(use));
+    OP_REQUIRES_OK(ctx, Caught([&] { return ChannelUse::Make(arguments, &use); }));
+    *output = new Dataset(ctx, std::move(arguments), std::move(use));
   }
 
  private:
   class Dataset : public DatasetBase {
    public:
-    Dataset(OpKernelContext* ctx, Attributes attributes, std::unique_ptr<ChannelUse> use)
-        : DatasetBase(DatasetContext(ctx)), attributes_(std::move(attributes)), use_(std::move(use)) {}
+    Dataset(OpKernelContext* ctx, Arguments arguments, std::unique_ptr<ChannelUse> use)
+        : DatasetBase(DatasetContext(ctx)), arguments_(std::move(arguments)), use_(std::move(use)) {}
 
     std::unique_ptr<IteratorBase> MakeIteratorInternal(const std::string& prefix) const override {
       return std::make_unique<Iterator>(Iterator::Params{this, prefix + "::HorovodData"});
     }
-    const DataTypeVector& output_dtypes() const override { return attributes_.types; }
-    const std::vector<PartialTensorShape>& output_shapes() const override { return attributes_.shapes; }
-    std::string DebugString() const override { return "HorovodDataReceiver(" + attributes_.channel_name + ")::Dataset"; }
-    int64_t CardinalityInternal(tensorflow::data::CardinalityOptions) const override { return attributes_.steps; }
+    const DataTypeVector& output_dtypes() const override { return arguments_.types; }
+    const std::vector<PartialTensorShape>& output_shapes() const override { return arguments_.shapes; }
+    std::string DebugString() const override { return "HorovodDataReceiver(" + arguments_.channel_name + ")::Dataset"; }
+    int64_t CardinalityInternal(tensorflow::data::CardinalityOptions) const override { return arguments_.steps; }
     absl::Status InputDatasets(std::vector<const DatasetBase*>*) const override { return absl::OkStatus(); }
     // Its state is saved with the iterator, so the iterator may be saved.
     absl::Status CheckExternalState() const override { return absl::OkStatus(); }
 
    protected:
-    // The attributes say everything; the copy that TensorFlow makes of this (rewriting, rebatching) is the same channel.
+    // The arguments say everything; the copy that TensorFlow makes of this (rewriting, rebatching) is the same channel.
     absl::Status AsGraphDefInternal(SerializationContext*, DatasetGraphDefBuilder* builder,
                                     tensorflow::Node** output) const override {
-      std::vector<std::pair<absl::string_view, tensorflow::AttrValue>> attrs(6);
-      const auto set = [&](size_t i, const char* name, const auto& value) {
-        attrs[i].first = name;
-        builder->BuildAttrValue(value, &attrs[i].second);
-      };
-      set(0, "channel", attributes_.channel);
-      set(1, "session", attributes_.session);
-      set(2, "steps", attributes_.steps);
-      set(3, "channel_name", attributes_.channel_name);
-      set(4, "output_types", attributes_.types);
-      set(5, "output_shapes", attributes_.shapes);
-      return builder->AddDataset(this, std::vector<tensorflow::Node*>{}, attrs, output);
+      std::vector<tensorflow::Node*> inputs(4);
+      TF_RETURN_IF_ERROR(builder->AddScalar(arguments_.channel, &inputs[0]));
+      TF_RETURN_IF_ERROR(builder->AddScalar(arguments_.session, &inputs[1]));
+      TF_RETURN_IF_ERROR(builder->AddScalar(tensorflow::tstring(arguments_.channel_name), &inputs[2]));
+      TF_RETURN_IF_ERROR(builder->AddScalar(arguments_.steps, &inputs[3]));
+      return builder->AddDataset(this, inputs, output);
     }
 
    private:
@@ -169,7 +169,7 @@ class ReceiverOp : public DatasetOpKernel {
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return {};
-        return {{"channel", dataset()->attributes_.channel_name},
+        return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
                 {"step", std::to_string(iterator_.taken)},
                 {"reader", sink()->Awaited(iterator_)}};
@@ -202,7 +202,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       // TensorFlow trusts a dataset, and we no other process.
       absl::Status Check(const std::vector<Tensor>& share) const {
-        const DataTypeVector& types = dataset()->attributes_.types;
+        const DataTypeVector& types = dataset()->arguments_.types;
         bool same = share.size() == types.size();
         for (size_t i = 0; same && i < types.size(); ++i) same = share[i].dtype() == types[i];
         return same ? absl::OkStatus() : Here({kInternal, "a share came with other components than this channel has"});
@@ -293,13 +293,13 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status Here(const Outcome& outcome) const {
         if (outcome.ok()) return absl::OkStatus();
-        return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->attributes_.channel_name));
+        return ToStatus(WithPlace(outcome, Engine::Current().get(), dataset()->arguments_.channel_name));
       }
 
       Sink* sink() const { return dataset()->use_->sink(); }
 
       absl::Status NoBatchesHere() const {
-        return absl::FailedPreconditionError("channel '" + dataset()->attributes_.channel_name +
+        return absl::FailedPreconditionError("channel '" + dataset()->arguments_.channel_name +
                                              "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
@@ -310,11 +310,12 @@ class ReceiverOp : public DatasetOpKernel {
       uint64_t words_epoch_ = 0;
     };
 
-    const Attributes attributes_;
+    const Arguments arguments_;
     const std::unique_ptr<ChannelUse> use_;
   };
 
-  Attributes attributes_;
+  DataTypeVector types_;
+  std::vector<PartialTensorShape> shapes_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataReceiver").Device(tensorflow::DEVICE_CPU), ReceiverOp);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """200 epochs, whole and broken off: no thread, file descriptor or memory is left behind."""
 
+import ctypes
 import gc
 
 import numpy as np
@@ -63,6 +64,35 @@ def test_broken_off_epochs(hvdata, comm):
                 break
 
     stays_level(comm, epoch)
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                                                     "uordblks", "fordblks", "keepcost")]
+
+
+def allocated():
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Mallinfo
+    heap = libc.mallinfo2()
+    return heap.uordblks + heap.hblkhd
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_channel_leaves_little(hvdata, comm):
+    """TensorFlow keeps a kernel of 44 KiB for each set of attributes of an op: a channel's number was one."""
+
+    def run(channels):
+        for _ in range(channels):
+            for _ in hvdata.distribute_dataset(tf.data.Dataset.range(4).batch(2), batch="per_rank", prefetch=1):
+                pass
+        return allocated()
+
+    before = results(comm, lambda: run(20))
+    after = results(comm, lambda: run(100))
+    kept = [(b - a) / 100 / 1024 for a, b in zip(before, after)]
+    assert all(each < 20 for each in kept), f"KiB of each channel: {kept}"
 
 
 @pytest.mark.limit(180)
