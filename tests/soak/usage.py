@@ -48,8 +48,8 @@ def thirds(samples: list[dict[str, int]], what: str) -> tuple[int, int]:
 # By how much the last third of a job's cases may be above the first, in which TensorFlow's pools, MPI's buffers and the largest
 # batches are met for the first time.
 LEVEL = {
-    # Measured: every channel that is made leaves 1 to 3 KiB, as any dataset of TensorFlow does, and every generator some 180 KiB on
-    # its reader, of which the most is TensorFlow's. A case delivers 100 KiB to 18 MiB, so that a batch kept by each would show.
+    # Measured alone, every channel leaves 1 to 5 KiB, as any dataset of TensorFlow does. A case makes several datasets, saves and
+    # restores, and delivers 100 KiB to 18 MiB, so that a batch kept by each would show.
     "allocated": lambda cases: 8 * MIB + cases * (64 << 10),
     # What was allocated and freed lies between what is not: thousands of short strings leave holes of some MiB.
     "private": lambda cases: 128 * MIB,
