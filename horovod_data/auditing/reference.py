@@ -171,11 +171,11 @@ def _key_chunks(given: Any) -> Iterator[Keys]:
             pass
     if isinstance(given, (range, list, tuple)) or hasattr(given, "__array__"):
         for begin in range(0, len(given), _CHUNK):
-            yield given_keys(given[begin:begin + _CHUNK])
+            yield given_keys(given[begin:begin + _CHUNK], "a key in reference=")
         return
     rest = iter(given)
     while chunk := list(itertools.islice(rest, _CHUNK)):
-        yield given_keys(chunk)
+        yield given_keys(chunk, "a key in reference=")
 
 
 def _name(reference: Reference, keys: Keys, place: int) -> None:

@@ -325,6 +325,19 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
     assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
+def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
+    """numpy makes floats of a list of them, of which many are the same."""
+    every = [2**63 + 1000 * rank + i for rank in range(comm.size) for i in range(3)] + [5 + 100 * rank for rank in range(comm.size)]
+    mine = [2**63 + 1000 * comm.rank + i for i in range(3)] + [5 + 100 * comm.rank]
+    given = [[np.uint64(one) for one in mine] if numpys else mine]
+    for reference, never in ((None, None), (set(every), 0), ([*every, 2**70], 1)):
+        report = passed(comm, hvdata.audit(given, key=lambda rows: rows, reference=reference))
+        assert (report.times, report.never, report.unknown) == ({1: len(every)}, never, None if reference is None else 0)
+    assert [example.key for example in report.never_seen] == [str(2**70)]
+
+
 # ---- What is refused.
 
 

@@ -36,6 +36,53 @@ def test_whole_numbers_of_all_types_are_equal():
     assert keys.shown(*map(int, large[0])) == 2**64 - 1 and (large != words([-1])).any()
 
 
+BOTH_SIDES = [-1, 5, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
+
+
+@pytest.mark.parametrize("given", [
+    BOTH_SIDES, tuple(BOTH_SIDES), np.array(BOTH_SIDES, object),
+    [np.int64(-1), 5, np.int64(2**63 - 1), *map(np.uint64, BOTH_SIDES[3:])], [np.array(one) for one in BOTH_SIDES]],
+    ids=["list", "tuple", "objects", "numpy's numbers", "numpy's arrays"])  # fmt: skip
+def test_whole_numbers_that_no_dtype_holds_together(given):
+    """numpy makes floats of them, and of neighbours the same."""
+    made = keys.given_keys(given).words
+    assert [keys.shown(*map(int, row)) for row in made] == BOTH_SIDES
+    alone = [keys.given_keys(one).words[0].tolist() for one in BOTH_SIDES]
+    assert made.tolist() == alone
+
+
+def test_sets_and_ranges_over_the_end_of_64_bits():
+    assert {keys.shown(*map(int, row)) for row in keys.given_keys(set(BOTH_SIDES)).words} == set(BOTH_SIDES)
+    across = range(2**63 - 2, 2**63 + 2)
+    assert [keys.shown(*map(int, row)) for row in keys.given_keys(across).words] == list(across)
+    assert keys.given_keys(range(5, -4, -2)).words.tolist() == words([5, 3, 1, -1, -3]).tolist()
+
+
+def test_whole_numbers_of_more_than_64_bits():
+    large = [2**64, 2**64 + 1, 2**70, -2**63 - 1, 2**127 - 1]
+    made = keys.given_keys([*large, 5])
+    assert len({tuple(row) for row in made.words.tolist()}) == 6 and made.words[5].tolist() == words([5])[0].tolist()
+    assert made.names[2] == b"1180591620717411303424"
+    for one, row in zip(large, made.words):
+        assert keys.given_keys(one).words.tolist() == [row.tolist()]
+
+
+def test_content_of_numbers_that_no_dtype_holds_is_refused():
+    for element in ([2**63, 5], {"x": [2**63 + 1, -1]}):
+        with pytest.raises(TypeError, match="whole numbers that no one dtype of numpy's holds.*Pass key="):
+            keys.content_keys(element)
+
+
+@pytest.mark.parametrize("given, text", [
+    ([("a", 1), ("b", 2, 3)], "the key is a list of tuple, and"), (("a", 1), "the key is a tuple of str, int, and"),
+    (None, "the key is a NoneType, and"), ([[2**63, -1], [1, 2]], "the key is a list of list, and")],
+    ids=["tuples", "tuple", "None", "lists"])  # fmt: skip
+def test_what_is_no_key(given, text):
+    with pytest.raises(TypeError, match=f"{text} no array of one kind. Let it be a whole number or a text") as raised:
+        keys.given_keys(given)
+    assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
+
+
 def test_texts_are_equal_as_bytes_whatever_holds_them():
     made = [keys.given_keys(given).words for given in (
         ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
