@@ -54,8 +54,13 @@ class AuditedIterable(Audit):
             for element in self._inner:
                 self._recorder.record(iteration, element)
                 yield element
-        finally:  # also of a loop that is left: the generator is closed with it
+        except GeneratorExit:  # a loop is left: the generator is closed with it
             self._recorder.end(iteration)
+            raise
+        except BaseException as error:
+            self._recorder.end(iteration, error)
+            raise
+        self._recorder.end(iteration)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
@@ -87,6 +92,9 @@ class AuditedIterator(Audit):
             element = next(self._inner)
         except StopIteration:
             self._recorder.end(self._iteration)
+            raise
+        except BaseException as error:
+            self._recorder.end(self._iteration, error)
             raise
         self._recorder.record(self._iteration, element)
         return element

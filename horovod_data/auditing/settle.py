@@ -22,7 +22,8 @@ Array = Any
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Collective; the same report on every rank. Raises as Exchange does."""
     words = epoch.words()
-    heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words)})
+    heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words),
+                                "error": epoch.error})
     axis = _axis(heads, reference)
     found = count(exchange.alltoall(*by_owner(words, exchange.size)), reference.part, axis)
     found = _added(exchange, found)
@@ -102,7 +103,7 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         never=missing if known else None, unknown=unknown if known else None, repeats=repeats,
         reference=wanted if known else None, times=found.times,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
-        by_content=by_content,
+        by_content=by_content, errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),
         not_in_reference=seen_examples(found.unknown, len(found.repeated)) if known else (),

@@ -193,6 +193,20 @@ def test_a_dataset_that_is_left(hvdata, comm):
     assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
 
 
+def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
+    def loader():
+        yield np.array([comm.rank])
+        if comm.rank == comm.size - 1:
+            raise OSError("the disk is gone")
+
+    audited = hvdata.audit(loader(), key=lambda rows: rows, reference=comm.size)
+    raised = attempt(lambda: list(audited))
+    assert (getattr(raised, "kind", None) is OSError) == (comm.rank == comm.size - 1)
+    report = results(comm, audited.report)[0]
+    assert (report.epoch, report.never, report.ok, report.errors) == (1, 0, False, {comm.size - 1: "OSError: the disk is gone"})
+    assert report.verdict == f"an error ended the epoch on rank {comm.size - 1}; up to there every row once"
+
+
 def test_report_in_the_middle(hvdata, comm):
     """What comes after it belongs to the next epoch."""
     audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=lambda rows: rows)
@@ -371,6 +385,11 @@ def test_a_component_that_is_not_there(hvdata, comm):
     raises_everywhere(comm, lambda: hvdata.audit(data, key="id"), ValueError, "key='id': the dataset's elements have no such component")
     audited = hvdata.audit([{"x": 1}], key="id")
     raises_everywhere(comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made")
+    report = results(comm, audited.report)[0]
+    assert not report.ok and "an error ended the epoch" in report.verdict and set(report.errors) == set(range(comm.size))
+    audited = hvdata.audit(data, key=lambda row: None)
+    raises_everywhere(comm, lambda: list(audited), tf.errors.OpError, "the keys of the rows can't be made")
+    assert not results(comm, audited.report)[0].ok
 
 
 def test_a_reference_that_fails(hvdata, comm):

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from horovod_data.auditing import counting, keys, picture
 from horovod_data.auditing.counting import Axis, Part
-from horovod_data.auditing.record import Epoch
+from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator
+from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
 
 
@@ -235,6 +236,69 @@ def test_places_in_an_epoch():
     assert epoch.name(4) == b"2.1" and counting.positions(epoch.words(), tuple(map(int, epoch.words()[4]))) == [4]
 
 
+def failing():
+    yield [1, 2]
+    raise OSError("no such\nfile")
+
+
+class Failing:
+    __iter__ = staticmethod(failing)
+
+
+@pytest.fixture
+def recorder():
+    made = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=False)
+    yield made
+    made.finish()
+
+
+def reports(recorder):
+    """The epochs themselves, of all that are over."""
+    recorder.finish()
+    return [(epoch.rows, epoch.error) for epoch in recorder.reports]
+
+
+@pytest.mark.parametrize("form", [lambda: Failing(), lambda: failing()], ids=["iterable", "generator"])
+def test_an_error_ends_an_epoch(recorder, form):
+    given = form()
+    audited = (AuditedIterator if hasattr(given, "__next__") else AuditedIterable)(given, recorder)
+    with pytest.raises(OSError):
+        list(audited)
+    assert recorder.steps == 0  # the next one has not begun
+    assert reports(recorder) == [(2, "OSError: no such file")]
+
+
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
+    with pytest.raises(TypeError, match="audit 1, epoch 1, step 2: the keys of the rows can't be made"):
+        list(form([[1, 2, 3], None], recorder))
+    (rows, error), = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
+    assert len(error) < 230
+
+
+def test_a_loop_that_is_left_is_no_error(recorder):
+    for audited in (AuditedIterable([[1], [2]], recorder), AuditedIterator(iter([[1], [2]]), recorder)):
+        for _ in audited:
+            break
+    assert reports(recorder) == [(1, None)] * 2
+
+
+def test_an_error_that_has_no_text(recorder):
+    class Silent(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def silent():
+        raise Silent(1, 2)
+        yield
+
+    with pytest.raises(Silent):
+        list(AuditedIterator(silent(), recorder))
+    assert reports(recorder) == [(0, "Silent")]
+
+
 # ---- Texts.
 
 
@@ -293,6 +357,16 @@ def test_unequal_steps_repeats_and_strangers():
     for sentence in ("The ranks did not make the same number of steps: 1 to 4.", "Rank 0 saw 1 row more than once itself.",
                      "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).", "Never seen: 0."):
         assert sentence in str(one), str(one)
+
+
+def test_an_epoch_that_an_error_ended():
+    one = report([[1, 2], [3]], range(1, 4), errors={1: "OSError: no such file"})
+    assert not one.ok and one.verdict == "an error ended the epoch on rank 1; up to there every row once"
+    assert "Rank 1's epoch was ended after 1 step by OSError: no such file." in str(one)
+    nothing = report([[], []], steps=(0, 0), errors={0: "KeyError: a", 1: "KeyError: a"})
+    assert not nothing.ok and nothing.verdict == "an error ended the epoch on all ranks; up to there no rank saw a row"
+    many = report([[i] for i in range(7)], errors={i: "KeyError: a" for i in range(5)})
+    assert "ended the epoch on 5 ranks" in str(many) and "1 rank more had an error." in str(many)
 
 
 def test_a_row_that_the_reference_has_twice_may_come_twice():
