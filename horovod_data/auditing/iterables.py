@@ -81,8 +81,13 @@ class AuditedIterator(Audit):
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
         self._iteration = -1
+        self._ended, self._said = False, False
 
     def __iter__(self) -> AuditedIterator:
+        if self._ended and not self._said:
+            self._said = True
+            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
         return self
 
     def __next__(self) -> Any:
@@ -92,6 +97,7 @@ class AuditedIterator(Audit):
             element = next(self._inner)
         except StopIteration:
             self._recorder.end(self._iteration)
+            self._ended = True
             raise
         except BaseException as error:
             self._recorder.end(self._iteration, error)
@@ -100,7 +106,7 @@ class AuditedIterator(Audit):
         return element
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration"):
+        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration", "_ended", "_said"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 

@@ -61,11 +61,42 @@ def keys_of(element: Any, key: Key) -> Keys:
 
     Raises:
       TypeError: something in the element, or what the key function returned, is no array.
+      ValueError: the key function returned more or fewer keys than the element has rows.
       KeyError, IndexError: the element has no such component.
     """
     if key is None:
         return Keys(content_keys(element))
-    return given_keys(key(element) if callable(key) else component_of(element, key))
+    if not callable(key):
+        return given_keys(component_of(element, key))
+    value = key(element)
+    made = given_keys(value)
+    if not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
+        raise ValueError(explain(f"the function returned {len(made.words)} keys for an element of {rows} rows",
+                                 "Let it return one for each row; or a single one, not in an array, if the element is one row"))
+    return made
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, _SINGLE) or getattr(value, "shape", None) == ()
+
+
+def _other_rows(element: Any, keys: int) -> Optional[int]:
+    """The rows of an element, if they are known and can't be as many as its keys. An element may be a list of rows, and rows may
+    stand along axis 1."""
+    if isinstance(element, (list, tuple)) and len(element) == keys:
+        return None
+    shapes = []
+    try:
+        for _, leaf in _leaves(element):
+            shape = tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape)
+            if not shape or shape[0] is None:
+                return None
+            shapes.append(shape)
+    except Exception:  # the function knows more of such an element than we do
+        return None
+    if len({shape[0] for shape in shapes}) != 1 or shapes[0][0] == keys:
+        return None
+    return None if all(shape[1:2] == (keys,) for shape in shapes) else int(shapes[0][0])
 
 
 def component_of(element: Any, key: Any) -> Any:
@@ -123,14 +154,15 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         value = list(value)
     numbers = _numbers_that_no_dtype_holds(value)
     if numbers is not None:
-        names = [str(number).encode() for number in numbers] if any(map(_is_long, numbers)) else None
-        return Keys(_number_words(numbers), names)
+        texts = [str(number).encode() for number in numbers] if any(map(_is_long, numbers)) else None
+        return Keys(_number_words(numbers), texts)
     try:
         column = _column(value, what, keep_integers=True)
     except TypeError as error:
         raise TypeError(explain(
-            f"{what} is {_described(given, error.__cause__)}, and no array of one kind", "Let it be a whole number or a text, or an "
-            "array (a list) of one for each row; make one text of several values that are a key together")) from None
+            f"{what} is {_described(given, error.__cause__)}, and no array of one kind",
+            "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
+            "are a key together")) from None
     if column.kind == "string":
         names = list(column.parts) if column.rows is not None else [column.whole()[8:]]
         names = [part[8:] for part in names] if column.rows is not None else names  # without their lengths
@@ -144,8 +176,8 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
 
 
 def _numbers_that_no_dtype_holds(value: Any) -> Optional[list[int]]:
-    """Whole numbers that numpy has no one integer dtype for: it would make floats or objects of them, and different numbers may be
-    the same float. None: it is anything else."""
+    """Whole numbers that numpy has no one integer dtype for: it would make floats or objects of them, and different numbers may
+    be the same float. None: it is anything else."""
     if isinstance(value, int):
         return [value] if not -1 << 63 <= value < 1 << 64 else None
     if isinstance(value, list):
@@ -193,8 +225,8 @@ def _described(value: Any, why: Optional[BaseException]) -> str:
 
 
 def integers(words: Array) -> Array:
-    """bool [rows]: which keys are whole numbers of 64 bits with a sign."""
-    return words[:, 0] == INTEGER
+    """bool [rows]: which keys are whole numbers of 64 bits."""
+    return (words[:, 0] == INTEGER) | (words[:, 0] == LARGE_INTEGER)
 
 
 def shown(word0: int, word1: int) -> Optional[Union[int, str]]:
@@ -278,7 +310,8 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
 
 def _no_array(leaf: Any, path: str, why: str = "") -> str:
     why = f" ({why})" if why else ""
-    return explain(f"{path + ' of an' if path else 'the'} element is a {type(leaf).__name__}, of which audit() can't make an array{why}",
+    where = f"{path} of an element" if path else "the element"
+    return explain(f"{where} is a {type(leaf).__name__}, of which audit() can't make an array{why}",
                    "Pass key=, a function that returns one key for each row of an element")
 
 

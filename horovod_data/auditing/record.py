@@ -142,6 +142,11 @@ class Recorder:
         with self._lock:
             self._close()
 
+    def say(self, text: str) -> None:
+        """On rank 0 alone."""
+        if self._announce:
+            print("horovod_data: " + explain(text), file=sys.stderr, flush=True)
+
     @property
     def steps(self) -> int:
         """Of the epoch under way."""

@@ -59,6 +59,7 @@ class Report:
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
+    hint: str = ""  # why nothing that came is in the reference
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
     raster: Any = None  # picture.Raster
 
@@ -155,7 +156,7 @@ class Report:
 
     def _causes(self) -> list[str]:
         """What such numbers come from."""
-        found = []
+        found = [self.hint] if self.hint else []
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):
             found.append("All ranks saw the same rows: nothing gives each rank its own part of them")

@@ -84,6 +84,24 @@ def test_what_is_no_key(given, text):
     assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
 
 
+@pytest.mark.parametrize("element, made", [
+    (np.zeros([4]), [1, 2]), (np.zeros([4, 3]), [7]), ({"x": np.zeros([4, 2]), "y": np.zeros([4])}, [1, 2]),
+    (tf.zeros([4, 3]), tf.constant([1, 2])), (["a", "b", "c", "d"], range(5))],
+    ids=["numbers", "one in a list", "dict", "tensor", "texts"])  # fmt: skip
+def test_another_number_of_keys_than_rows(element, made):
+    with pytest.raises(ValueError, match=rf"returned {len(made)} keys for an element of 4 rows. Let it return one for each"):
+        keys.keys_of(element, lambda _: made)
+
+
+@pytest.mark.parametrize("element, made", [
+    (np.zeros([4]), [1, 2, 3, 4]), (np.zeros([4]), 7), (np.zeros([4]), "a"), (np.zeros([4]), np.int64(7)),
+    (tf.zeros([4]), tf.constant(7)), (np.zeros([5, 4, 2]), [1, 2, 3, 4]), ([np.zeros(9)] * 4, [1, 2, 3, 4]),
+    ((np.zeros([4, 2]), np.zeros([3])), [1, 2]), ({"x": np.zeros(3), "y": 1.0}, [5]), (np.zeros([0]), []), ((), [5])],
+    ids=str)  # fmt: skip
+def test_keys_that_may_be_those_of_the_rows(element, made):
+    assert len(keys.keys_of(element, lambda _: made).words) == np.size(made)
+
+
 def test_texts_are_equal_as_bytes_whatever_holds_them():
     made = [keys.given_keys(given).words for given in (
         ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
@@ -276,6 +294,13 @@ def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
     (rows, error), = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
     assert len(error) < 230
+
+
+def test_a_generator_is_one_epoch(capsys):
+    recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
+    audited = AuditedIterator(iter([[1], [2]]), recorder)
+    assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
+    assert capsys.readouterr().err.count("audit 1: its iterator has come to its end and is iterated over again") == 1
 
 
 def test_a_loop_that_is_left_is_no_error(recorder):
