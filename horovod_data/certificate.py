@@ -19,6 +19,7 @@ _DIGITS = 8  # of an element's digest, in hexadecimal
 # What is compared, of a file that anybody may have written.
 _FIELDS: dict[str, type] = {"channel": str, "epoch": int, "verdict": str, "finding": str, "batch": str, "schedule": str,
                             "ranks": int, "rows": int, "order": str, "any_order": str, "digests": str}
+_VERDICTS = ("complete", "not complete", "wrong")
 
 Record = dict[str, Any]
 
@@ -44,19 +45,15 @@ def read(path: str) -> dict[tuple[str, int], Record]:
       ValueError: it is no certificate; names the line.
     """
     records = {}
-    with open(path, encoding="utf-8") as lines:
+    with open(path, "rb") as lines:  # what is no text is refused by its line, as all else
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
-                if record["certificate"] != 1:
-                    raise KeyError(record["certificate"])
-                for field, kind in _FIELDS.items():
-                    if type(record[field]) is not kind or (kind is int and record[field] < 0):
-                        raise TypeError(f"its {field} is none")
+                record = json.loads(line.decode())
+                _check(record)
                 records[record["channel"], record["epoch"]] = record
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(explain(f"line {number} of {path} is no record of a certificate ({error})",
                                          "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
                                          "has written, with this version")) from None
@@ -65,16 +62,41 @@ def read(path: str) -> dict[tuple[str, int], Record]:
     return records
 
 
+def _check(record: Any) -> None:
+    """Raises ValueError if it has not what is compared."""
+    if not isinstance(record, dict) or "certificate" not in record:
+        raise ValueError("it has no certificate")
+    if record["certificate"] != 1:
+        raise ValueError(f"of version {_short(record['certificate'])}, not 1")
+    for field, kind in _FIELDS.items():
+        if field not in record:
+            raise ValueError(f"it has no {field}")
+        if type(record[field]) is not kind or (kind is int and record[field] < 0):
+            raise ValueError(f"its {field} is {_short(record[field])}")
+    if record["verdict"] not in _VERDICTS:
+        raise ValueError(f"its verdict is {_short(record['verdict'])}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
 def compare(a: Record, b: Record) -> tuple[bool, str]:
-    """Whether two records are of the same rows in the same order, and a sentence that says so, or where they first differ."""
+    """Whether two records are of the same rows in the same order, and both or none of them of a whole epoch; and a sentence
+    that says so, or where they first differ."""
     for name, record in (("first", a), ("second", b)):
         if record["verdict"] == "wrong":
             return False, f"the {name} is wrong itself: {record['finding']}"
+    cut = [name for name, record in (("first", a), ("second", b)) if record["verdict"] == "not complete"]
+    note = "; neither epoch is complete" if len(cut) == 2 else f"; the {cut[0]} is not complete" if cut else ""
+    same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
     if (a["rows"], a["order"]) == (b["rows"], b["order"]):
-        return True, f"the same {a['rows']:,} rows in the same order"
+        # Beyond those rows nobody knows what the one that is not complete handed out, to some of its ranks.
+        return len(cut) != 1, f"{same} in the same order{note}"
     same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
-    what = f"the same {a['rows']:,} rows in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
-    return False, f"{what}; {_first_difference(a, b)}"
+    what = f"{same} in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
+    return False, f"{what}; {_first_difference(a, b)}{note}"
 
 
 def _first_difference(a: Record, b: Record) -> str:
@@ -107,7 +129,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """0: equal; 1: not; 2: can't be compared."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod_data.certificate", description="Says whether two runs delivered the same rows in the same "
-        "order, epoch by epoch, or the first step that differs. Status: 0 if they did, 1 if not, 2 if that can't be said.")
+        "order, epoch by epoch, or the first step that differs. Status: 0 if they did, 1 if not, or if an epoch is complete in "
+        "one run alone, 2 if that can't be said.")
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another one")
     files = parser.parse_args(argv)

@@ -54,8 +54,13 @@ class AuditedIterable(Audit):
             for element in self._inner:
                 self._recorder.record(iteration, element)
                 yield element
-        finally:  # also of a loop that is left: the generator is closed with it
+        except GeneratorExit:  # a loop is left: the generator is closed with it
             self._recorder.end(iteration)
+            raise
+        except BaseException as error:
+            self._recorder.end(iteration, error)
+            raise
+        self._recorder.end(iteration)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
@@ -76,8 +81,13 @@ class AuditedIterator(Audit):
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
         self._iteration = -1
+        self._ended, self._said = False, False
 
     def __iter__(self) -> AuditedIterator:
+        if self._ended and not self._said:
+            self._said = True
+            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
         return self
 
     def __next__(self) -> Any:
@@ -87,12 +97,16 @@ class AuditedIterator(Audit):
             element = next(self._inner)
         except StopIteration:
             self._recorder.end(self._iteration)
+            self._ended = True
+            raise
+        except BaseException as error:
+            self._recorder.end(self._iteration, error)
             raise
         self._recorder.record(self._iteration, element)
         return element
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration"):
+        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration", "_ended", "_said"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 

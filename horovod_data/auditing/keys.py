@@ -8,6 +8,7 @@ is a BLAKE2b digest of 128 bits: among 10^12 different rows the odds of one such
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -26,7 +27,8 @@ Array = Any  # an ndarray: Python 3.9's mypy and numpy's types don't agree on mu
 
 
 class Keys(NamedTuple):
-    """The keys of some rows: uint64 [rows, 2]; and what they were made of, where that is text: [rows] of bytes."""
+    """The keys of some rows: uint64 [rows, 2]; and what they were made of, where that is text, or a number that has no 64 bits:
+    [rows] of bytes."""
 
     words: Array
     names: Optional[Sequence[bytes]] = None
@@ -59,11 +61,42 @@ def keys_of(element: Any, key: Key) -> Keys:
 
     Raises:
       TypeError: something in the element, or what the key function returned, is no array.
+      ValueError: the key function returned more or fewer keys than the element has rows.
       KeyError, IndexError: the element has no such component.
     """
     if key is None:
         return Keys(content_keys(element))
-    return given_keys(key(element) if callable(key) else component_of(element, key))
+    if not callable(key):
+        return given_keys(component_of(element, key))
+    value = key(element)
+    made = given_keys(value)
+    if not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
+        raise ValueError(explain(f"the function returned {len(made.words)} keys for an element of {rows} rows",
+                                 "Let it return one for each row; or a single one, not in an array, if the element is one row"))
+    return made
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, _SINGLE) or getattr(value, "shape", None) == ()
+
+
+def _other_rows(element: Any, keys: int) -> Optional[int]:
+    """The rows of an element, if they are known and can't be as many as its keys. An element may be a list of rows, and rows may
+    stand along axis 1."""
+    if isinstance(element, (list, tuple)) and len(element) == keys:
+        return None
+    shapes = []
+    try:
+        for _, leaf in _leaves(element):
+            shape = tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape)
+            if not shape or shape[0] is None:
+                return None
+            shapes.append(shape)
+    except Exception:  # the function knows more of such an element than we do
+        return None
+    if len({shape[0] for shape in shapes}) != 1 or shapes[0][0] == keys:
+        return None
+    return None if all(shape[1:2] == (keys,) for shape in shapes) else int(shapes[0][0])
 
 
 def component_of(element: Any, key: Any) -> Any:
@@ -104,9 +137,9 @@ def content_keys(element: Any) -> Array:
     return _digests(parts, ";".join(kinds))
 
 
-def given_keys(value: Any) -> Keys:
+def given_keys(value: Any, what: str = "the key") -> Keys:
     """The keys of what a user gives as keys: a number or a text for one row, or an array (list, tensor) whose axis 0 is
-    rows.
+    rows. `what`: for errors.
 
     Raises:
       TypeError: it is no array.
@@ -114,9 +147,22 @@ def given_keys(value: Any) -> Keys:
     if isinstance(value, (str, bytes)):
         names = [_bytes_of(value)]
         return Keys(_digests(names, "string"), names)
-    if isinstance(value, (list, tuple, set, frozenset, range)):
-        value = np.arange(value.start, value.stop, value.step) if isinstance(value, range) else _listed(list(value))
-    column = _column(value, "the key", keep_integers=True)
+    given = value
+    if isinstance(value, range) and value and -1 << 63 <= min(value[0], value[-1]) <= max(value[0], value[-1]) < 1 << 63:
+        value = value[0] + value.step * np.arange(len(value), dtype=np.int64)
+    elif isinstance(value, (list, tuple, set, frozenset, range)):
+        value = list(value)
+    numbers = _numbers_that_no_dtype_holds(value)
+    if numbers is not None:
+        texts = [str(number).encode() for number in numbers] if any(map(_is_long, numbers)) else None
+        return Keys(_number_words(numbers), texts)
+    try:
+        column = _column(value, what, keep_integers=True)
+    except TypeError as error:
+        raise TypeError(explain(
+            f"{what} is {_described(given, error.__cause__)}, and no array of one kind",
+            "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
+            "are a key together")) from None
     if column.kind == "string":
         names = list(column.parts) if column.rows is not None else [column.whole()[8:]]
         names = [part[8:] for part in names] if column.rows is not None else names  # without their lengths
@@ -129,9 +175,58 @@ def given_keys(value: Any) -> Keys:
     return Keys(_digests(parts, column.kind))
 
 
+def _numbers_that_no_dtype_holds(value: Any) -> Optional[list[int]]:
+    """Whole numbers that numpy has no one integer dtype for: it would make floats or objects of them, and different numbers may
+    be the same float. None: it is anything else."""
+    if isinstance(value, int):
+        return [value] if not -1 << 63 <= value < 1 << 64 else None
+    if isinstance(value, list):
+        try:
+            dtype, dims = (array := _listed(value)).dtype, array.ndim
+        except Exception:  # _column() says it
+            return None
+    elif isinstance(getattr(value, "dtype", None), np.dtype) and value.dtype.kind == "O":
+        dtype, dims = value.dtype, np.ndim(value)
+        value = np.asarray(value).ravel().tolist()
+    else:
+        return None
+    if dims > 1 or dtype.kind not in "fO":
+        return None
+    numbers = []
+    for one in value:
+        try:
+            numbers.append(operator.index(one))
+        except TypeError:
+            return None
+    return numbers
+
+
+def _is_long(number: int) -> bool:
+    return not -1 << 63 <= number < 1 << 64
+
+
+def _number_words(numbers: Sequence[int]) -> Array:
+    """One by one; those of more than 64 bits are digests."""
+    words = np.empty((len(numbers), 2), np.uint64)
+    for i, number in enumerate(numbers):
+        if _is_long(number):
+            words[i] = _digests([str(number).encode()], "whole number")[0]
+        else:
+            words[i] = LARGE_INTEGER if number >= 1 << 63 else INTEGER, number % (1 << 64)
+    return words
+
+
+def _described(value: Any, why: Optional[BaseException]) -> str:
+    """For an error: what it is, and what is in it."""
+    if isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim):
+        of = ", ".join(list(dict.fromkeys(type(one).__name__ for one in value))[:4])
+        return f"a {type(value).__name__} of {of}"
+    return f"a {type(value).__name__}" + (f" ({why})" if why is not None else "")
+
+
 def integers(words: Array) -> Array:
-    """bool [rows]: which keys are whole numbers of 64 bits with a sign."""
-    return words[:, 0] == INTEGER
+    """bool [rows]: which keys are whole numbers of 64 bits."""
+    return (words[:, 0] == INTEGER) | (words[:, 0] == LARGE_INTEGER)
 
 
 def shown(word0: int, word1: int) -> Optional[Union[int, str]]:
@@ -204,7 +299,10 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
     try:
         array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf)
     except Exception as error:  # whatever the object's own conversion raises
-        raise TypeError(_no_array(leaf, path, str(error))) from None
+        raise TypeError(_no_array(leaf, path, str(error))) from error
+    if isinstance(leaf, (list, tuple)) and array.dtype.kind == "f" and _all_whole(leaf):
+        # Beside others they might fit: a row's content would depend on its batch.
+        raise TypeError(_no_array(leaf, path, "whole numbers that no one dtype of numpy's holds"))
     if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
         raise TypeError(_no_array(leaf, path))
     return array, array.dtype.name
@@ -212,8 +310,14 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
 
 def _no_array(leaf: Any, path: str, why: str = "") -> str:
     why = f" ({why})" if why else ""
-    return explain(f"{path} of an element is a {type(leaf).__name__}, of which audit() can't make an array{why}",
+    where = f"{path} of an element" if path else "the element"
+    return explain(f"{where} is a {type(leaf).__name__}, of which audit() can't make an array{why}",
                    "Pass key=, a function that returns one key for each row of an element")
+
+
+def _all_whole(values: Any) -> bool:
+    """Of a list, or of lists in lists."""
+    return all(_all_whole(one) if isinstance(one, (list, tuple)) else isinstance(one, (int, np.integer)) for one in values)
 
 
 def _listed(values: list[Any]) -> Array:

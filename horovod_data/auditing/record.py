@@ -18,6 +18,7 @@ from .keys import Key, Keys, keys_of
 from .report import Report
 
 _MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
+_MOST_ERROR = 200  # letters of an error, in the report
 
 Array = Any
 
@@ -27,6 +28,7 @@ class Epoch:
 
     def __init__(self, number: int):
         self.number = number
+        self.error: Optional[str] = None  # that ended it
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
         self._names: dict[int, bytes] = {}
@@ -65,8 +67,8 @@ class Epoch:
 class Recorder:
     """The epochs of one audit on this rank. May be used from any thread.
 
-    An epoch begins with an iteration, and ends with it; or when the next one begins; or by close(). What an iteration
-    yields after a close() belongs to the next epoch.
+    An epoch begins with an iteration, and ends with it, by an error too; or when the next one begins; or by close(). What an
+    iteration yields after a close() belongs to the next epoch.
     """
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
@@ -112,6 +114,12 @@ class Recorder:
             error.args = (explain(f"{self.name}, epoch {epoch}, step {step}: the keys of the rows can't be made: "
                                   f"{type(error).__name__}: {without_place(str(error))}",
                                   f"key={self._key!r} must fit every element"),)
+            if self._partial:
+                with self._lock:
+                    if iteration not in self._older:
+                        self._iteration = iteration
+                        self._open()
+                        self._close(error)
             raise
         with self._lock:
             if iteration in self._older:
@@ -123,16 +131,21 @@ class Recorder:
             assert self._epoch is not None
             self._epoch.add(keys)
 
-    def end(self, iteration: int) -> None:
-        """The iteration is over."""
+    def end(self, iteration: int, error: Optional[BaseException] = None) -> None:
+        """The iteration is over, by an error or not."""
         with self._lock:
             if iteration == self._iteration:
-                self._close()
+                self._close(error)
 
     def close(self) -> None:
         """Ends the epoch that is under way, if one is."""
         with self._lock:
             self._close()
+
+    def say(self, text: str) -> None:
+        """On rank 0 alone."""
+        if self._announce:
+            print("horovod_data: " + explain(text), file=sys.stderr, flush=True)
 
     @property
     def steps(self) -> int:
@@ -171,8 +184,9 @@ class Recorder:
             self._begun += 1
             self._epoch = Epoch(self._begun)
 
-    def _close(self) -> None:
+    def _close(self, error: Optional[BaseException] = None) -> None:
         if self._epoch is not None:
+            self._epoch.error = _named(error) if error is not None else None
             self._closed.put(self._epoch)
             self._epoch = None
 
@@ -196,3 +210,13 @@ class Recorder:
                 self.reports.append(report)
                 self._settled += 1
                 self._done.notify_all()
+
+
+def _named(error: BaseException) -> str:
+    """An error in one line."""
+    try:
+        text = without_place(" ".join(str(error.args[0] if len(error.args) == 1 else error).split()))
+    except Exception:  # of the error's own
+        text = ""
+    text = text if len(text) <= _MOST_ERROR else text[:_MOST_ERROR] + "..."
+    return type(error).__name__ + (f": {text}" if text else "")

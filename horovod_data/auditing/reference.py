@@ -10,7 +10,7 @@ from typing import Any, Iterable, Iterator, Optional
 
 import numpy as np
 
-from ..errors import explain, whole
+from ..errors import explain, whole, without_place
 from .counting import Part, integer_range
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, keys_of, owners
@@ -153,7 +153,12 @@ def _chunks(given: Any, key: Key) -> Iterator[Any]:
     words: list[Array] = []
     names: list[Any] = []
     for element in elements:
-        keys = keys_of(element, key)
+        try:
+            keys = keys_of(element, key)
+        except TypeError as error:
+            error.args = (explain(f"of an element of reference= no keys can be made: {without_place(str(error))}",
+                                  "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"),)
+            raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)
         if sum(map(len, words)) >= _CHUNK:
@@ -171,11 +176,11 @@ def _key_chunks(given: Any) -> Iterator[Keys]:
             pass
     if isinstance(given, (range, list, tuple)) or hasattr(given, "__array__"):
         for begin in range(0, len(given), _CHUNK):
-            yield given_keys(given[begin:begin + _CHUNK])
+            yield given_keys(given[begin:begin + _CHUNK], "a key in reference=")
         return
     rest = iter(given)
     while chunk := list(itertools.islice(rest, _CHUNK)):
-        yield given_keys(chunk)
+        yield given_keys(chunk, "a key in reference=")
 
 
 def _name(reference: Reference, keys: Keys, place: int) -> None:

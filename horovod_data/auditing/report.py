@@ -59,6 +59,8 @@ class Report:
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
+    hint: str = ""  # why nothing that came is in the reference
+    errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
     raster: Any = None  # picture.Raster
 
     @property
@@ -72,15 +74,23 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing (as far as a reference says), nothing came too often, and nothing is unknown."""
-        return not self.never and not self.repeats and not self.unknown
+        """Nothing is missing (as far as a reference says), nothing came too often, nothing is unknown, and no error ended the
+        epoch."""
+        return not self.never and not self.repeats and not self.unknown and not self.errors
 
     @property
     def verdict(self) -> str:
         """One sentence, without its full stop."""
+        if not self.errors:
+            return self._rows_verdict()
+        ranks = sorted(self.errors)
+        where = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if len(ranks) < self.ranks else "all ranks"
+        return f"an error ended the epoch on {where}; up to there {self._rows_verdict()}"
+
+    def _rows_verdict(self) -> str:
         if not self.distinct and not self.never:
             return "no rank saw a row"
-        if self.ok:
+        if not self.never and not self.repeats and not self.unknown:
             return ("every row once" if self.never is not None else
                     "no row more than once (whether some are missing, only reference= can tell)")
         found = []
@@ -96,8 +106,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
-        sentences = [*self._causes(), *self._shared(), *self._examples(), *self._notes()]
-        lines += [sentence if sentence.endswith("...") else f"{sentence}." for sentence in sentences]
+        sentences = [*self._errors(), *self._causes(), *self._shared(), *self._examples(), *self._notes()]
+        lines += [sentence if sentence.endswith((".", "!", "?")) else f"{sentence}." for sentence in sentences]
         return "\n".join(lines)
 
     def picture(self) -> str:
@@ -139,9 +149,14 @@ class Report:
                 begin = rank
         return aligned(lines)
 
+    def _errors(self) -> list[str]:
+        shown = [f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {error}"
+                 for rank, error in sorted(self.errors.items())]
+        return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
+
     def _causes(self) -> list[str]:
         """What such numbers come from."""
-        found = []
+        found = [self.hint] if self.hint else []
         several = self.ranks > 1 and self.distinct > 0
         if several and all(own == self.distinct for own in self.distinct_by_rank):
             found.append("All ranks saw the same rows: nothing gives each rank its own part of them")
@@ -162,10 +177,10 @@ class Report:
         found = []
         if shared:
             shown = "; ".join(f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared[:4])
-            rest = f"; and {len(shared) - 4} pairs more, down to {_rows(shared[-1][0])}" if len(shared) > 4 else ""
+            rest = f"; and {_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}" if len(shared) > 4 else ""
             found.append(f"Ranks that saw the same: {shown}{rest}")
         if alone:
-            rest = f"; and {len(alone) - 4} ranks more" if len(alone) > 4 else ""
+            rest = f"; and {_counted(len(alone) - 4, 'rank')} more" if len(alone) > 4 else ""
             found.append("; ".join(alone[:4]).capitalize() + rest)
         return found
 
@@ -201,4 +216,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
+    return _counted(count, "row")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

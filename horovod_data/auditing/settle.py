@@ -10,7 +10,7 @@ import numpy as np
 
 from .counting import ARRAYS, Axis, Counts, Found, count, integer_range, positions
 from .exchange import Exchange
-from .keys import owners, shown
+from .keys import integers, owners, shown
 from .picture import Raster
 from .record import Epoch
 from .reference import Reference
@@ -22,7 +22,9 @@ Array = Any
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Collective; the same report on every rank. Raises as Exchange does."""
     words = epoch.words()
-    heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words)})
+    heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words),
+                                "kinds": _kinds(words), "reference": _kinds(reference.part.words) if reference.part else [],
+                                "error": epoch.error})
     axis = _axis(heads, reference)
     found = count(exchange.alltoall(*by_owner(words, exchange.size)), reference.part, axis)
     found = _added(exchange, found)
@@ -76,6 +78,27 @@ def _places(epoch: Epoch, words: Array, examples: list[Found]) -> list[list[Any]
     return answers
 
 
+def _kinds(words: Array) -> list[bool]:
+    """True if some are whole numbers, False if some are not."""
+    are = integers(words)
+    return list({bool(are.any()), bool(are.all())}) if len(are) else []
+
+
+def _hint(heads: list[dict[str, Any]], distinct: int, unknown: int) -> str:
+    """Why nothing that came is in the reference."""
+    came, wanted = ({kind for head in heads for kind in head[which]} for which in ("kinds", "reference"))
+    if not wanted or not distinct or unknown < distinct:
+        return ""
+    text = "Nothing that came is in the reference. "
+    if came.isdisjoint(wanted):
+        names = ("whole numbers", "texts, floating-point numbers or other arrays")
+        return (f"{text}The rows' keys are {names[0] if True in came else names[1]}, those of the reference "
+                f"{names[0] if True in wanted else names[1]}: such are never the same. Give both in one kind")
+    if False not in came:
+        return ""
+    return f"{text}Keys are the same only in the same kind: texts, or numbers of the same dtype and shape"
+
+
 def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found: Counts, said: list[list[Any]],
             reference: Reference, axis: Axis, by_content: bool) -> Report:
     places, names_of_never = [one[0] for one in said], said[0][1]
@@ -102,7 +125,8 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         never=missing if known else None, unknown=unknown if known else None, repeats=repeats,
         reference=wanted if known else None, times=found.times,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
-        by_content=by_content,
+        by_content=by_content, hint="" if by_content else _hint(heads, distinct, unknown),
+        errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),
         not_in_reference=seen_examples(found.unknown, len(found.repeated)) if known else (),

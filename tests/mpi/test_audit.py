@@ -193,6 +193,20 @@ def test_a_dataset_that_is_left(hvdata, comm):
     assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
 
 
+def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
+    def loader():
+        yield np.array([comm.rank])
+        if comm.rank == comm.size - 1:
+            raise OSError("the disk is gone")
+
+    audited = hvdata.audit(loader(), key=lambda rows: rows, reference=comm.size)
+    raised = attempt(lambda: list(audited))
+    assert (getattr(raised, "kind", None) is OSError) == (comm.rank == comm.size - 1)
+    report = results(comm, audited.report)[0]
+    assert (report.epoch, report.never, report.ok, report.errors) == (1, 0, False, {comm.size - 1: "OSError: the disk is gone"})
+    assert report.verdict == f"an error ended the epoch on rank {comm.size - 1}; up to there every row once"
+
+
 def test_report_in_the_middle(hvdata, comm):
     """What comes after it belongs to the next epoch."""
     audited = hvdata.audit(iter(numbers(comm, rows=16 * comm.size)), key=lambda rows: rows)
@@ -325,6 +339,31 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
     assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
+def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
+    """numpy makes floats of a list of them, of which many are the same."""
+    def of(rank):
+        return [2**63 + 1000 * rank + i for i in range(3)] + [5 + 100 * rank]
+
+    every, mine = [one for rank in range(comm.size) for one in of(rank)], of(comm.rank)
+    given = [[np.uint64(one) for one in mine] if numpys else mine]
+    for reference, never in ((None, None), (set(every), 0), ([*every, 2**70], 1)):
+        report = passed(comm, hvdata.audit(given, key=lambda rows: rows, reference=reference))
+        assert (report.times, report.never, report.unknown) == ({1: len(every)}, never, None if reference is None else 0)
+    assert [example.key for example in report.never_seen] == [str(2**70)]
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("reference, text", [
+    ({1.0, 2.0}, "The rows' keys are whole numbers, those of the reference texts, floating-point numbers or other arrays"),
+    ({"1", "2"}, "The rows' keys are whole numbers, those of the reference texts"), ({100, 101}, None)],
+    ids=["floats", "texts", "other numbers"])  # fmt: skip
+def test_keys_of_another_kind_than_the_references(hvdata, comm, reference, text):
+    said = str(passed(comm, hvdata.audit([[1, 2]], key=lambda rows: rows, reference=reference)))
+    assert ("Nothing that came is in the reference." in said) == (text is not None) and (text or "") in said, said
+
+
 # ---- What is refused.
 
 
@@ -358,6 +397,11 @@ def test_a_component_that_is_not_there(hvdata, comm):
     raises_everywhere(comm, lambda: hvdata.audit(data, key="id"), ValueError, "key='id': the dataset's elements have no such component")
     audited = hvdata.audit([{"x": 1}], key="id")
     raises_everywhere(comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made")
+    report = results(comm, audited.report)[0]
+    assert not report.ok and "an error ended the epoch" in report.verdict and set(report.errors) == set(range(comm.size))
+    audited = hvdata.audit(data, key=lambda row: None)
+    raises_everywhere(comm, lambda: list(audited), tf.errors.OpError, "the keys of the rows can't be made")
+    assert not results(comm, audited.report)[0].ok
 
 
 def test_a_reference_that_fails(hvdata, comm):
@@ -370,6 +414,10 @@ def test_a_reference_that_fails(hvdata, comm):
         assert one.kind is OSError and "no such folder" in one.text, one
         assert rank == 0 or "reading the reference" in one.text
     raises_everywhere(comm, lambda: hvdata.audit([], reference=lambda: "text"), TypeError, "is no reference. Pass a number of rows")
+    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference=[("a", 1), ("b", 2)]), TypeError,
+                      "of an element of reference= no keys can be made: the key is a tuple of str, int")
+    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference={("a", 1), ("b", 2, 3)}), TypeError,
+                      "a key in reference= is a list of tuple, and no array of one kind")
 
 
 def test_inside_a_function(hvdata, comm):

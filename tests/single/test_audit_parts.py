@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit is made of, in one process: keys, counting, the report's texts, the picture."""
+"""What an audit is made of, in one process: counting, the record of an epoch, the report's texts, the picture; keys are in
+test_audit_keys.py."""
 
 import collections
 import itertools
@@ -10,111 +11,13 @@ import tensorflow as tf
 
 from horovod_data.auditing import counting, keys, picture
 from horovod_data.auditing.counting import Axis, Part
-from horovod_data.auditing.record import Epoch
+from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator
+from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
 
 
 def words(values):
     return keys.given_keys(np.asarray(values, np.int64)).words
-
-
-# ---- Keys.
-
-
-@pytest.mark.parametrize("values", [
-    [3, -1, 2**62], np.array([3, -1, 2**62]), tf.constant([3, -1, 2**62], tf.int64), (3, -1, 2**62)],
-    ids=["list", "numpy", "tensor", "tuple"])  # fmt: skip
-def test_whole_numbers_stand_for_themselves(values):
-    made = keys.given_keys(values).words
-    assert [keys.shown(*map(int, row)) for row in made] == [3, -1, 2**62]
-
-
-def test_whole_numbers_of_all_types_are_equal():
-    for dtype in (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64):
-        assert (keys.given_keys(np.array([5, 7], dtype)).words == words([5, 7])).all(), dtype
-    large = keys.given_keys(np.array([2**64 - 1], np.uint64)).words
-    assert keys.shown(*map(int, large[0])) == 2**64 - 1 and (large != words([-1])).any()
-
-
-def test_texts_are_equal_as_bytes_whatever_holds_them():
-    made = [keys.given_keys(given).words for given in (
-        ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
-    for one in made:
-        assert (one == made[0]).all()
-    assert keys.given_keys("bc").words.tolist() == made[0][1:].tolist()
-    assert keys.given_keys(["é", "bc"]).names == [b"\xc3\xa9", b"bc"]
-    assert (keys.given_keys(["a", "a\0"]).words[0] != keys.given_keys(["a", "a\0"]).words[1]).any()
-
-
-def test_one_key_for_an_element():
-    for single in (7, np.int64(7), tf.constant(7)):
-        assert keys.given_keys(single).words.tolist() == words([7]).tolist()
-    assert keys.given_keys(2.5).words.shape == (1, 2)
-    assert keys.given_keys(np.zeros((3, 2))).words.shape == (3, 2) and keys.given_keys([]).words.shape == (0, 2)
-
-
-ELEMENTS = {
-    "numbers": (np.arange(12).reshape(4, 3), np.arange(4.0)),
-    "texts": {"name": np.array(["a", "bc", "", "a b"], object), "x": np.arange(4, dtype=np.int16)},
-    "bools": (np.array([[True], [False], [True], [True]]), np.arange(4)),
-    "tensors": (tf.constant(["p", "q", "r", "s"]), tf.reshape(tf.range(8), [4, 2])),
-    "bfloat16": (tf.cast(tf.range(4), tf.bfloat16),),
-    "ragged": (tf.ragged.constant([[1], [2, 3], [], [4]]), tf.range(4)),
-    "sparse": (tf.sparse.from_dense([[0, 1], [2, 0], [0, 0], [3, 4]]), tf.range(4)),
-}
-
-
-@pytest.mark.parametrize("name", ELEMENTS)
-def test_a_rows_content_is_the_same_in_every_batch(name):
-    element = ELEMENTS[name]
-    made = keys.content_keys(element)
-    assert made.shape == (4, 2) and len({tuple(row) for row in made.tolist()}) == 4
-    again = tf.data.Dataset.from_tensor_slices(element).skip(1).batch(2)
-    rebatched = np.concatenate([keys.content_keys(part) for part in again])
-    assert rebatched.tolist() == made[1:].tolist()
-
-
-def test_content_means_dtype_shape_and_bytes():
-    made = [keys.content_keys(element).tolist() for element in (
-        np.zeros([2, 4], np.int32), np.zeros([2, 4], np.float32), np.zeros([2, 2, 2], np.int32), np.zeros([2, 2], np.int64),
-        (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)))]
-    for one, other in itertools.combinations(made, 2):
-        assert one != other
-
-
-def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
-    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
-    alone = (batch[0][1], batch[1][1])
-    assert keys.content_keys(alone).tolist() == keys.content_keys(batch)[1:].tolist()
-
-
-def test_rows_need_an_axis_that_all_components_have():
-    assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
-    assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
-    assert len(keys.content_keys((1, 2))) == 1 and len(keys.content_keys([1, 2])) == 2
-    assert len(keys.content_keys((None, np.zeros([4])))) == 4
-
-
-def test_components_by_name_and_place():
-    Point = collections.namedtuple("Point", "x y")
-    element = ({"id": "right", "x": 1}, Point(2, ["left"]))
-    assert keys.component_of(element, (0, "id")) == "right"
-    assert keys.component_of(element, (1, "y", 0)) == "left" and keys.component_of(element[0], "x") == 1
-    for missing in ("id", (0, "y"), (1, "z"), 2):
-        with pytest.raises((KeyError, IndexError, TypeError)):
-            keys.component_of(element, missing)
-
-
-def test_what_has_no_bytes_is_named():
-    with pytest.raises(TypeError, match=r"\[1\] of an element is a object.*Pass key="):
-        keys.content_keys((np.zeros(2), object()))
-
-
-def test_keys_are_spread_evenly():
-    for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.content_keys(np.arange(40000))):
-        for ranks in (2, 3, 16):
-            share_of_each = np.bincount(keys.owners(made, ranks), minlength=ranks) / len(made) * ranks
-            assert share_of_each.min() > 0.75 and share_of_each.max() < 1.3, (ranks, share_of_each)
 
 
 # ---- Counting, against the obvious way.
@@ -188,6 +91,76 @@ def test_places_in_an_epoch():
     assert epoch.name(4) == b"2.1" and counting.positions(epoch.words(), tuple(map(int, epoch.words()[4]))) == [4]
 
 
+def failing():
+    yield [1, 2]
+    raise OSError("no such\nfile")
+
+
+class Failing:
+    __iter__ = staticmethod(failing)
+
+
+@pytest.fixture
+def recorder():
+    made = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=False)
+    yield made
+    made.finish()
+
+
+def reports(recorder):
+    """The epochs themselves, of all that are over."""
+    recorder.finish()
+    return [(epoch.rows, epoch.error) for epoch in recorder.reports]
+
+
+@pytest.mark.parametrize("form", [lambda: Failing(), lambda: failing()], ids=["iterable", "generator"])
+def test_an_error_ends_an_epoch(recorder, form):
+    given = form()
+    audited = (AuditedIterator if hasattr(given, "__next__") else AuditedIterable)(given, recorder)
+    with pytest.raises(OSError):
+        list(audited)
+    assert recorder.steps == 0  # the next one has not begun
+    assert reports(recorder) == [(2, "OSError: no such file")]
+
+
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
+    with pytest.raises(TypeError, match="audit 1, epoch 1, step 2: the keys of the rows can't be made"):
+        list(form([[1, 2, 3], None], recorder))
+    (rows, error), = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
+    assert len(error) < 230
+
+
+def test_a_generator_is_one_epoch(capsys):
+    recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
+    audited = AuditedIterator(iter([[1], [2]]), recorder)
+    assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
+    assert capsys.readouterr().err.count("audit 1: its iterator has come to its end and is iterated over again") == 1
+
+
+def test_a_loop_that_is_left_is_no_error(recorder):
+    for audited in (AuditedIterable([[1], [2]], recorder), AuditedIterator(iter([[1], [2]]), recorder)):
+        for _ in audited:
+            break
+    assert reports(recorder) == [(1, None)] * 2
+
+
+def test_an_error_that_has_no_text(recorder):
+    class Silent(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def silent():
+        raise Silent(1, 2)
+        yield
+
+    with pytest.raises(Silent):
+        list(AuditedIterator(silent(), recorder))
+    assert reports(recorder) == [(0, "Silent")]
+
+
 # ---- Texts.
 
 
@@ -246,6 +219,16 @@ def test_unequal_steps_repeats_and_strangers():
     for sentence in ("The ranks did not make the same number of steps: 1 to 4.", "Rank 0 saw 1 row more than once itself.",
                      "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).", "Never seen: 0."):
         assert sentence in str(one), str(one)
+
+
+def test_an_epoch_that_an_error_ended():
+    one = report([[1, 2], [3]], range(1, 4), errors={1: "OSError: no such file"})
+    assert not one.ok and one.verdict == "an error ended the epoch on rank 1; up to there every row once"
+    assert "Rank 1's epoch was ended after 1 step by OSError: no such file." in str(one)
+    nothing = report([[], []], steps=(0, 0), errors={0: "KeyError: a", 1: "KeyError: a"})
+    assert not nothing.ok and nothing.verdict == "an error ended the epoch on all ranks; up to there no rank saw a row"
+    many = report([[i] for i in range(7)], errors={i: "KeyError: a" for i in range(5)})
+    assert "ended the epoch on 5 ranks" in str(many) and "1 rank more had an error." in str(many)
 
 
 def test_a_row_that_the_reference_has_twice_may_come_twice():

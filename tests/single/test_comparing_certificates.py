@@ -55,6 +55,24 @@ def test_one_that_is_wrong(said):
     assert status == 1 and "the second is wrong itself: 1 row lost" in text
 
 
+CUT = {"verdict": "not complete"}
+
+
+@pytest.mark.parametrize("a, b, status, text", [
+    ({}, CUT, 1, "the same 30 rows in the same order; the second is not complete\n"),
+    (CUT, {}, 1, "the same 30 rows in the same order; the first is not complete\n"),
+    (CUT, CUT, 0, "the same 30 rows in the same order; neither epoch is complete\n"),
+    (CUT, {"digests": (1, 2, 3, 4)}, 1, "with element 3 (step 3); the first is not complete\n"),
+], ids=["second", "first", "both", "other rows"])  # fmt: skip
+def test_an_epoch_that_is_not_complete(said, a, b, status, text):
+    got, line = said([record(**a)], [record(**b)])
+    assert got == status and line.endswith(text), line
+
+
+def test_one_row(said):
+    assert "the same 1 row in the same order" in said([record(rows=1)], [record(rows=1)])[1]
+
+
 def test_the_later_record_of_an_epoch_counts(said):
     assert said([record(digests=(7,)), record()], [record()])[0] == 0
 
@@ -83,6 +101,7 @@ HOSTILE = {
     "a list": "[1, 2]",
     "no end of lists": "[" * 100000,
     "not a text": "\\x00\\xff",
+    "another verdict": json.dumps(record(verdict="fine")),
 }
 
 
@@ -90,6 +109,24 @@ HOSTILE = {
 def test_what_is_no_certificate(said, what):
     status, text = said(HOSTILE[what], [record()])
     assert status == 2 and "line 1 of" in text and "is no record of a certificate" in text
+
+
+@pytest.mark.parametrize("without", ["verdict", "digests", "certificate"])
+def test_a_field_that_is_missing_is_named(said, without):
+    status, text = said([record()], json.dumps({name: value for name, value in record().items() if name != without}))
+    assert status == 2 and f"(it has no {without})" in text and "Name a file that HOROVOD_DATA_CERTIFICATE" in text
+
+
+def test_a_field_of_another_type_is_shown(said):
+    status, text = said([record()], [record(epoch="1")])
+    assert status == 2 and "(its epoch is '1')" in text and "b.json" in text
+
+
+def test_a_binary_file_is_named(tmp_path, capsys):
+    (tmp_path / "saved").write_bytes(bytes(range(256)))
+    assert main([str(tmp_path / "saved")] * 2) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / "saved") in said and "Name a file that HOROVOD_DATA_CERTIFICATE" in said
 
 
 def test_a_file_that_is_cut_or_changed_is_refused_or_differs(said):

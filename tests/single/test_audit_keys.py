@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit knows a row by: keys, in one process."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from horovod_data.auditing import keys
+
+
+def words(values):
+    return keys.given_keys(np.asarray(values, np.int64)).words
+
+
+@pytest.mark.parametrize("values", [
+    [3, -1, 2**62], np.array([3, -1, 2**62]), tf.constant([3, -1, 2**62], tf.int64), (3, -1, 2**62)],
+    ids=["list", "numpy", "tensor", "tuple"])  # fmt: skip
+def test_whole_numbers_stand_for_themselves(values):
+    made = keys.given_keys(values).words
+    assert [keys.shown(*map(int, row)) for row in made] == [3, -1, 2**62]
+
+
+def test_whole_numbers_of_all_types_are_equal():
+    for dtype in (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64):
+        assert (keys.given_keys(np.array([5, 7], dtype)).words == words([5, 7])).all(), dtype
+    large = keys.given_keys(np.array([2**64 - 1], np.uint64)).words
+    assert keys.shown(*map(int, large[0])) == 2**64 - 1 and (large != words([-1])).any()
+
+
+BOTH_SIDES = [-1, 5, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
+
+
+@pytest.mark.parametrize("given", [
+    BOTH_SIDES, tuple(BOTH_SIDES), np.array(BOTH_SIDES, object),
+    [np.int64(-1), 5, np.int64(2**63 - 1), *map(np.uint64, BOTH_SIDES[3:])], [np.array(one) for one in BOTH_SIDES]],
+    ids=["list", "tuple", "objects", "numpy's numbers", "numpy's arrays"])  # fmt: skip
+def test_whole_numbers_that_no_dtype_holds_together(given):
+    """numpy makes floats of them, and of neighbours the same."""
+    made = keys.given_keys(given).words
+    assert [keys.shown(*map(int, row)) for row in made] == BOTH_SIDES
+    alone = [keys.given_keys(one).words[0].tolist() for one in BOTH_SIDES]
+    assert made.tolist() == alone
+
+
+def test_sets_and_ranges_over_the_end_of_64_bits():
+    assert {keys.shown(*map(int, row)) for row in keys.given_keys(set(BOTH_SIDES)).words} == set(BOTH_SIDES)
+    across = range(2**63 - 2, 2**63 + 2)
+    assert [keys.shown(*map(int, row)) for row in keys.given_keys(across).words] == list(across)
+    assert keys.given_keys(range(5, -4, -2)).words.tolist() == words([5, 3, 1, -1, -3]).tolist()
+
+
+def test_whole_numbers_of_more_than_64_bits():
+    large = [2**64, 2**64 + 1, 2**70, -2**63 - 1, 2**127 - 1]
+    made = keys.given_keys([*large, 5])
+    assert len({tuple(row) for row in made.words.tolist()}) == 6 and made.words[5].tolist() == words([5])[0].tolist()
+    assert made.names[2] == b"1180591620717411303424"
+    for one, row in zip(large, made.words):
+        assert keys.given_keys(one).words.tolist() == [row.tolist()]
+
+
+def test_content_of_numbers_that_no_dtype_holds_is_refused():
+    for element in ([2**63, 5], {"x": [2**63 + 1, -1]}):
+        with pytest.raises(TypeError, match="whole numbers that no one dtype of numpy's holds.*Pass key="):
+            keys.content_keys(element)
+
+
+@pytest.mark.parametrize("given, text", [
+    ([("a", 1), ("b", 2, 3)], "the key is a list of tuple, and"), (("a", 1), "the key is a tuple of str, int, and"),
+    (None, "the key is a NoneType, and"), ([[2**63, -1], [1, 2]], "the key is a list of list, and")],
+    ids=["tuples", "tuple", "None", "lists"])  # fmt: skip
+def test_what_is_no_key(given, text):
+    with pytest.raises(TypeError, match=f"{text} no array of one kind. Let it be a whole number or a text") as raised:
+        keys.given_keys(given)
+    assert "Pass key=" not in str(raised.value) and "inhomogeneous" not in str(raised.value)
+
+
+@pytest.mark.parametrize("element, made", [
+    (np.zeros([4]), [1, 2]), (np.zeros([4, 3]), [7]), ({"x": np.zeros([4, 2]), "y": np.zeros([4])}, [1, 2]),
+    (tf.zeros([4, 3]), tf.constant([1, 2])), (["a", "b", "c", "d"], range(5))],
+    ids=["numbers", "one in a list", "dict", "tensor", "texts"])  # fmt: skip
+def test_another_number_of_keys_than_rows(element, made):
+    with pytest.raises(ValueError, match=rf"returned {len(made)} keys for an element of 4 rows. Let it return one for each"):
+        keys.keys_of(element, lambda _: made)
+
+
+@pytest.mark.parametrize("element, made", [
+    (np.zeros([4]), [1, 2, 3, 4]), (np.zeros([4]), 7), (np.zeros([4]), "a"), (np.zeros([4]), np.int64(7)),
+    (tf.zeros([4]), tf.constant(7)), (np.zeros([5, 4, 2]), [1, 2, 3, 4]), ([np.zeros(9)] * 4, [1, 2, 3, 4]),
+    ((np.zeros([4, 2]), np.zeros([3])), [1, 2]), ({"x": np.zeros(3), "y": 1.0}, [5]), (np.zeros([0]), []), ((), [5])],
+    ids=str)  # fmt: skip
+def test_keys_that_may_be_those_of_the_rows(element, made):
+    assert len(keys.keys_of(element, lambda _: made).words) == np.size(made)
+
+
+def test_texts_are_equal_as_bytes_whatever_holds_them():
+    made = [keys.given_keys(given).words for given in (
+        ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
+    for one in made:
+        assert (one == made[0]).all()
+    assert keys.given_keys("bc").words.tolist() == made[0][1:].tolist()
+    assert keys.given_keys(["é", "bc"]).names == [b"\xc3\xa9", b"bc"]
+    assert (keys.given_keys(["a", "a\0"]).words[0] != keys.given_keys(["a", "a\0"]).words[1]).any()
+
+
+def test_one_key_for_an_element():
+    for single in (7, np.int64(7), tf.constant(7)):
+        assert keys.given_keys(single).words.tolist() == words([7]).tolist()
+    assert keys.given_keys(2.5).words.shape == (1, 2)
+    assert keys.given_keys(np.zeros((3, 2))).words.shape == (3, 2) and keys.given_keys([]).words.shape == (0, 2)
+
+
+ELEMENTS = {
+    "numbers": (np.arange(12).reshape(4, 3), np.arange(4.0)),
+    "texts": {"name": np.array(["a", "bc", "", "a b"], object), "x": np.arange(4, dtype=np.int16)},
+    "bools": (np.array([[True], [False], [True], [True]]), np.arange(4)),
+    "tensors": (tf.constant(["p", "q", "r", "s"]), tf.reshape(tf.range(8), [4, 2])),
+    "bfloat16": (tf.cast(tf.range(4), tf.bfloat16),),
+    "ragged": (tf.ragged.constant([[1], [2, 3], [], [4]]), tf.range(4)),
+    "sparse": (tf.sparse.from_dense([[0, 1], [2, 0], [0, 0], [3, 4]]), tf.range(4)),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_rows_content_is_the_same_in_every_batch(name):
+    element = ELEMENTS[name]
+    made = keys.content_keys(element)
+    assert made.shape == (4, 2) and len({tuple(row) for row in made.tolist()}) == 4
+    again = tf.data.Dataset.from_tensor_slices(element).skip(1).batch(2)
+    rebatched = np.concatenate([keys.content_keys(part) for part in again])
+    assert rebatched.tolist() == made[1:].tolist()
+
+
+def test_content_means_dtype_shape_and_bytes():
+    made = [keys.content_keys(element).tolist() for element in (
+        np.zeros([2, 4], np.int32), np.zeros([2, 4], np.float32), np.zeros([2, 2, 2], np.int32), np.zeros([2, 2], np.int64),
+        (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)))]
+    for one, other in itertools.combinations(made, 2):
+        assert one != other
+
+
+def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
+    batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
+    alone = (batch[0][1], batch[1][1])
+    assert keys.content_keys(alone).tolist() == keys.content_keys(batch)[1:].tolist()
+
+
+def test_rows_need_an_axis_that_all_components_have():
+    assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
+    assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
+    assert len(keys.content_keys((1, 2))) == 1 and len(keys.content_keys([1, 2])) == 2
+    assert len(keys.content_keys((None, np.zeros([4])))) == 4
+
+
+def test_components_by_name_and_place():
+    Point = collections.namedtuple("Point", "x y")
+    element = ({"id": "right", "x": 1}, Point(2, ["left"]))
+    assert keys.component_of(element, (0, "id")) == "right"
+    assert keys.component_of(element, (1, "y", 0)) == "left" and keys.component_of(element[0], "x") == 1
+    for missing in ("id", (0, "y"), (1, "z"), 2):
+        with pytest.raises((KeyError, IndexError, TypeError)):
+            keys.component_of(element, missing)
+
+
+def test_what_has_no_bytes_is_named():
+    with pytest.raises(TypeError, match=r"\[1\] of an element is a object.*Pass key="):
+        keys.content_keys((np.zeros(2), object()))
+
+
+def test_keys_are_spread_evenly():
+    for made in (words(np.arange(40000)), words(np.arange(0, 4000000, 1000)), keys.content_keys(np.arange(40000))):
+        for ranks in (2, 3, 16):
+            share_of_each = np.bincount(keys.owners(made, ranks), minlength=ranks) / len(made) * ranks
+            assert share_of_each.min() > 0.75 and share_of_each.max() < 1.3, (ranks, share_of_each)
