@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "channel/certificate.h"
 #include "channel_readers_job.h"
 
 namespace hvdata {
@@ -116,8 +117,8 @@ TEST(Certificate, IsOneLine) {
   report.ranks = {0}, report.rows = {1}, report.steps = {1};
   report.why = "ValueError: bad row\nTraceback (most recent call last):\n  ...";
   const Certificate certificate({{0, report}});
-  EXPECT_EQ(certificate.Line(), "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
-                                "0 altered");
+  EXPECT_EQ(certificate.Line(),
+            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, 0 altered");
   const std::string record = certificate.Record(true);
   EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
