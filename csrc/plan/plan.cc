@@ -47,7 +47,8 @@ int64_t Rotation::Ahead(int reader, int64_t window) const {
   int64_t before = 0;  // steps that others deal before `reader` has its first turn
   for (size_t r = 0; r < readers_.size(); ++r) {
     if (static_cast<int>(r) == reader || !readers_[r].runs) continue;
-    const int64_t turns = round - readers_[r].round + (static_cast<int>(r) < reader ? 1 : 0);
+    // More than the window are as many as the window: a peer's round may be any number, and the sum must not overflow.
+    const int64_t turns = std::min(round - readers_[r].round, window) + (static_cast<int>(r) < reader ? 1 : 0);
     before += std::max<int64_t>(turns, 0);
   }
   return window <= before ? 0 : (window - before - 1) / running_ + 1;
