@@ -11,13 +11,10 @@ from jobs import run_job
 from ranks import sanitized
 
 BROKEN = r"""
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 extern "C" long read_behind(long n) { std::vector<long> v(n, 1); return *(v.data() + n); }
 extern "C" long after_free(long n) { long* v = new long[n](); delete[] v; return v[n - 1]; }
 extern "C" long shift(long n) { return static_cast<int>(n) << (28 + n); }
-extern "C" long leak(long n) { return std::strlen(std::strcpy(new char[n + 500], "kept by nobody")); }
 """
 
 SCRIPT = """
@@ -33,10 +30,9 @@ print("went on")
 """
 
 FOUND = {
-    "read_behind": ("heap-buffer-overflow", "in read_behind at core.cc:5"),
-    "after_free": ("heap-use-after-free", "in after_free at core.cc:6"),
-    "shift": ("runtime error: shift exponent 36 is too large", "core.cc:7"),
-    "leak": ("Direct leak of 508 byte(s) in 1 object(s)", "in leak at core.cc:8"),
+    "read_behind": ("heap-buffer-overflow", "in read_behind at core.cc:3"),
+    "after_free": ("heap-use-after-free", "in after_free at core.cc:4"),
+    "shift": ("runtime error: shift exponent 36 is too large", "core.cc:5"),
 }
 
 
@@ -57,14 +53,11 @@ def broken(tmp_path_factory):
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("what", FOUND)
 def test_an_error_in_our_library_is_found_and_nothing_of_others(broken, what):
-    if what == "leak" and not sanitized.can_look_for_leaks():
-        pytest.skip("LeakSanitizer may not stop its process here")
     job = run_job(SCRIPT, 2, broken, what, env={**sanitized.environment(), "HOROVOD_DATA_PAYLOAD": "message"}, timeout=170)
     said, where = FOUND[what]
-    assert (job.returncode == 0) == (what == "leak"), job.describe() + job.findings
-    assert ("went on" in job.stdout[0] + job.stdout[1]) == (what == "leak"), job.describe()
+    assert job.returncode != 0, job.describe() + job.findings
+    assert "went on" not in job.stdout[0] + job.stdout[1], job.describe()
     assert said in job.findings and where in job.findings, job.describe() + job.findings
-    assert what != "leak" or job.findings.count("leak of") == 2, job.findings  # one in each rank
 
 
 def test_whose_leaks_are_reported():
