@@ -31,8 +31,8 @@ int Call(const std::string& name) {
   return -1;
 }
 
-// With so many descriptors of standard error, which nobody can harm by closing his own.
-void Say(int fd, const std::string& bytes, size_t fds = 0) {
+// With so many descriptors of standard error, which nobody can harm by closing his own. False: he has been turned away already.
+bool Say(int fd, const std::string& bytes, size_t fds = 0) {
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
   msghdr message{};
@@ -47,7 +47,7 @@ void Say(int fd, const std::string& bytes, size_t fds = 0) {
     header->cmsg_len = CMSG_LEN(fds * sizeof(int));
     for (size_t i = 0; i < fds; ++i) std::memcpy(CMSG_DATA(header) + i * sizeof(int), "\2\0\0\0", sizeof(int));
   }
-  EXPECT_GT(sendmsg(fd, &message, MSG_NOSIGNAL), 0);
+  return sendmsg(fd, &message, MSG_NOSIGNAL) > 0;
 }
 
 std::string Greeting(std::string secret, int32_t member) {
@@ -136,7 +136,7 @@ TEST(Strangers, WhoSaysAnythingElseIsTurnedAway) {
       const auto say = [&](const std::string& bytes, size_t count) {
         fds.push_back(Call(name));
         ASSERT_GE(fds.back(), 0);
-        Say(fds.back(), bytes, count);
+        EXPECT_TRUE(Say(fds.back(), bytes, count));
       };
       say("x", 0), say(std::string(100000, 'x'), 1), say(Greeting(wrong, 1), 1), say(Greeting(wrong, 1), 0);
       say(Greeting(wrong, 1), 16), say(Greeting(std::string(kSecret, '\0'), 1), 1);
@@ -160,7 +160,7 @@ TEST(Strangers, ARankThatIsNobodyTakesNobodysPlace) {
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
     for (const int32_t member : {0, 3, -1, 1 << 30, -(1 << 30)}) {
       fds.push_back(Call(name));
-      Say(fds.back(), Greeting(secret, member), 1);
+      EXPECT_TRUE(Say(fds.back(), Greeting(secret, member), 1));
     }
   });
   ExpectAllLinked(met);
@@ -173,7 +173,7 @@ TEST(Strangers, ARankWithoutBells) {
   int fd = -1;
   const Met met = MeetWhile([&](const std::string& name, const std::string& secret) {
     fd = Call(name);
-    Say(fd, Greeting(secret, 1), 1);
+    EXPECT_TRUE(Say(fd, Greeting(secret, 1), 1));
   });
   EXPECT_EQ(To(*met.links[0], 1), nullptr);
   EXPECT_EQ(To(*met.links[1], 0), nullptr);
@@ -221,7 +221,7 @@ TEST(StrangersBetweenProcesses, OfAnotherUser) {
     ASSERT_EQ(read(pipe_ends[0], name, kName), static_cast<ssize_t>(kName));
     std::vector<int> fds;
     for (int i = 0; i < 50; ++i) fds.push_back(Call(std::string(name, kName)));
-    for (const int fd : fds) Say(fd, "hello", 1);
+    for (const int fd : fds) EXPECT_TRUE(Say(fd, "hello", 1));
     ASSERT_EQ(write(fds[0], "there", 5), 5);
     sleep(1);
     for (const int fd : fds) {
