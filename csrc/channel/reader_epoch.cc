@@ -310,6 +310,10 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   source_->mu_.AssertHeld();
   if (claim.left >= left_.size()) return;
+  if (claim.had) {
+    if (proof_.ledger()) proof_.ledger()->HadLeft(trainer, claim.left, claim.filler);
+    return;
+  }
   const Left& left = left_[static_cast<size_t>(claim.left)];
   const std::shared_ptr<const Share>& share = claim.filler ? left.filler : left.share;
   if (!share) return;

@@ -149,7 +149,7 @@ bool TrainerEpoch::Retire(int reader) {
   std::vector<int64_t> left;
   for (const Lane& lane : lanes_) left.push_back(lane.left);
   tail_ = std::make_unique<plan::Tail>(std::move(left), world_.audience_count(), config_.remainder);
-  tail_claimed_ = tail_taken_;
+  tail_claimed_ = config_.verify ? 0 : tail_taken_;  // a reader's book wants to know of those that an earlier run had, too
   Claim();
   return tail_taken_ >= static_cast<TailStep>(tail_->steps());
 }
@@ -183,7 +183,8 @@ void TrainerEpoch::Claim() {
   const auto steps = static_cast<TailStep>(tail_->steps()), window = static_cast<TailStep>(config_.prefetch);
   for (; tail_claimed_ < steps && tail_claimed_ < tail_taken_ + window; ++tail_claimed_) {
     const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_claimed_), Me());
-    tell_(share.reader, wire::Claim{tail_claimed_, static_cast<uint64_t>(share.element), share.filler});
+    const bool had = tail_claimed_ < tail_taken_;
+    tell_(share.reader, wire::Claim{tail_claimed_, static_cast<uint64_t>(share.element), share.filler, had});
   }
 }
 

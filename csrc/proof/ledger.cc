@@ -91,6 +91,15 @@ void Ledger::Leave(uint64_t first, Promises promises, std::vector<Promise> fille
   had_left_.assign(left_.size(), false);
 }
 
+void Ledger::HadLeft(int trainer, uint64_t left, bool filler) {
+  const auto i = static_cast<size_t>(left), t = static_cast<size_t>(trainer);
+  ++report_.steps[t];
+  if (filler || i >= left_.size() || had_left_[i]) return;
+  had_left_[i] = true;
+  report_.rows[t] += left_[i].rows.size();
+  HandedOut(first_left_ + i);
+}
+
 void Ledger::DropLeft(uint64_t elements) {
   for (size_t i = left_.size(); i-- > 0 && elements > 0 && !had_left_[i]; --elements) {
     Element& element = At(first_left_ + i);

@@ -52,6 +52,8 @@ class Ledger {
   void Fill(std::vector<Promise> shares) { fillers_ = std::move(shares); }
   // What is left for the last steps, and the fillers on these models.
   void Leave(uint64_t first, Promises promises, std::vector<Promise> fillers);
+  // An earlier run has given this trainer element number `left` of those, or a filler on its model.
+  void HadLeft(int trainer, uint64_t left, bool filler);
   // The last elements of those that were left have no trainer.
   void DropLeft(uint64_t elements);
   // Steps from `turn` on are not delivered: another reader's data has ended, and with it the epoch.

@@ -48,7 +48,7 @@ class PlainSource : public Source {
     Hear(trainer, epoch, wire::Close{LaneStep(taken), dropped});
   }
   void OnClaim(int trainer, uint64_t epoch, uint64_t step, int64_t element, bool filler) {
-    Hear(trainer, epoch, wire::Claim{step, static_cast<uint64_t>(element), filler});
+    Hear(trainer, epoch, wire::Claim{step, static_cast<uint64_t>(element), filler, false});
   }
   void OnSave(int trainer, uint64_t epoch, int64_t request) { Hear(trainer, epoch, wire::Save{request}); }
   void OnRestore(int trainer, uint64_t epoch, Handed h, int64_t request) {

@@ -100,7 +100,7 @@ inline wire::Message MessageOf(Kind kind, Plain p) {
     case Kind::kSave: return wire::Save{p.a};
     case Kind::kRestore: return wire::Restore{p.a, u(p.b), 0, p.step, Turn(), 0, p.text};
     case Kind::kWithdraw: return wire::Withdraw();
-    case Kind::kClaim: return wire::Claim{p.step, u(p.a), p.b != 0};
+    case Kind::kClaim: return wire::Claim{p.step, u(p.a), p.b != 0, false};
     case Kind::kData: return wire::Data{step, Turn(u(p.b)), u(p.a)};
     case Kind::kEnd: {
       const uint64_t rest = u(p.b & ~kLost);

@@ -90,7 +90,7 @@ TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
       {"HELLO", 24}, {"ABSENT", 8}, {"VERDICT", 20},                                       //
       {"OPEN", 8}, {"TAKEN", 16}, {"CLOSE", 24}, {"RECALLED", 16}, {"RELEASE", 0},         //
-      {"WHY", 8}, {"SAVE", 8}, {"RESTORE", 56}, {"WITHDRAW", 0}, {"CLAIM", 17},            //
+      {"WHY", 8}, {"SAVE", 8}, {"RESTORE", 56}, {"WITHDRAW", 0}, {"CLAIM", 18},            //
       {"DATA", 40}, {"END", 53}, {"RECALL", 0}, {"BECAUSE", 8}, {"STATE", 20},             //
       {"NUMBERED", 8}, {"READY", 21}, {"GO", 21},                                          //
       {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 12},     //

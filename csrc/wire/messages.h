@@ -90,7 +90,10 @@ struct Claim {  // after the ends of all readers: as this one of the last steps,
   TailStep step = 0;
   uint64_t left = 0;
   bool filler = false;  // an empty or padding share on its model
-  HVDATA_MESSAGE("CLAIM") { codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler); }
+  bool had = false;     // verified channels: in an earlier run, so that nothing is to be sent
+  HVDATA_MESSAGE("CLAIM") {
+    codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Flag("had", m.had);
+  }
 };
 
 struct Checked {  // verified channels: what a share was known by when it was handed out

@@ -44,6 +44,52 @@ def test_the_digest_does_not_depend_on_the_readers(tmp_path, capsys):
         assert "channel train, epoch 1: the same 240 rows in the same order" in capsys.readouterr().out
 
 
+# 2 readers have 5 elements each for 3 ranks: one step of each, and two more of what both have left, which the last rank
+# gets an empty share of.
+TAIL = """
+import json
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+from mpi4py import MPI
+
+path, remainder, behind = sys.argv[1], sys.argv[2], int(sys.argv[3])
+hvdata.init()
+
+def source(context):
+    elements = tf.data.Dataset.range(10).map(lambda i: tf.fill([2, 3], i * i))
+    return elements.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+dataset = hvdata.distribute_dataset(source, batch="per_rank", remainder=remainder, name="train", verify=True)
+hvdata.serve()
+whole = sum(1 for _ in dataset)
+it = iter(dataset)
+for _ in range(behind):
+    next(it)
+checkpoint = path + str(hvdata.rank())
+tf.train.Checkpoint(iterator=it).write(checkpoint)
+del it
+again = iter(dataset)
+tf.train.Checkpoint(iterator=again).read(checkpoint).assert_consumed()
+print("STEPS", whole, sum(1 for _ in again))
+"""
+
+
+@pytest.mark.parametrize("remainder, behind", [("drop", 3), ("partial", 4), ("pad", 3)])
+@pytest.mark.limit(200)
+def test_a_checkpoint_behind_steps_that_readers_make_together(tmp_path, remainder, behind):
+    """What an earlier run had of them counts as delivered: the record is that of a run that was not interrupted."""
+    file = tmp_path / "certificate.json"
+    command = (str(tmp_path / "state"), remainder, str(behind))
+    job = run_job(TAIL, 3, *command, readers=2, env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=100)
+    steps = 3 if remainder == "drop" else 4
+    assert job.returncode == 0 and f"STEPS {steps} {steps - behind}" in job.stdout[0], job.describe()
+    whole, _, resumed = (json.loads(line) for line in file.read_text().splitlines())
+    assert whole["verdict"] == "complete" and whole["rows"] == (18 if remainder == "drop" else 20), whole
+    different = {key for key in whole if whole[key] != resumed[key]} - {"epoch"}
+    assert different == set(), {key: (whole[key], resumed[key]) for key in different}
+
+
 PLAIN = """
 import sys
 import tensorflow as tf
