@@ -27,6 +27,12 @@ if(NOT HVDATA_XXHASH)
     "  What to do: `apt-get install libxxhash-dev` (Debian, Ubuntu), `conda install xxhash`, or -DHVDATA_XXHASH=<its folder>.")
 endif()
 
+# Instructions that not every processor of the kind has: such a file's functions are called where the processor has them.
+set(HVDATA_AVX2 OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(HVDATA_AVX2 ON)
+endif()
+
 # hvdata_sources(VARIABLE LAYER...): every .cc file of the layers, looked for anew at each build.
 function(hvdata_sources variable)
   set(all)
@@ -36,6 +42,10 @@ function(hvdata_sources variable)
   endforeach()
   if(NOT all)
     message(FATAL_ERROR "horovod_data: no .cc file in csrc/{${ARGN}}: is the checkout or the sdist complete?")
+  endif()
+  if(HVDATA_AVX2)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/csrc/proof/fingerprint_avx2.cc PROPERTIES COMPILE_OPTIONS -mavx2)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/csrc/proof/fingerprint.cc PROPERTIES COMPILE_DEFINITIONS HVDATA_AVX2)
   endif()
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proof/fingerprint.h"
 
+#include "proof/fingerprint_avx2.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 #if XXH_VERSION_NUMBER < 800
@@ -22,7 +24,14 @@ uint64_t PowerOfBase(uint64_t exponent) {
 }
 }  // namespace
 
-Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed) { return XXH3_64bits_withSeed(data, bytes, seed); }
+Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed) {
+#ifdef HVDATA_AVX2
+  constexpr size_t kShort = 240;  // XXH3 takes those byte by byte in any case
+  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (avx2 && bytes > kShort) return HashAvx2(data, bytes, seed);
+#endif
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
 
 void Digest::Add(Fingerprint row) {
   ++rows;
