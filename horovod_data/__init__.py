@@ -24,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from .auditing.audit import audit
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
+    from .reporting.report import report
     from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
     from .scattering import scatter
     from .serving import serve
@@ -38,6 +39,7 @@ __all__ = [
     "is_trainer",
     "num_readers",
     "rank",
+    "report",
     "scatter",
     "serve",
     "shutdown",
@@ -49,6 +51,7 @@ _HOMES = {
     "auditing.audit": ("audit",),
     "core": ("stats",),
     "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
+    "reporting.report": ("report",),
     "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),
     "scattering": ("scatter",),
     "serving": ("serve",),

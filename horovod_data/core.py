@@ -17,6 +17,7 @@ from . import loader
 from .errors import explain, forked
 from .layout import Layout
 from .settings import PAYLOADS, Settings
+from .times import flat
 
 if TYPE_CHECKING:
     from .elements import Component
@@ -127,7 +128,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hush": (c_int, [c_int]),
     "on_finalize": (c_int, [c_void_p]),
     "abort": (None, [c_int]),
-    "stats": (c_char_p, []),
+    "stats": (c_char_p, [c_int]),
+    "all_times": (c_char_p, [c_int]),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
     "channel_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(c_int),
@@ -163,11 +165,11 @@ def _check(name: str, *args: Any) -> None:
         _raise(code)
 
 
-def _json(name: str) -> dict[str, Any]:
-    text = _call(name)
+def _json(name: str, *args: Any) -> Any:
+    text = _call(name, *args)
     if text is None:
         _raise(_RESOURCE_EXHAUSTED)
-    return dict(json.loads(text))
+    return json.loads(text)
 
 
 def _wait(call: Callable[[], int]) -> None:
@@ -304,12 +306,19 @@ def abort(status: int) -> NoReturn:
     raise AssertionError("hvdata_abort returned")
 
 
-def stats() -> dict[str, int]:
-    """What this process has moved since init(), in bytes unless the name says otherwise. Local.
+def stats(*, reset: bool = False) -> dict[str, Any]:
+    """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
 
     Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
     rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
     the epoch is over, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole job.
+
+    Of each channel, in seconds since it was made, or since the last `stats(reset=True)`: on a rank `train/wait_seconds` (for batches,
+    inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
+    `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
+    batches that were there, on average, when one was asked for. On a reader `train/pipeline_seconds` (the dataset works),
+    `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
+    was the last), `train/serve_seconds` (all is dealt and not all taken), which add up as well. `report()` shows those of all.
 
     Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
     over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
@@ -321,15 +330,25 @@ def stats() -> dict[str, int]:
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
 
+    Args:
+      reset: seconds, waits and queue begin anew after this answer.
+
     Raises:
       RuntimeError: in a forked child.
     """
     if state() is State.FORKED:
         raise RuntimeError(forked("stats()"))
-    said = _json("stats")
+    said: dict[str, Any] = _json("stats", int(reset))
     said.pop("certificates", None)
+    times = said.pop("times", None)
     for name, tally in said.pop("channels", {}).items():
         said |= {f"{name}/{what}": number for what, number in tally.items()}
+    return said | (flat(times) if times else {})
+
+
+def all_times(seconds: float) -> list[dict[str, Any]]:
+    """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
+    said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
     return said
 
 
@@ -337,7 +356,7 @@ def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises as stats() does."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    said: dict[str, dict[str, Any]] = _json("stats").get("certificates", {})
+    said: dict[str, dict[str, Any]] = _json("stats", 0).get("certificates", {})
     return said
 
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, NoReturn, Optional
 
 from . import core, exits, forks, launch_checks, limits, loader, meeting, siblings
 from .auditing import keras_fit
+from .reporting import report
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
 from .settings import Settings, read_settings
@@ -216,6 +217,8 @@ def shutdown() -> None:
         core.bye()
         if job.reader is not None:
             core.wait_all_bye()
+            if job.reader == 0 and job.settings.report and core.state() == core.State.RUNNING:
+                report.at_end()
         core.stop()
     job.ended = True
     while _endings:

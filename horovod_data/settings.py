@@ -29,6 +29,7 @@ class Settings:
     arena_bytes: int = 1 << 30
     embedded: bool = False  # the readers of the nodes train as well
     audit: bool = False  # what goes into Model.fit
+    report: bool = False  # where the time went, at the end
 
 
 class Roles(NamedTuple):
@@ -56,7 +57,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         timeout_seconds=_seconds_in(environ, "HOROVOD_DATA_TIMEOUT", 1800.0, least=0.0),
         payload=_payload_in(environ),
         arena_bytes=_arena_bytes_in(environ),
-        audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"))
+        audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
+        report=_flag_in(environ, "HOROVOD_DATA_REPORT"))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,

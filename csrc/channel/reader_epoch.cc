@@ -2,6 +2,7 @@
 #include "channel/reader_epoch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/patience.h"
@@ -93,6 +94,31 @@ bool ReaderEpoch::Pulled() const {
   return Over() || lanes_->finished() || input_over_;
 }
 
+// While it lives, and since Of() was called: the dealer waits for room.
+class ReaderEpoch::NoRoom {
+ public:
+  explicit NoRoom(Source* source) : source_(source) {}
+  NoRoom(const NoRoom&) = delete;
+  ~NoRoom() {
+    source_->mu_.AssertHeld();
+    if (!waits_) return;
+    const int64_t spent = source_->clock.Turn(ReaderDoes::kDeals);
+    if (last_ < 0) return;
+    source_->times_.no_room[static_cast<size_t>(last_)] += spent;
+    ++source_->times_.no_room_times[static_cast<size_t>(last_)];
+  }
+  // These trainers have none; of several the one that takes longest is the reason.
+  void Of(const std::vector<int>& full) {
+    if (!std::exchange(waits_, true)) source_->clock.Turn(ReaderDoes::kHasNoRoom);
+    if (!full.empty()) last_ = full.back();
+  }
+
+ private:
+  Source* const source_;
+  bool waits_ = false;
+  int last_ = -1;
+};
+
 // Of several readers each has its next step in hand before there is room for it: their pipelines run at the same time
 // however few steps the window has.
 ReaderEpoch::Wish ReaderEpoch::Await() {
@@ -101,12 +127,14 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
   MutexLock lock(&source_->mu_);
   pulling_ = false;
   const bool ahead = source_->world_->source_count() > 1;
+  NoRoom no_room(source_);
   for (;;) {
-    const auto ready = [this, ahead, &changed] {
+    const auto ready = [this, ahead, &changed, &no_room] {
       source_->mu_.AssertHeld();
       if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->FullFor(wanted_);
+      no_room.Of(full);
       if (full.empty()) changed.Attend(Doorbell::kEverybody, LaneStep(0));
       else changed.Attend(source_->Member(full.back()), lanes_->LimitFor(full.back(), wanted_));
       return false;
@@ -134,9 +162,11 @@ void ReaderEpoch::DealInHand() {
   if (Pulled() || !in_hand_ || !lanes_->Room()) return;
   proof_.Book(in_hand_.get());
   lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
+  ++source_->times_.steps;
 }
 
 ReaderEpoch::Wish ReaderEpoch::Linger() {
+  source_->clock.Turn(ReaderDoes::kServes);
   MutexLock lock(&source_->mu_);
   const auto ready = [this] { return source_->mu_.AssertHeld(), Over() || !saves_.empty(); };
   while (!source_->changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
@@ -147,6 +177,7 @@ ReaderEpoch::Wish ReaderEpoch::Linger() {
 void ReaderEpoch::Deal(Step step) {
   MutexLock lock(&source_->mu_);
   pulling_ = false;
+  source_->times_.elements += step.elements.size();
   if (Pulled()) {
     ++undealt_;
     FreeAfterUnlock(std::move(step));
@@ -155,6 +186,7 @@ void ReaderEpoch::Deal(Step step) {
   } else {
     proof_.Book(&step);
     lanes_->Deal(std::move(step));
+    ++source_->times_.steps;
     SayReady(Says::kHas, lanes_->dealt());
   }
 }
@@ -244,6 +276,7 @@ void ReaderEpoch::End() {
                                      Where(Now()) + "the epoch was over before its state was saved"});
   }
   FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
+  source_->clock.Turn(ReaderDoes::kNothing);
   source_->changed_.NotifyAll();
 }
 

@@ -82,6 +82,8 @@ class ReaderEpoch {
  private:
   friend class Source;
 
+  class NoRoom;
+
   LaneOutput MakeOutput();
   bool Resumes(int trainer) const { return handed_.count(trainer) > 0; }
   std::string Where(uint64_t turn) const;

@@ -18,7 +18,10 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       stall_seconds_(stall_seconds),
       timeout_seconds_(timeout_seconds),
       send_(std::move(send)),
-      changed_(std::move(door)) {}
+      changed_(std::move(door)) {
+  times_.waited_for.resize(static_cast<size_t>(world->source_count()));
+  until_reset_ = times_;
+}
 
 std::string Sink::Where(uint64_t epoch, EpochStep step) const {
   return Place(world_->Name(world_->self), config_.name, epoch, step);
@@ -47,12 +50,14 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   if (restored.number > 0) before_ = restored.number - epoch;
   because_.clear();
   tally_ = {epoch, 0, 0, 0};
+  ++times_.epochs;
   epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, [this, epoch](int reader, wire::Message message) {
     Tell(reader, epoch, std::move(message));
   });
 }
 
 void Sink::CloseEpoch() {
+  clock_.Turn(TrainerDoes::kNothing);
   epoch_->Close();
   FreeAfterUnlock(std::move(epoch_));
   changed_.NotifyAll();
@@ -74,6 +79,11 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       return {};
     }
   }
+  if (Runs(*iterator)) {
+    clock_.Turn(TrainerDoes::kReceives);
+    times_.queued += epoch_->Queued();
+  }
+  bool waited_for_it = false;
   for (;;) {
     if (!Runs(*iterator)) {
       iterator->over = true;
@@ -90,6 +100,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       ++iterator->taken;
       ++tally_.steps;
       tally_.rows += arrival->rows;
+      ++times_.steps;
+      times_.waits += waited_for_it ? 1 : 0;
       return {};
     }
     if (word == TrainerEpoch::Word::kEnd) {
@@ -102,10 +114,18 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       return outcome;
     }
     epoch_->Wait(true);
+    const auto awaited = static_cast<size_t>(epoch_->Next());
+    clock_.Turn(TrainerDoes::kWaits);
+    waited_for_it = true;
     Outcome waited = Wait(
         &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
-    if (Runs(*iterator)) epoch_->Wait(false);
+    if (Runs(*iterator)) {
+      epoch_->Wait(false);
+      const int64_t spent = clock_.Turn(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps);
+      times_.waited_for[awaited] += spent;
+      times_.first += iterator->taken == 0 ? spent : 0;
+    }
     if (!waited.ok()) return waited;
   }
 }
@@ -141,6 +161,16 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
                          world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a host's memory, its MPI or "
                          "horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
+}
+
+TrainerTimes Sink::Times(bool reset) {
+  MutexLock lock(&mu_);
+  TrainerTimes now = times_;
+  now.sums = clock_.Read();
+  TrainerTimes since = now;
+  since -= until_reset_;
+  if (reset) until_reset_ = std::move(now);
+  return since;
 }
 
 Sink::Tally Sink::tally() const {

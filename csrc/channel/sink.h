@@ -18,6 +18,7 @@
 #include "base/outcome.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
+#include "channel/times.h"
 #include "channel/trainer_epoch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
@@ -48,6 +49,8 @@ class Sink {
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
   // Verified channels: the share that Next() gave last, as it is known by now. An error where that is not what its reader says.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
+  // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
+  void HandedOut() { clock_.Turn(TrainerDoes::kSteps); }
   // From any thread: a Next() of this iterator that waits returns kCancelled.
   void Cancel(SinkIterator* iterator);
   // The iterator is gone. A state that it was restored from and has not begun is forgotten.
@@ -67,6 +70,8 @@ class Sink {
     int64_t dropped = 0;  // of the job: nobody's; known at the epoch's end
   };
   Tally tally() const;
+  // Since the channel was made, or since the last `reset`.
+  TrainerTimes Times(bool reset);
 
   // From the reader with this number among World::sources; what comes from no reader of ours is Verified.
   void Handle(int reader, wire::Header header, BundlePtr bundle);
@@ -103,6 +108,8 @@ class Sink {
   uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose error an iterator has returned
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
+  Stopwatch<TrainerDoes> clock_;
+  TrainerTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
   uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run
   const SinkIterator* handed_ GUARDED_BY(mu_) = nullptr;  // whose state the reader has for the next epoch
   Outcome failed_ GUARDED_BY(mu_);

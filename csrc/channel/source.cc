@@ -24,7 +24,11 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       stall_seconds_(stall_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      trainers_(static_cast<size_t>(world->audience_count())) {}
+      trainers_(static_cast<size_t>(world->audience_count())) {
+  times_.no_room.resize(trainers_.size());
+  times_.no_room_times.resize(trainers_.size());
+  until_reset_ = times_;
+}
 
 void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
   send_(Member(trainer), MakeHeader(config_.number, epoch, std::move(message)), nullptr);
@@ -73,6 +77,7 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
 
 std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   MutexLock lock(&mu_);
+  clock.Turn(ReaderDoes::kDeals);
   begun_ = epoch;
   epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(cancel));
   epoch_->source_->mu_.AssertHeld();
@@ -96,6 +101,16 @@ void Source::FailEpoch(uint64_t number, const Outcome& outcome) {
     for (const SaveRequest& request : epoch->TakeSaveRequests()) epoch->AnswerSave(request, outcome, "");
   }
   epoch->End();
+}
+
+ReaderTimes Source::Times(bool reset) {
+  MutexLock lock(&mu_);
+  ReaderTimes now = times_;
+  now.sums = clock.Read();
+  ReaderTimes since = now;
+  since -= until_reset_;
+  if (reset) until_reset_ = std::move(now);
+  return since;
 }
 
 // ---- The network.

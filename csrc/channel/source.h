@@ -17,6 +17,7 @@
 #include "base/outcome.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
+#include "channel/times.h"
 #include "mail/share.h"
 #include "mail/signal.h"
 #include "wire/coordinates.h"
@@ -42,6 +43,10 @@ class Source {
 
   // Iterators that dealers have made of the dataset; theirs alone.
   uint64_t inputs_made = 0;
+  // The dealer's: what it does. Who keeps it waiting is the epoch's to say.
+  Stopwatch<ReaderDoes> clock;
+  // Since the channel was made, or since the last `reset`.
+  ReaderTimes Times(bool reset);
 
   // ---- The dealer.
 
@@ -122,6 +127,7 @@ class Source {
   std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);       // by epoch: the last GO of each that has not begun
   std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};
   bool told_empty_ GUARDED_BY(mu_) = false;
+  ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 
 }  // namespace hvdata

@@ -41,6 +41,12 @@ int64_t TrainerEpoch::Dropped() const {
   return dropped;
 }
 
+uint64_t TrainerEpoch::Queued() const {
+  uint64_t queued = 0;
+  for (const Lane& lane : lanes_) queued += lane.queue.size();
+  return queued;
+}
+
 void TrainerEpoch::SaveTo(SinkState* state) const {
   state->tail_taken = tail_taken_;
   for (size_t r = 0; r < lanes_.size(); ++r) state->lanes[r].position = lanes_[r].position;

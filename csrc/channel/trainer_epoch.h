@@ -74,6 +74,8 @@ class TrainerEpoch {
   void OnVerified(Outcome outcome);
 
   EpochStep taken() const { return taken_; }
+  // Shares that have come and are not taken.
+  uint64_t Queued() const;
   // Rows, or elements, that no trainer gets: known when everything has come.
   int64_t Dropped() const;
   void SaveTo(SinkState* state) const;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/exceptions.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -67,15 +68,6 @@ MPI_Comm FromPointer(const void* comm) {
   MPI_Comm handle;
   std::memcpy(&handle, comm, sizeof handle);
   return handle;
-}
-
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) out += c;
-  }
-  return out + "\"";
 }
 
 // Guards no data: held while this process joins the job. Another rank that has joined may already call hvd.shutdown(), which has
@@ -254,10 +246,17 @@ int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 void hvdata_abort(int status) { Abort(status); }
 
-// JSON: the counters of this process.
-const char* hvdata_stats(void) try {
+// JSON: the counters of this process. `reset`: its times begin anew.
+const char* hvdata_stats(int reset) try {
   const auto engine = Engine::Current();
-  last_result = engine ? engine->StatsJson() : "{}";
+  last_result = engine ? engine->StatsJson(reset != 0) : "{}";
+  return last_result.c_str();
+} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+
+// JSON: the times of all processes that answer within `patience_ms`, this one first. Not collective.
+const char* hvdata_all_times(int patience_ms) try {
+  const auto engine = Engine::Current();
+  last_result = engine ? engine->AllTimesJson(std::chrono::milliseconds(patience_ms)) : "[]";
   return last_result.c_str();
 } catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
 

@@ -78,6 +78,10 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (const auto* absent = std::get_if<wire::Absent>(&header.message)) return agreements_->On(member, *absent);
   if (const auto* verdict = std::get_if<wire::Verdict>(&header.message)) return agreements_->On(member, *verdict);
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
+  if (std::holds_alternative<wire::HowLong>(header.message)) {
+    return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
+  }
+  if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
   if (!std::holds_alternative<wire::Ready>(header.message)) return exchange_->Handle(member, std::move(header), std::move(bundle));
   coordinator_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
 }
@@ -133,7 +137,7 @@ void Engine::CreateChannel(ChannelConfig config) {
   }
   {
     MutexLock lock(&mu_);
-    tallies_[config.name] = {};
+    accounts_[config.name] = {};
     created_ = std::max(created_, number);
     channels_[number] = std::move(channel);
   }
@@ -172,7 +176,7 @@ std::shared_ptr<Sink> Engine::UseChannel(uint32_t number) {
 }
 
 void Engine::UnuseChannel(uint32_t number) {
-  (void)Tallies();
+  (void)Accounts();
   {
     MutexLock lock(&mu_);
     const auto found = channels_.find(number);
@@ -192,6 +196,7 @@ std::shared_ptr<Source> Engine::FindSource(uint32_t number) {
 }
 
 void Engine::EndSource(uint32_t number) {
+  (void)Accounts();
   MutexLock lock(&mu_);
   const auto found = channels_.find(number);
   if (found == channels_.end()) return;
@@ -200,28 +205,44 @@ void Engine::EndSource(uint32_t number) {
 }
 
 // Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
-std::map<std::string, Sink::Tally> Engine::Tallies() {
-  std::map<std::string, Sink::Tally> live;
+std::map<std::string, Engine::Account> Engine::Accounts(bool reset) {
+  std::map<std::string, Account> accounts;
+  {
+    MutexLock lock(&mu_);
+    accounts = accounts_;
+  }
+  if (reset) {
+    for (auto& [name, account] : accounts) account.trainer.reset(), account.reader.reset();
+  }
   for (const Channel& channel : Channels()) {
-    if (channel.sink) live[channel.sink->config().name] = channel.sink->tally();
+    if (channel.sink) {
+      Account& account = accounts[channel.sink->config().name];
+      account.options = channel.sink->config();
+      account.tally = channel.sink->tally();
+      account.trainer = channel.sink->Times(reset);
+    }
+    if (channel.source) {
+      Account& account = accounts[channel.source->config().name];
+      account.options = channel.source->config();
+      account.reader = channel.source->Times(reset);
+    }
   }
   MutexLock lock(&mu_);
-  for (const auto& [name, tally] : live) tallies_[name] = tally;
-  return tallies_;
+  return accounts_ = std::move(accounts);
 }
 
 // How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
 std::string Engine::Position() {
   std::string position;
-  for (const auto& [name, tally] : Tallies()) {
-    if (tally.epoch == 0) continue;
-    position += (position.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(tally.epoch) +
-                ", step " + std::to_string(tally.steps);
+  for (const auto& [name, account] : Accounts()) {
+    if (account.tally.epoch == 0) continue;
+    position += (position.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
+                ", step " + std::to_string(account.tally.steps);
   }
   return position.empty() ? "" : position + ")";
 }
 
-std::string Engine::StatsJson() {
+std::string Engine::StatsJson(bool reset) {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string json = "{";
   const auto add = [&json](const char* name, uint64_t value) {
@@ -234,7 +255,8 @@ std::string Engine::StatsJson() {
   add("arena_refusals", arena.refused);
   json += ", \"channels\": {";
   const char* comma = "";
-  for (const auto& [name, tally] : Tallies()) {
+  for (const auto& [name, account] : Accounts()) {
+    const Sink::Tally& tally = account.tally;
     json += comma + Quoted(name) + ": {\"epoch\": " + std::to_string(tally.epoch) + ", \"rows\": " +
             std::to_string(tally.rows) + ", \"steps\": " + std::to_string(tally.steps) + ", \"dropped\": " +
             std::to_string(tally.dropped) + "}";
@@ -246,7 +268,7 @@ std::string Engine::StatsJson() {
     json += comma + Quoted(name) + ": " + record;
     comma = ", ";
   }
-  return json + "}}";
+  return json + "}, \"times\": " + TimesJson(reset) + "}";
 }
 
 // ---- The communication thread's turns.

@@ -12,6 +12,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -75,8 +76,10 @@ class Engine : public Inbox {
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  // The counters of this process and of its channels, as a JSON object.
-  std::string StatsJson();
+  // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
+  std::string StatsJson(bool reset);
+  // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
+  std::string AllTimesJson(std::chrono::milliseconds patience);
 
   // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
   // trainer side says RELEASE.
@@ -110,6 +113,14 @@ class Engine : public Inbox {
     int uses = 0;
   };
 
+  // What is known of a channel here, also when it is gone.
+  struct Account {
+    Sink::Tally tally;
+    ChannelOptions options;
+    std::optional<TrainerTimes> trainer;
+    std::optional<ReaderTimes> reader;
+  };
+
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   Send MakeSend();
@@ -126,7 +137,9 @@ class Engine : public Inbox {
   // takes one.
   bool CheckDescriptors();
   std::vector<Channel> Channels() EXCLUDES(mu_);
-  std::map<std::string, Sink::Tally> Tallies() EXCLUDES(mu_);
+  std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
+  std::string TimesJson(bool reset = false) EXCLUDES(mu_);
+  void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
   std::string Position() EXCLUDES(mu_);
 
   // Inbox.
@@ -152,7 +165,8 @@ class Engine : public Inbox {
   CondVar changed_;
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // came before this process had made the channel
-  std::map<std::string, Sink::Tally> tallies_ GUARDED_BY(mu_);   // of all channels there have been, by name
+  std::map<std::string, Account> accounts_ GUARDED_BY(mu_);      // of all channels there have been, by name
+  std::map<int, std::string> times_ GUARDED_BY(mu_);             // what others have said last of theirs, by member
   uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;

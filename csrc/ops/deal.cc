@@ -88,9 +88,16 @@ class Dealer {
     return DealGroup(end);
   }
 
+  absl::Status Pull(Tensors* element, bool* end) {
+    source_->clock.Turn(ReaderDoes::kPulls);
+    absl::Status status = input_->Next(element, end);
+    source_->clock.Turn(ReaderDoes::kDeals);
+    return status;
+  }
+
   absl::Status DealGlobal(bool* end) {
     Tensors element;
-    const absl::Status status = input_->Next(&element, end);
+    const absl::Status status = Pull(&element, end);
     if (!status.ok() || *end) return status;
     const Prover::Rows yielded = prover_.Yielded(element);
     SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, source_->world().audience_count(), post_);
@@ -106,7 +113,7 @@ class Dealer {
 
   absl::Status DealDynamic(bool* end) {
     Tensors element;
-    absl::Status status = input_->Next(&element, end);
+    absl::Status status = Pull(&element, end);
     if (!status.ok() || *end) return status;
     const Prover::Rows yielded = prover_.Yielded(element);
     SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, 1, post_);
@@ -122,7 +129,7 @@ class Dealer {
     const auto trainers = static_cast<size_t>(source_->world().audience_count());
     while (group.size() < trainers) {
       Tensors element;
-      const absl::Status status = input_->Next(&element, end);
+      const absl::Status status = Pull(&element, end);
       if (!status.ok()) return status;
       if (*end) break;
       yielded.push_back(prover_.Yielded(element));

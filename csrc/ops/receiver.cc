@@ -191,6 +191,12 @@ class ReceiverOp : public DatasetOpKernel {
         deregister();
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
+        const absl::Status status = Receive(arrival, out);
+        sink()->HandedOut();
+        return status;
+      }
+
+      absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) {
         absl::Status status = TakeTensors(arrival.bundle, out);
         if (status.ok()) status = Check(*out);
         if (!status.ok() || !sink()->config().verify) return status;

@@ -18,9 +18,9 @@ namespace hvdata {
 enum class Kind : size_t {
   kHello, kAbsent, kVerdict, kOpen, kTaken, kClose, kRecalled, kRelease, kWhy, kSave, kRestore, kWithdraw, kClaim, kData, kEnd,
   kRecall, kBecause, kState, kNumbered, kReady, kGo, kScatter, kGather, kCalled, kWhoLeft, kLeft, kBye,
-  kChecked, kReport, kVerified,
+  kChecked, kReport, kVerified, kHowLong, kTimes,
 };
-static_assert(static_cast<size_t>(Kind::kVerified) + 1 == std::variant_size_v<wire::Message>);
+static_assert(static_cast<size_t>(Kind::kTimes) + 1 == std::variant_size_v<wire::Message>);
 
 inline Kind KindOf(const wire::Header& header) { return static_cast<Kind>(header.message.index()); }
 
@@ -81,6 +81,8 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Checked& m) { return {m.turn.n, I(m.position), I(m.seal), ""}; }
     P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
     P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
+    P operator()(const wire::HowLong&) { return {}; }
+    P operator()(const wire::Times& m) { return {0, 0, 0, m.words}; }
   } plain;
   return std::visit(plain, message);
 }

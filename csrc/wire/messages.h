@@ -248,6 +248,16 @@ struct Left {  // the answer
   HVDATA_MESSAGE("LEFT") { codec->Ints("trainers", m.trainers); }
 };
 
+// ---- Between any two: where the time goes (engine/engine_times.cc).
+
+struct HowLong {
+  HVDATA_MESSAGE("HOW LONG") {}
+};
+struct Times {  // the answer; unasked to reader 0 when the sender needs nothing more
+  std::string words;
+  HVDATA_MESSAGE("TIMES") { codec->Text("words", m.words); }
+};
+
 // ---- To every reader, and to those trainers that the sender has exchanged something with.
 
 struct Bye {  // the sender needs nothing more
@@ -259,7 +269,7 @@ struct Bye {  // the sender needs nothing more
 #undef HVDATA_MESSAGE
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim, Data,
-                             End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye, Checked, Report, Verified>;
+                             End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

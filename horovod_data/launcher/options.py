@@ -84,6 +84,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     variables = _horovod_environ(args)
     if args.audit:
         variables["HOROVOD_DATA_AUDIT"] = "1"
+    if args.report:
+        variables["HOROVOD_DATA_REPORT"] = "1"
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -155,6 +157,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("-prefix-timestamp", "--prefix-output-with-timestamp", dest="prefix_output_with_timestamp", action="store_true",
         help="begin each line of output with the time (Open MPI)")
     add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
+    add("--report", action="store_true", help="at the end, say where the time went and who waited for whom (docs/report.md)")
     add("--certificate", metavar="FILE", help="verify every batch, and write what became of each epoch's rows to this file "
         "(docs/certificate.md)")
     add("--dry-run", action="store_true", help="print the command line, and start nothing")

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a thread has done what: every moment counts for exactly one thing, so that the sums add up to the time that has passed.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace hvdata {
+
+// `What`: an enum whose first value, 0, is nothing worth counting, and whose last one is kCount. One thread at a time turns the
+// watch; any may read it. A turn costs a look at the clock and no lock.
+template <typename What>
+class Stopwatch {
+ public:
+  static constexpr auto kThings = static_cast<size_t>(What::kCount);
+  using Sums = std::array<int64_t, kThings>;  // nanoseconds
+
+  // From now on: this. How long it has been what it was.
+  int64_t Turn(What what) {
+    const uint64_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1);  // before we look at the clock: nobody is to have counted beyond that moment
+    const int64_t now = Now(), spent = now - since_.load(std::memory_order_relaxed);
+    std::atomic<int64_t>& sum = sums_[doing_.load(std::memory_order_relaxed)];
+    sum.store(sum.load(std::memory_order_relaxed) + spent, std::memory_order_release);
+    doing_.store(static_cast<size_t>(what), std::memory_order_release);
+    since_.store(now, std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+    return spent;
+  }
+
+  // Up to now.
+  Sums Read() const {
+    constexpr int kTries = 100000;  // two writers at once, against the rule, must not keep us here
+    Sums sums{};
+    for (int i = 0; i < kTries; ++i) {
+      const uint64_t before = version_.load(std::memory_order_acquire);
+      for (size_t k = 0; k < kThings; ++k) sums[k] = sums_[k].load(std::memory_order_acquire);
+      const size_t doing = doing_.load(std::memory_order_acquire);
+      sums[doing] += Now() - since_.load(std::memory_order_acquire);
+      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
+    }
+    return sums;
+  }
+
+ private:
+  static int64_t Now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  std::atomic<uint64_t> version_{0};  // odd: a turn is under way
+  std::array<std::atomic<int64_t>, kThings> sums_{};
+  std::atomic<size_t> doing_{0};
+  std::atomic<int64_t> since_{Now()};
+};
+
+}  // namespace hvdata

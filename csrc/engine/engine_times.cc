@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of this process: where the time of its channels goes, for itself and for whoever asks.
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "base/json.h"
+#include "engine/engine.h"
+
+namespace hvdata {
+namespace {
+
+// {"name": 1, "other": [1, 2]}, of integers.
+class Numbers {
+ public:
+  template <typename Integer>
+  Numbers& Add(const char* name, Integer number) {
+    return Put(name, std::to_string(number));
+  }
+  template <typename Integer>
+  Numbers& Add(const char* name, const std::vector<Integer>& numbers) {
+    std::string list;
+    for (const Integer number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
+    return Put(name, "[" + list + "]");
+  }
+  std::string Json() const { return "{" + text_ + "}"; }
+
+ private:
+  Numbers& Put(const char* name, const std::string& value) {
+    text_ += (text_.empty() ? "" : ", ") + Quoted(name) + ": " + value;
+    return *this;
+  }
+  std::string text_;
+};
+
+template <typename Sums, typename Does>
+int64_t At(const Sums& sums, Does does) {
+  return sums[static_cast<size_t>(does)];
+}
+
+std::string Json(const TrainerTimes& times) {
+  using Does = TrainerDoes;
+  return Numbers().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
+      .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("waits", times.waits)
+      .Add("queued", times.queued).Add("epochs", times.epochs).Add("first", times.first).Add("waited_for", times.waited_for).Json();
+}
+
+std::string Json(const ReaderTimes& times) {
+  using Does = ReaderDoes;
+  return Numbers().Add("pipeline", At(times.sums, Does::kPulls)).Add("deal", At(times.sums, Does::kDeals))
+      .Add("room", At(times.sums, Does::kHasNoRoom)).Add("serve", At(times.sums, Does::kServes))
+      .Add("elements", times.elements).Add("steps", times.steps).Add("room_of", times.no_room)
+      .Add("room_times_of", times.no_room_times).Json();
+}
+
+}  // namespace
+
+// Times in nanoseconds. Readers and trainers are named by their numbers, and lists are by these.
+std::string Engine::TimesJson(bool reset) {
+  const Member& me = world_.me();
+  std::vector<int> sources, audience;
+  for (const int member : world_.sources) sources.push_back(world_.members[static_cast<size_t>(member)].reader);
+  for (const int member : world_.audience) audience.push_back(world_.members[static_cast<size_t>(member)].trainer);
+  std::string channels;
+  for (const auto& [name, account] : Accounts(reset)) {
+    if (!account.trainer && !account.reader) continue;
+    Numbers options;
+    options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
+    options.Add("prefetch", account.options.prefetch);
+    channels += (channels.empty() ? "" : ", ") + Quoted(name) + ": {\"options\": " + options.Json();
+    if (account.trainer) channels += ", \"trainer\": " + Json(*account.trainer);
+    if (account.reader) channels += ", \"reader\": " + Json(*account.reader);
+    channels += "}";
+  }
+  Numbers process;
+  process.Add("rank", me.trainer).Add("reader", me.reader).Add("sources", sources).Add("audience", audience);
+  const std::string text = process.Json();
+  return text.substr(0, text.size() - 1) + ", \"host\": " + Quoted(me.host) + ", \"channels\": {" + channels + "}}";
+}
+
+void Engine::OnTimes(int member, const wire::Times& times) {
+  MutexLock lock(&mu_);
+  times_[member] = times.words;
+  changed_.NotifyAll();
+}
+
+// Those that have said BYE have told reader 0 before, and may have nothing to add.
+std::string Engine::AllTimesJson(std::chrono::milliseconds patience) {
+  constexpr auto kLook = std::chrono::milliseconds(10);
+  std::set<int> asked;
+  {
+    MutexLock lock(&mu_);
+    for (int member = 0; member < static_cast<int>(world_.members.size()); ++member) {
+      if (member == world_.self || (byes_.count(member) && times_.count(member))) continue;
+      times_.erase(member);
+      asked.insert(member);
+    }
+  }
+  for (const int member : asked) post_->Send(member, MakeHeader(0, 0, wire::HowLong()));
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (bool all = false; !all && std::chrono::steady_clock::now() < deadline;) {
+    post_->Fetch();
+    MutexLock lock(&mu_);
+    all = changed_.WaitFor(&mu_, kLook, [&] {
+      mu_.AssertHeld();
+      if (broken_) return true;
+      for (const int member : asked) {
+        if (!times_.count(member)) return false;
+      }
+      return true;
+    });
+  }
+  std::string json = "[" + TimesJson();
+  MutexLock lock(&mu_);
+  for (const auto& [member, words] : times_) json += ", " + words;
+  return json + "]";
+}
+
+}  // namespace hvdata

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/stopwatch.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+
+namespace hvdata {
+namespace {
+
+enum class Does { kNothing, kWaits, kWorks, kCount };
+using Watch = Stopwatch<Does>;
+
+int64_t At(const Watch::Sums& sums, Does does) { return sums[static_cast<size_t>(does)]; }
+void Sleep(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+TEST(Stopwatch, EveryMomentCountsOnce) {
+  Watch watch;
+  Sleep(5);
+  EXPECT_GE(watch.Turn(Does::kWaits), 5000000);
+  Sleep(20);
+  EXPECT_GE(watch.Turn(Does::kWorks), 20000000);
+  Sleep(10);
+  const int64_t waited = At(watch.Read(), Does::kWaits), worked = At(watch.Read(), Does::kWorks);
+  EXPECT_GE(waited, 20000000);
+  EXPECT_GE(worked, 10000000) << "what is under way counts";
+  Sleep(2);
+  EXPECT_EQ(At(watch.Read(), Does::kWaits), waited);
+  EXPECT_GE(At(watch.Read(), Does::kWorks), worked + 2000000);
+}
+
+// Sums never go back, and what one loses no other gains: they are the time that has passed.
+TEST(Stopwatch, IsReadWhileItTurns) {
+  Watch watch;
+  const auto begun = std::chrono::steady_clock::now();
+  std::atomic<bool> over{false};
+  std::thread owner([&] {
+    for (int i = 0; !over; ++i, std::this_thread::yield()) watch.Turn(static_cast<Does>(i % 3));
+  });
+  Watch::Sums last{};
+  for (int i = 0; i < 20000 && !HasFailure(); ++i) {
+    const std::chrono::nanoseconds least = std::chrono::steady_clock::now() - begun;
+    const Watch::Sums sums = watch.Read();
+    const std::chrono::nanoseconds most = std::chrono::steady_clock::now() - begun;
+    const int64_t all = std::accumulate(sums.begin(), sums.end(), int64_t{0});
+    constexpr int64_t kMade = 1000000;  // the watch is older than `begun`
+    EXPECT_GE(all, least.count());
+    EXPECT_LE(all, most.count() + kMade);
+    for (size_t k = 0; k < sums.size(); ++k) EXPECT_GE(sums[k] + 1000, last[k]);
+    last = sums;
+  }
+  over = true;
+  owner.join();
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a channel's ranks waiting, in one sentence, and what would change it. Pure arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+from statistics import fmean
+from typing import Optional, Sequence
+
+from .. import plan
+from ..times import Channel, Reader, Trainer
+
+# Where ranks wait for less than that part of a step, data is not what holds them up.
+LITTLE = 0.05
+# A rank that itself hardly waits, while the others wait for at least so many times as long, is the slow one.
+_SLOWER = 3.0
+# Advice that gains less is not worth its words.
+_WORTH = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`bound_by`: "trainer", "reader", "link" or "rank". `gain`: how many times as fast the advice makes a step; None: it has none."""
+
+    bound_by: str
+    text: str
+    wait_share: float  # of a step, mean over the ranks
+    rank: Optional[int] = None  # the slow one
+    readers: Optional[int] = None  # dedicated ones that are advised
+    gain: Optional[float] = None
+
+
+def judge(channel: Channel) -> Verdict:
+    """What binds the channel's steps."""
+    trainers = [one for one in channel.trainers if one.steps]
+    share = fmean(one.wait_share for one in trainers)
+    delivery = fmean((one.wait + one.receive) / one.total for one in trainers if one.total) if share else 0.0
+    slow = _slow_rank(channel, trainers)
+    if slow is not None:
+        return slow
+    if fmean(one.later_share for one in trainers) < LITTLE:
+        text = f"trainer-bound: delivery costs {_percent(delivery)} of a step"
+        if share >= LITTLE:
+            text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / one.epochs for one in trainers))})"
+        return Verdict("trainer", text, share)
+    reader = _awaited(channel, trainers)
+    if reader is None or reader.room <= reader.pipeline + reader.deal:
+        return _reader_bound(channel, trainers, share)
+    return _link_bound(channel, trainers, reader, share)
+
+
+def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdict]:
+    """Where all step together, one rank that takes its batches late has the others wait for theirs, and does not wait itself."""
+    if len(trainers) < 2 or channel.dynamic:
+        return None
+    slow = min(trainers, key=lambda one: one.later_share)
+    others = [one for one in trainers if one is not slow]
+    theirs = fmean(one.later_share for one in others)
+    room = {rank: sum(one.room_of.get(rank, 0.0) for one in channel.readers) for rank in (one.rank for one in trainers)}
+    if theirs < LITTLE or slow.later_share * _SLOWER > theirs or room[slow.rank] < 0.5 * sum(room.values()):
+        return None
+    if slow.step / slow.steps < _SLOWER / 2 * min(one.step / one.steps for one in others):
+        return None  # its steps are no longer than theirs: it is nearer to the data
+    wait = fmean((one.wait - one.first) / one.steps for one in others)
+    at_theirs = _own(others)
+    gain = slow.seconds_per_step / at_theirs if at_theirs else 1.0
+    text = (f"{slow.name} is slow: the others wait {_time(wait)} of each step for it; at their pace a step would take "
+            f"{_time(at_theirs)} ({gain:.1f}x). schedule=\"dynamic\" gives each rank as many batches as it can take")
+    return Verdict("rank", text, theirs, rank=slow.rank, gain=gain)
+
+
+def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
+    """The reader that ranks wait for most."""
+    def waited(reader: Reader) -> float:
+        return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
+
+    return max(channel.readers, key=waited, default=None)
+
+
+def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -> Verdict:
+    text = f"reader-bound: ranks wait {_percent(share)} of a step for the pipeline"
+    if not channel.readers:
+        return Verdict("reader", text, share)
+    copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
+    if copying:
+        text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
+    more = max(2, len(channel.readers) + 1)
+    now, then = _now(trainers), _predicted(channel, trainers, more)
+    gain = now / then if then else 1.0
+    if gain < _WORTH:
+        return Verdict("reader", text, share)
+    many = {2: "two", 3: "three", 4: "four"}.get(more, str(more))
+    text += f"; {many} readers would give {gain:.1f}x (HOROVOD_DATA_READERS={more}, or init(readers={more})), if each has its cores"
+    return Verdict("reader", text, share, readers=more, gain=gain)
+
+
+def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
+    hosts = sorted({one.host for one in trainers} - {reader.host})
+    way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else f"on {reader.host}"
+    now, then = _now(trainers), max(_own(trainers), _busy(channel) / max(1, len(channel.readers)))
+    text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
+    if then and now / then >= _WORTH and hosts:
+        text += f"; a reader on every host (readers_per_node=1) would give up to {now / then:.1f}x, smaller elements some of it"
+        return Verdict("link", text, share, gain=now / then)
+    return Verdict("link", text, share)
+
+
+def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: int) -> float:
+    """Seconds of a step with so many dedicated readers, by plan's model with what was measured here."""
+    ranks, step = len(trainers), _own(trainers)
+    busy = max(_busy(channel), 1e-9)
+    job = plan.Job(ranks=ranks, batch_bytes=1.0, step_seconds=step, link_gbit=1e6, prefetch=max(channel.prefetch, readers),
+                   pipeline_bytes_per_second=ranks / busy)
+    costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # is in `busy`
+    return 1 / plan.predict(job, plan.Readers(dedicated=readers), costs).steps_per_second
+
+
+def _busy(channel: Channel) -> float:
+    """Seconds of one reader for one step: its pipeline's, and for dealing."""
+    steps = sum(one.steps for one in channel.readers)
+    return sum(one.pipeline + one.deal for one in channel.readers) / steps if steps else 0.0
+
+
+def _own(trainers: Sequence[Trainer]) -> float:
+    """Seconds of a step of the slowest rank if it never waited."""
+    return max((one.step + one.receive) / one.steps for one in trainers)
+
+
+def _now(trainers: Sequence[Trainer]) -> float:
+    return fmean(one.seconds_per_step for one in trainers)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %" if part >= 0.0995 else f"{100 * part:.1f} %"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1e3:.2g} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
+

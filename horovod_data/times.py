@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a channel goes, on every process: what the C++ core has measured (csrc/channel/times.h), in seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable, Mapping
+
+_NS = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Of one rank, over its epochs: from the first `next()` of each to its end."""
+
+    rank: int
+    host: str
+    steps: int
+    wait: float  # for batches, inside next()
+    receive: float  # making tensors of them, inside next()
+    step: float  # the program's own, between one next() and the next
+    waits: int  # steps whose batch was not there
+    queued: int  # sum over the steps: batches that were there when one was asked for
+    waited_for: Mapping[int, float]  # by reader
+    epochs: int = 1
+    first: float = 0.0  # of `wait`: for the first batch of each epoch
+
+    @property
+    def total(self) -> float:
+        """Seconds of its epochs."""
+        return self.wait + self.receive + self.step
+
+    @property
+    def later_share(self) -> float:
+        """The part of its time that it waits for batches that are not an epoch's first."""
+        return max(0.0, self.wait - self.first) / (self.total - self.first) if self.total > self.first else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait / self.total if self.total else 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.total / self.steps if self.steps else 0.0
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Of one reader, over its epochs: from the begin of each until all ranks have what was dealt."""
+
+    reader: int
+    host: str
+    trains: bool
+    elements: int
+    steps: int
+    pipeline: float  # the user's dataset works
+    deal: float  # cutting, copying, sending
+    room: float  # some rank's window is full
+    serve: float  # everything is dealt, and the ranks have yet to take it
+    room_of: Mapping[int, float]  # by the rank that was the last to have room
+    room_times_of: Mapping[int, int]
+
+    @property
+    def total(self) -> float:
+        """Seconds of its epochs."""
+        return self.pipeline + self.deal + self.room + self.serve
+
+    @property
+    def name(self) -> str:
+        return f"reader {self.reader} on {self.host}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Channel:
+    """All processes' times of one channel, by their numbers."""
+
+    name: str
+    dynamic: bool
+    prefetch: int
+    trainers: tuple[Trainer, ...]
+    readers: tuple[Reader, ...]
+
+
+def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
+    return Trainer(
+        process["rank"], process["host"], ns["steps"], ns["wait"] * _NS, ns["receive"] * _NS, ns["step"] * _NS, ns["waits"],
+        ns["queued"], {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
+        ns["epochs"], ns["first"] * _NS)
+
+
+def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
+    return Reader(
+        process["reader"], process["host"], process["rank"] >= 0, ns["elements"], ns["steps"], ns["pipeline"] * _NS,
+        ns["deal"] * _NS, ns["room"] * _NS, ns["serve"] * _NS,
+        {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])},
+        dict(zip(process["audience"], ns["room_times_of"])))
+
+
+def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
+    """The channels that have delivered something, of what core.all_times() says."""
+    processes = list(processes)
+    names = dict.fromkeys(name for process in processes for name in process["channels"])
+    found = []
+    for name in names:
+        having = [(process, process["channels"][name]) for process in processes if name in process["channels"]]
+        trainers = [_trainer(process, one["trainer"]) for process, one in having if "trainer" in one]
+        readers = [_reader(process, one["reader"]) for process, one in having if "reader" in one]
+        options = having[0][1]["options"]
+        if any(one.steps for one in trainers):
+            found.append(Channel(
+                name, options["schedule"] == 1, options["prefetch"],
+                tuple(sorted(trainers, key=lambda one: one.rank)), tuple(sorted(readers, key=lambda one: one.reader))))
+    return found
+
+
+def flat(process: Mapping[str, Any]) -> dict[str, float]:
+    """Those of one process as stats() names them: `train/wait_seconds`."""
+    named: dict[str, float] = {}
+    for name, one in process["channels"].items():
+        if "trainer" in one:
+            trainer = _trainer(process, one["trainer"])
+            named |= {f"{name}/wait_seconds": trainer.wait, f"{name}/receive_seconds": trainer.receive,
+                      f"{name}/step_seconds": trainer.step, f"{name}/waits": trainer.waits,
+                      f"{name}/queue": trainer.queued / trainer.steps if trainer.steps else 0.0}
+        if "reader" in one:
+            reader = _reader(process, one["reader"])
+            named |= {f"{name}/pipeline_seconds": reader.pipeline, f"{name}/deal_seconds": reader.deal,
+                      f"{name}/room_seconds": reader.room, f"{name}/serve_seconds": reader.serve}
+            named |= {f"{name}/room_seconds/{rank}": spent for rank, spent in reader.room_of.items()}
+    return named

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for whom, in jobs that were built so that the answer is known; over a slow link: tests/cluster/."""
+
+import ast
+
+import pytest
+from jobs import run_job
+
+STEPS = """
+import sys
+import time
+import tensorflow as tf
+import horovod_data as hvdata
+
+kind = sys.argv[1]
+hvdata.init()
+slow = 0.03 if kind == "pipeline" else 0.0
+
+def numbers(context):
+    def elements():
+        for i in range(180 // context.num_input_pipelines):
+            time.sleep(slow)  # of a rank's batch
+            yield [float(i)] * 256
+    return tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec([256]))
+
+dataset = hvdata.distribute_dataset(numbers, batch="per_rank", name="train")
+hvdata.serve()
+for epoch in range(2):
+    hvdata.stats(reset=True)  # the first epoch warms up
+    began = time.monotonic()
+    for x in dataset:
+        time.sleep(0.005 if kind == "pipeline" else 0.02)
+        if kind == "slow rank" and hvdata.rank() == 1:
+            time.sleep(0.06)
+    wall = time.monotonic() - began
+got = hvdata.stats()
+parts = [got[f"train/{what}_seconds"] for what in ("wait", "receive", "step")]
+print("TIMES", [wall, *parts])
+"""
+LAYOUTS = {"embedded": 0, "dedicated": 1, "two readers": 2}
+
+
+def run(kind, readers):
+    """The seconds of a step, and the job."""
+    job = run_job(STEPS, 3, kind, readers=readers, env={"HOROVOD_DATA_REPORT": "1"}, timeout=150)
+    assert job.returncode == 0, job.describe()
+    measured = []
+    for text in job.stdout[:3]:
+        (line,) = [line for line in text.splitlines() if line.startswith("TIMES")]
+        wall, *parts = ast.literal_eval(line[6:])
+        assert sum(parts) == pytest.approx(wall, rel=0.02, abs=0.02), "the parts are not the whole"
+        measured.append(wall / 60)
+    return max(measured), job
+
+
+def verdict_of(job, readers):
+    reader = 3 if readers else 0
+    lines = job.stderr[reader].splitlines()
+    assert sum("horovod_data report: channel train: 3 ranks" in line for text in job.stderr for line in text.splitlines()) == 1
+    (begin,) = [i for i, line in enumerate(lines) if line.startswith("horovod_data report: channel train: 3 ranks")]
+    table = lines[begin: begin + 6 + max(1, readers) + 1]
+    assert [" ".join(line.split()[:2]) for line in table[2:5]] == ["rank 0", "rank 1", "rank 2"], table
+    return table[-1].strip()
+
+
+@pytest.mark.limit(200)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind, says", [
+    ("pipeline", "reader-bound: ranks wait "), ("trainers", "trainer-bound: delivery costs "), ("slow rank", "rank 1 on ")])
+def test_the_sentence_is_right(kind, says, layout):
+    _, job = run(kind, LAYOUTS[layout])
+    text = verdict_of(job, LAYOUTS[layout])
+    assert text.startswith(says), text + "\n" + job.describe()
+    if kind == "slow rank":
+        assert " is slow: the others wait " in text and " ms of each step for it" in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.limit(400)
+def test_two_readers_gain_what_was_predicted():
+    before, job = run("pipeline", 1)
+    text = verdict_of(job, 1)
+    assert "; two readers would give " in text, text
+    gain = float(text.split("would give ")[1].split("x")[0])
+    after, _ = run("pipeline", 2)
+    assert before / after == pytest.approx(gain, rel=0.15), (before, after, text)
