@@ -213,9 +213,9 @@ void ReaderEpoch::FinishFailed(Outcome error) {
 
 void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   const bool pulled = std::exchange(pulling_, false);
-  input_ended_ = input_ended_ || outcome.ok();
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
   if (pulled && Over()) return;
+  input_ended_ = input_ended_ || outcome.ok();
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) why_ = outcome.message;

@@ -15,14 +15,15 @@ from bed import why_not  # noqa: E402
 
 BENCHMARKS = sorted(path.stem.removeprefix("benchmark_") for path in (ROOT / "docs").glob("benchmark_*.md"))
 ON_HOSTS = {"hosts", "scaling"}
-FIGURE = re.compile(r"[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")
+FIGURE = re.compile(r"[+-]?[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")
 
 
 def parts(page: str) -> set[str]:
-    """Headings, and what the tables name: rivals, columns, pipelines, modes. Not sizes, and how many ranks or hosts."""
+    """Headings, and what the tables name: rivals, columns, pipelines, modes. Not figures, sizes, and how many ranks or hosts."""
     found = set(re.findall(r"^## .*$", page, re.MULTILINE))
     for line in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
         found |= {cell.strip() for cell in line.split("|")}
+    found = {re.sub(r"^\d+ ranks, ", "", part) for part in found}
     return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}
 
 

@@ -124,3 +124,30 @@ def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
                                        "channel train, epoch 2: the same 100 rows in the same order\n")
     assert certificate.main([first, other]) == 1
     assert "channel train, epoch 1: the same 100 rows in another order; the first element that differs" in capsys.readouterr().out
+
+
+LEAVING = """
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(24).batch(4), batch="global", name="train", verify=True)
+hvdata.serve()
+for epoch in range(250):
+    it = iter(dataset)
+    next(it)
+for rows in dataset:
+    pass
+"""
+
+
+@pytest.mark.limit(200)
+def test_an_epoch_that_all_have_left_is_not_complete(tmp_path):
+    """Whatever the reader is doing at that moment: a pull that is cancelled looks like the end of the data."""
+    file = tmp_path / "certificate.json"
+    job = run_job(LEAVING, 2, env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=150)
+    assert job.returncode == 0, job.describe()
+    *left, last = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(left) == 250 and (last["verdict"], last["rows"]) == ("complete", 24)
+    wrong = [record for record in left if record["verdict"] == "complete" and record["rows"] < 24]
+    assert not wrong, f"{len(wrong)} of 250: {wrong[0]}"
