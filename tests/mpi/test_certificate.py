@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from flipping import flip
 from horovod_data.certificate import last
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,37 +171,6 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
     assert different == set(), {key: (whole[key], record[key]) for key in different}
 
 
-def flip(marker: bytes) -> int:
-    """Changes a byte of every copy of `marker` that this process can write to, but for this one; how many there were.
-
-    Every rank has to: a small share lies in what the reader shares for reading alone, until it is taken.
-    """
-    found = 0
-    here = id(marker)
-    with open("/proc/self/maps") as maps, open("/proc/self/mem", "r+b", buffering=0) as memory:
-        for line in maps:
-            span, rights, _, _, _, *name = line.split()
-            if not rights.startswith("rw") or any(part.startswith(("[v", "/dev/", "/usr", "/lib")) for part in name):
-                continue
-            begin, end = (int(part, 16) for part in span.split("-"))
-            try:
-                memory.seek(begin)
-                data = memory.read(end - begin)
-            except (OSError, ValueError, OverflowError):
-                continue
-            at = data.find(marker)
-            while at >= 0:
-                if not here <= begin + at < here + 1000:
-                    try:
-                        memory.seek(begin + at + 3)
-                        memory.write(b"#")  # the same by all: what two processes share must not be flipped back
-                        found += 1
-                    except OSError:  # shared with this process for reading alone
-                        pass
-                at = data.find(marker, at + 1)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.limit(240)
 @pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
@@ -224,7 +194,7 @@ def test_flipped_bytes_are_found(hvdata, comm, size):
         results(comm, lambda: [len(next(it)) for _ in range(step)])
         time.sleep(0.3)  # for what comes next to lie in memory
         comm.Barrier()
-        flipped = comm.allreduce(flip(f"<{trial}-{step * comm.size + unlucky}-marked->".encode()))
+        flipped = comm.allreduce(flip({(trial, step * comm.size + unlucky): 3}))
         got = outcomes(comm, lambda: [int(x[0]) for x in it])
         comm.Barrier()
         del it

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bad memory does: bytes that change while batches lie somewhere.
+
+Batches begin with a mark: `<3-17-marked->`, two numbers by which they are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+MARK = re.compile(rb"<(\d+)-(\d+)-marked->")
+_CHUNK = 16 << 20
+_LONGEST = 64  # a mark
+
+
+def mark(first: int, second: int) -> bytes:
+    return f"<{first}-{second}-marked->".encode()
+
+
+def flip(targets: Mapping[tuple[int, int], int]) -> int:
+    """Changes a byte of every copy of these marks that this process can write to; how many copies there were.
+
+    Every rank has to: a small share lies in what the reader shares for reading alone, until it is taken. What two processes share
+    is changed by both, to the same.
+
+    Args:
+      targets: by the numbers of a mark: which of its bytes.
+    """
+    found = 0
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for line in maps.read().splitlines():
+            span, rights, _, _, _, *name = line.split()
+            if not rights.startswith("rw") or any(part.startswith(("[v", "/dev/", "/usr", "/lib")) for part in name):
+                continue
+            begin, end = (int(part, 16) for part in span.split("-"))
+            for at in range(begin, end, _CHUNK):
+                try:
+                    memory.seek(at)
+                    data = memory.read(min(_CHUNK + _LONGEST, end - at))
+                except (OSError, ValueError, OverflowError):
+                    break
+                for place in MARK.finditer(data):
+                    byte = targets.get((int(place[1]), int(place[2])))
+                    if byte is None or place.start() >= _CHUNK:
+                        continue
+                    try:
+                        memory.seek(at + place.start() + byte)
+                        memory.write(b"#")
+                        found += 1
+                    except OSError:  # shared with this process for reading alone
+                        pass
+    return found

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time goes: what stats() and report() say of it. Whether the verdict is right: tests/faults/test_reports_of_jobs.py."""
+
+import time
+
+import pytest
+import tensorflow as tf
+from together import results
+
+OF_RANKS = ("wait_seconds", "receive_seconds", "step_seconds")
+OF_READERS = ("pipeline_seconds", "deal_seconds", "room_seconds", "serve_seconds")
+
+
+def seconds(hvdata, name, keys):
+    said = hvdata.stats()
+    return [said.get(f"{name}/{key}") for key in keys]
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_the_parts_are_the_whole(hvdata, comm, schedule):
+    """Also where an epoch is left early. What lies between epochs is nobody's."""
+    name = f"times-{schedule}"
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(12 * comm.size), batch="per_rank", schedule=schedule, name=name)
+
+    def epochs():
+        inside = 0.0
+        for epoch in range(3):
+            it = iter(ds)
+            began = time.monotonic()
+            for step, _ in enumerate(it):
+                time.sleep(0.02)
+                if epoch == 1 and step == 3 and schedule == "static":
+                    break
+            del it
+            inside += time.monotonic() - began
+            time.sleep(0.1)
+        return inside
+
+    inside = results(comm, epochs)[comm.rank]
+    parts = seconds(hvdata, name, OF_RANKS)
+    assert results(comm, lambda: all(part >= 0 for part in parts))
+    whole = results(comm, lambda: (sum(parts), inside))
+    assert all(0.98 * its - 0.05 <= sum_ <= 1.02 * its + 0.05 for sum_, its in whole), whole
+    stepped = results(comm, lambda: parts[2])
+    assert all(sum_ > 0.2 for sum_ in stepped) or schedule == "dynamic", stepped
+    keys = results(comm, lambda: sorted(key for key in hvdata.stats() if key.startswith(name + "/")))
+    of_rank = [f"{name}/{key}" for key in ("epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "queue")]
+    of_reader = [f"{name}/{key}" for key in OF_READERS]
+    for rank, found in enumerate(keys):
+        reads = f"{name}/pipeline_seconds" in found
+        room = [f"{name}/room_seconds/{r}" for r in range(comm.size)] if reads else []
+        assert set(found) == {*of_rank, *(of_reader if reads else []), *room}, (rank, found)
+
+
+def test_they_begin_anew(hvdata, comm):
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4 * comm.size), batch="per_rank", name="anew")
+    results(comm, lambda: [time.sleep(0.05) for _ in ds])
+    before = results(comm, lambda: seconds(hvdata, "anew", OF_RANKS))
+    assert all(step > 0.15 for _, _, step in before), before
+    results(comm, lambda: hvdata.stats(reset=True)["anew/step_seconds"] > 0.15)
+    assert results(comm, lambda: seconds(hvdata, "anew", OF_RANKS)) == [[0.0, 0.0, 0.0]] * comm.size
+    results(comm, lambda: [None for _ in ds])
+    after = results(comm, lambda: seconds(hvdata, "anew", OF_RANKS))
+    assert all(0 < sum(parts) and parts[2] < 0.15 for parts in after), after
+    assert results(comm, lambda: hvdata.stats()["anew/steps"]) == [4] * comm.size, "an epoch's, as ever"
+
+
+def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
+    """The others need not call anything, and may be in the middle of an epoch."""
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(6 * comm.size), batch="per_rank", name="asked")
+    it = iter(ds)
+    results(comm, lambda: [next(it) for _ in range(3)] and None)
+    for asking in range(comm.size):
+        def ask(asking=asking):
+            if comm.rank != asking:
+                return None
+            report = hvdata.report()
+            channel = report.channels["asked"]
+            printed = capsys.readouterr().out
+            assert str(report) in printed and report.verdicts["asked"].text in printed
+            return [one.rank for one in channel.trainers], [one.steps for one in channel.trainers], len(channel.readers)
+
+        ranks, steps, readers = results(comm, ask)[asking]
+        assert ranks == list(range(comm.size)) and steps == [3] * comm.size and readers >= 1
+    assert results(comm, lambda: sum(1 for _ in it)) == [3] * comm.size
