@@ -21,6 +21,7 @@ from .siblings import tell_end_at_exit as _tell_end_at_exit
 _tell_end_at_exit()
 
 if _typing.TYPE_CHECKING:
+    from . import callbacks
     from .auditing.audit import audit
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
@@ -32,6 +33,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "__version__",
     "audit",
+    "callbacks",
     "distribute_dataset",
     "distribute_datasets_from_function",
     "init",
@@ -64,6 +66,8 @@ def __getattr__(name: str) -> _typing.Any:
     # First: an ImportError of ours says more than what the modules would run into.
     _import_module(".loader", __name__).load()
     _import_module(".core", __name__).check()
+    if name == "callbacks":  # a module, which imports Keras: only for those who want it
+        return _import_module(".callbacks", __name__)
     for home, names in _HOMES.items():
         module = _import_module(f".{home}", __name__)
         globals().update({each: getattr(module, each) for each in names})

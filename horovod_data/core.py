@@ -346,6 +346,12 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     return said | (flat(times) if times else {})
 
 
+def own_times() -> dict[str, Any]:
+    """Where the time of this process's channels goes, as all_times() has it; {} before init()."""
+    said: dict[str, Any] = _json("stats", 0).get("times", {})
+    return said
+
+
 def all_times(seconds: float) -> list[dict[str, Any]]:
     """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
     said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))

@@ -16,6 +16,7 @@ class Trainer:
     rank: int
     host: str
     steps: int
+    rows: int
     wait: float  # for batches, inside next()
     receive: float  # making tensors of them, inside next()
     step: float  # the program's own, between one next() and the next
@@ -87,7 +88,7 @@ class Channel:
 
 def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
     return Trainer(
-        process["rank"], process["host"], ns["steps"], ns["wait"] * _NS, ns["receive"] * _NS, ns["step"] * _NS, ns["waits"],
+        process["rank"], process["host"], ns["steps"], ns["rows"], ns["wait"] * _NS, ns["receive"] * _NS, ns["step"] * _NS, ns["waits"],
         ns["queued"], {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
         ns["epochs"], ns["first"] * _NS)
 
@@ -117,18 +118,25 @@ def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
     return found
 
 
+def trainers(process: Mapping[str, Any]) -> dict[str, Trainer]:
+    """Of one process, by channel."""
+    return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
+
+
+def readers(process: Mapping[str, Any]) -> dict[str, Reader]:
+    """Of one process, by channel."""
+    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
+
+
 def flat(process: Mapping[str, Any]) -> dict[str, float]:
     """Those of one process as stats() names them: `train/wait_seconds`."""
     named: dict[str, float] = {}
-    for name, one in process["channels"].items():
-        if "trainer" in one:
-            trainer = _trainer(process, one["trainer"])
-            named |= {f"{name}/wait_seconds": trainer.wait, f"{name}/receive_seconds": trainer.receive,
-                      f"{name}/step_seconds": trainer.step, f"{name}/waits": trainer.waits,
-                      f"{name}/queue": trainer.queued / trainer.steps if trainer.steps else 0.0}
-        if "reader" in one:
-            reader = _reader(process, one["reader"])
-            named |= {f"{name}/pipeline_seconds": reader.pipeline, f"{name}/deal_seconds": reader.deal,
-                      f"{name}/room_seconds": reader.room, f"{name}/serve_seconds": reader.serve}
-            named |= {f"{name}/room_seconds/{rank}": spent for rank, spent in reader.room_of.items()}
+    for name, trainer in trainers(process).items():
+        named |= {f"{name}/wait_seconds": trainer.wait, f"{name}/receive_seconds": trainer.receive,
+                  f"{name}/step_seconds": trainer.step, f"{name}/waits": trainer.waits,
+                  f"{name}/queue": trainer.queued / trainer.steps if trainer.steps else 0.0}
+    for name, reader in readers(process).items():
+        named |= {f"{name}/pipeline_seconds": reader.pipeline, f"{name}/deal_seconds": reader.deal,
+                  f"{name}/room_seconds": reader.room, f"{name}/serve_seconds": reader.serve}
+        named |= {f"{name}/room_seconds/{rank}": spent for rank, spent in reader.room_of.items()}
     return named

@@ -101,6 +101,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       ++tally_.steps;
       tally_.rows += arrival->rows;
       ++times_.steps;
+      times_.rows += arrival->rows;
       times_.waits += waited_for_it ? 1 : 0;
       return {};
     }

@@ -36,7 +36,7 @@ void Subtract(Numbers* from, const Numbers& what) {
 
 struct TrainerTimes {
   Stopwatch<TrainerDoes>::Sums sums{};
-  uint64_t steps = 0;               // shares that were handed out
+  uint64_t steps = 0, rows = 0;     // that were handed out
   uint64_t waits = 0;               // of these, those that were waited for
   uint64_t queued = 0;              // sum over the steps: shares that were there when one was asked for
   uint64_t epochs = 0;              // that were begun
@@ -45,7 +45,7 @@ struct TrainerTimes {
 
   void operator-=(const TrainerTimes& o) {
     Subtract(&sums, o.sums), Subtract(&waited_for, o.waited_for);
-    steps -= o.steps, waits -= o.waits, queued -= o.queued, epochs -= o.epochs, first -= o.first;
+    steps -= o.steps, rows -= o.rows, waits -= o.waits, queued -= o.queued, epochs -= o.epochs, first -= o.first;
   }
 };
 

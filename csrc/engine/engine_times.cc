@@ -41,7 +41,7 @@ int64_t At(const Sums& sums, Does does) {
 std::string Json(const TrainerTimes& times) {
   using Does = TrainerDoes;
   return Numbers().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
-      .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("waits", times.waits)
+      .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("rows", times.rows).Add("waits", times.waits)
       .Add("queued", times.queued).Add("epochs", times.epochs).Add("first", times.first).Add("waited_for", times.waited_for).Json();
 }
 

@@ -70,7 +70,7 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
     steps = sum(one.steps for one in ranks)
     lines = [f"horovod_data report: channel {channel.name}: {len(ranks)} rank{'s' * (len(ranks) > 1)}, {len(readers)} "
              f"reader{'s' * (len(readers) > 1)}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"]
-    rows = [("", "steps", "a step", "waits", "receives", "own", "queue")]
+    rows: list[Sequence[str]] = [("", "steps", "a step", "waits", "receives", "own", "queue")]
     for one in _shown(ranks):
         rows.append((one.name, f"{one.steps:,}", _time(one.seconds_per_step), *_parts(one.total, one.wait, one.receive, one.step),
                      f"{one.queued / one.steps:.1f}" if one.steps else "-"))

@@ -8,7 +8,7 @@ from horovod_data.reporting import report, verdict
 
 def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0):
     """Seconds are of one step."""
-    return times.Trainer(rank, host, steps, wait * steps, receive * steps, step * steps, steps, 0, {reader: wait * steps})
+    return times.Trainer(rank, host, steps, steps, wait * steps, receive * steps, step * steps, steps, 0, {reader: wait * steps})
 
 
 def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"):
@@ -50,7 +50,7 @@ def test_trainers_that_have_all_they_want():
 
 def test_epochs_that_begin_late():
     """Nothing is wrong with the way of the batches: the pipeline fills a shuffle buffer, say."""
-    late = [times.Trainer(r, "a", 100, 2.0, 0.0, 10.0, 2, 150, {0: 2.0}, 4, 1.9) for r in range(2)]
+    late = [times.Trainer(r, "a", 100, 100, 2.0, 0.0, 10.0, 2, 150, {0: 2.0}, 4, 1.9) for r in range(2)]
     found = judged(late, [reader(0.01, 0, 0.1)])
     assert found.bound_by == "trainer"
     assert found.text == ("trainer-bound: delivery costs 17 % of a step, most of it before the first batch of an epoch (475 ms)")
@@ -78,7 +78,7 @@ def test_a_link_that_is_full():
 def test_a_report_of_many_ranks_is_short():
     processes = [{"rank": r, "reader": 0 if r == 0 else -1, "sources": [0], "audience": list(range(100)), "host": f"node{r}", "channels": {
         "train": {"options": {"batch": 1, "schedule": 0, "prefetch": 2},
-                  "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "waited_for": [0]},
+                  "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "rows": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "waited_for": [0]},
                   **({"reader": {"pipeline": 10**9, "deal": 1, "room": 10**9, "serve": 0, "elements": 10**4, "steps": 100,
                                  "room_of": [10**9] + [0] * 99, "room_times_of": [7] + [0] * 99}} if r == 0 else {})}}} for r in range(100)]
     text = str(report.make(processes))

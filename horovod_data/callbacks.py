@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorBoard scalars of delivery: how much of a step a rank waits for batches, steps/s, rows/s, and how many batches are there.
+
+    model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
+
+    scalars = hvdata.callbacks.DeliveryScalars("logs")                            # in a loop of one's own
+    for step, batch in enumerate(dataset):
+        ...
+        if step % 100 == 0:
+            scalars.write(step)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Union
+
+import tensorflow as tf
+
+from . import core, roles, times
+from .errors import explain
+
+
+class DeliveryScalars:
+    """Writes what has happened since the last write, of this rank. Local.
+
+    Scalars, for each channel (here `train`): `delivery/train/wait_share` (0 to 1: of the time of its epochs, waiting for batches),
+    `delivery/train/steps_per_second`, `delivery/train/rows_per_second`, `delivery/train/queue` (batches that were there, on average,
+    when one was asked for). Rates are by the time of the channel's epochs, so that a pause between epochs is no slowness.
+    """
+
+    def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:
+        """
+        Args:
+          log_dir: TensorBoard's folder. Each rank writes into one of its own there: `delivery-rank0`.
+          channel: its name (distribute_dataset(name=)); None: all.
+
+        Raises:
+          RuntimeError: before init(), or on a dedicated reader, which gets no batches.
+        """
+        rank = roles.current("DeliveryScalars()").trainer
+        if rank is None:
+            raise RuntimeError(explain("DeliveryScalars() was called on a dedicated reader, which gets no batches",
+                                       "Call horovod_data.serve() before it"))
+        self._channel = channel
+        self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
+        self._last: dict[str, times.Trainer] = {}
+
+    def write(self, step: int) -> dict[str, float]:
+        """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still."""
+        written: dict[str, float] = {}
+        now = times.trainers(core.own_times())
+        for name, here in now.items():
+            last = self._last.get(name)
+            if last is not None and last.steps > here.steps:  # stats(reset=True), or a new channel of that name
+                last = None
+            steps = here.steps - (last.steps if last else 0)
+            seconds = here.total - (last.total if last else 0.0)
+            if steps == 0 or seconds <= 0 or self._channel not in (None, name):
+                continue
+            written |= {
+                f"delivery/{name}/wait_share": (here.wait - (last.wait if last else 0.0)) / seconds,
+                f"delivery/{name}/steps_per_second": steps / seconds,
+                f"delivery/{name}/rows_per_second": (here.rows - (last.rows if last else 0)) / seconds,
+                f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps}
+        self._last = now
+        with self._writer.as_default():
+            for tag, value in written.items():
+                tf.summary.scalar(tag, value, step=step)
+        self._writer.flush()
+        return written
+
+    def close(self) -> None:
+        """Closes the file. Nothing can be written after it."""
+        self._writer.close()
+
+
+class DeliveryCallback(tf.keras.callbacks.Callback):
+    """DeliveryScalars in Keras' fit(): at the end of every epoch, or of every so many batches. On each rank; no communication."""
+
+    def __init__(self, log_dir: str, channel: Optional[str] = None, update_freq: Union[str, int] = "epoch") -> None:
+        """
+        Args:
+          log_dir, channel: as DeliveryScalars has them.
+          update_freq: "epoch", "batch", or a number of batches: as Keras' TensorBoard callback has it.
+
+        Raises:
+          ValueError: another update_freq.
+        """
+        super().__init__()
+        if update_freq not in ("epoch", "batch") and not (isinstance(update_freq, int) and update_freq > 0):
+            raise ValueError(explain(f"update_freq must be \"epoch\", \"batch\" or a number of batches, not {update_freq!r}"))
+        self._log_dir, self._channel = log_dir, channel
+        self._every = None if update_freq == "epoch" else 1 if update_freq == "batch" else int(update_freq)
+        self._scalars: Optional[DeliveryScalars] = None
+        self._batches = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._scalars is None:
+            self._scalars = DeliveryScalars(self._log_dir, self._channel)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._batches += 1
+        if self._every and self._batches % self._every == 0 and self._scalars is not None:
+            self._scalars.write(self._batches)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self._every and self._scalars is not None:
+            self._scalars.write(epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._scalars is not None:
+            self._scalars.close()
+            self._scalars = None

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalars for TensorBoard: what is written, read back from its files."""
+
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from together import outcomes, results
+
+
+def scalars(log_dir, rank):
+    """By tag: (step, value), as TensorBoard reads them."""
+    found = {}
+    for file in sorted(Path(log_dir, f"delivery-rank{rank}").glob("events.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, float(tf.make_ndarray(value.tensor))))
+    return found
+
+
+def rows_of_two(hvdata, comm, name):
+    def make():
+        return tf.data.Dataset.range(16 * comm.size).map(lambda i: (tf.fill([3], tf.cast(i, tf.float32)), tf.cast(i, tf.float32)))
+
+    return hvdata.distribute_dataset(lambda: make().batch(2 * comm.size), batch="global", name=name)
+
+
+@pytest.mark.parametrize("often, written", [("epoch", [0, 1]), (3, [3, 6, 9, 12, 15])])
+def test_in_fit(hvdata, comm, tmp_path, often, written):
+    """With the epoch's number, or the batch's; for the channel that is named."""
+    name = f"fit-{often}"
+    ds = rows_of_two(hvdata, comm, name)
+
+    def fit():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(loss="mse", optimizer="sgd", jit_compile=False)
+        callback = hvdata.callbacks.DeliveryCallback(str(tmp_path), channel=name, update_freq=often)
+        model.fit(ds, epochs=2, verbose=0, callbacks=[callback])
+
+    results(comm, fit)
+    found = results(comm, lambda: scalars(tmp_path, hvdata.rank()))
+    kinds = {f"delivery/{name}/{kind}" for kind in ("wait_share", "steps_per_second", "rows_per_second", "queue")}
+    for of_rank in found:
+        assert set(of_rank) == kinds
+        assert [step for step, _ in of_rank[f"delivery/{name}/queue"]] == written
+        assert all(0 <= value <= 1 for _, value in of_rank[f"delivery/{name}/wait_share"])
+        rates = zip(of_rank[f"delivery/{name}/steps_per_second"], of_rank[f"delivery/{name}/rows_per_second"])
+        assert all(rows[1] == pytest.approx(2 * steps[1], rel=1e-3) for steps, rows in rates)
+
+
+def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
+    """A write has what came since the one before; a pause between epochs is no slowness."""
+    ds = rows_of_two(hvdata, comm, "loop")
+    log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="loop")
+
+    def loop():
+        told = []
+        for _ in range(2):
+            it = iter(ds)
+            began = time.monotonic()
+            for _ in it:
+                time.sleep(0.02)
+            took = time.monotonic() - began
+            time.sleep(2)
+            told.append(log.write(len(told)) | {"took": took})
+        told.append(log.write(9))
+        log.close()
+        return told
+
+    for first, second, nothing in results(comm, loop):
+        assert nothing == {} and set(first) == set(second)
+        assert second["delivery/loop/steps_per_second"] == pytest.approx(8 / second["took"], rel=0.2), second
+
+
+def test_what_makes_no_sense(hvdata, comm, tmp_path):
+    got = outcomes(comm, lambda: hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq="often"))
+    assert all(one.kind is ValueError and "a number of batches, not 'often'" in one.text for one in got), got
