@@ -113,7 +113,7 @@ class Recorder:
         except Exception as error:
             error.args = (explain(f"{self.name}, epoch {epoch}, step {step}: the keys of the rows can't be made: "
                                   f"{type(error).__name__}: {without_place(str(error))}",
-                                  f"key={self._key!r} must fit every element"),)
+                                  f"key={self._key!r} must fit every element" if self._key is not None else ""),)
             if self._partial:
                 with self._lock:
                     if iteration not in self._older:
