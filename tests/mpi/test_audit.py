@@ -3,6 +3,7 @@
 
 import collections
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -319,16 +320,37 @@ def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
     assert "after the end of the job" in raised.text
 
 
+GONE = (r"\[rank 0 on \S+, scatter of audit \d+, from rank [01], call \d+\] rank 1 on \S+ has shut down and takes no part in this "
+        r"scatter\. Every rank must make the same scatter calls\.?")
+
+
 @pytest.mark.alone()
 @pytest.mark.ranks(2)
 def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
     audited = hvdata.audit([1, 2])
+    raised, said = [], None
     if comm.rank:
         hvdata.shutdown()
     else:
         list(audited)
-        raised = attempt(audited.report)
-        assert issubclass(raised.kind, tf.errors.OpError) and "has shut down and takes no part" in raised.text, raised
-        assert "there is no report" in capfd.readouterr().err
+        raised = [attempt(call) for call in (audited.report, audited.report, lambda: hvdata.audit([1]))]
+        said = re.search(r"there is no report, and none of later epochs: (.*)\n", capfd.readouterr().err)
         list(audited)  # which goes on without
     comm.Barrier()
+    for one in raised:
+        assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one
+    assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said
+
+
+@pytest.mark.alone(HOROVOD_DATA_TIMEOUT="3")
+@pytest.mark.ranks(2)
+def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
+    audited = hvdata.audit([1, 2])
+    if comm.rank == 0:
+        list(audited)
+        raised = attempt(audited.report)
+    comm.Barrier()
+    if comm.rank == 0:
+        assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
+        assert re.match(r"\[rank 0 on .* has waited for rank 1 on \S+, which has not made this call, for \d+ s\.", raised.text), raised
+        assert "Graph execution error" not in capfd.readouterr().err
