@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 from ..errors import explain
+from .keys import Keys
 from .record import Recorder
 from .report import Report
 
@@ -109,6 +111,43 @@ class AuditedIterator(Audit):
         if name.startswith("__") or name in ("_inner", "_recorder", "_iteration", "_ended", "_said"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+class ReadAhead:
+    """Of an iterator from which Keras takes elements ahead, in a thread: each counts when it has been trained with, and those that
+    never are don't. Keras trains with them in the order in which it has taken them."""
+
+    def __init__(self, audited: AuditedIterator):
+        self._inner, self._recorder = audited._inner, audited._recorder
+        self._taken = 0
+        self._waiting: collections.deque[Keys] = collections.deque()  # until Keras has trained with them
+        self._error: Optional[BaseException] = None
+
+    def __iter__(self) -> ReadAhead:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            element = next(self._inner)
+            self._taken += 1
+            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+        return element
+
+    def trained(self) -> None:
+        """With one element more."""
+        self._recorder.add(-1, self._waiting.popleft())
+
+    def end_epoch(self) -> None:
+        self._recorder.close()
+
+    def end(self, failed: bool) -> None:
+        """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
+        self._recorder.end(-1, self._error if failed else None)
 
 
 def sequence_class(given: Any) -> Any:

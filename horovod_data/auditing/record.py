@@ -109,11 +109,8 @@ class Recorder:
             step = self._epoch.steps + 1 if self._epoch is not None else 1
             epoch = self._epoch.number if self._epoch is not None else self._begun + 1
         try:
-            keys = keys_of(element, self._key if of == "element" else lambda value: value)
+            keys = self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
-            error.args = (explain(f"{self.name}, epoch {epoch}, step {step}: the keys of the rows can't be made: "
-                                  f"{type(error).__name__}: {without_place(str(error))}",
-                                  f"key={self._key!r} must fit every element" if self._key is not None else ""),)
             if self._partial:
                 with self._lock:
                     if iteration not in self._older:
@@ -121,6 +118,20 @@ class Recorder:
                         self._open()
                         self._close(error)
             raise
+        self.add(iteration, keys)
+
+    def keys(self, element: Any, which: str, of: str = "element") -> Keys:
+        """The keys of an element; raises as record(). `which` it is: for errors."""
+        try:
+            return keys_of(element, self._key if of == "element" else lambda value: value)
+        except Exception as error:
+            error.args = (explain(f"{self.name}, {which}: the keys of the rows can't be made: "
+                                  f"{type(error).__name__}: {without_place(str(error))}",
+                                  f"key={self._key!r} must fit every element" if self._key is not None else ""),)
+            raise
+
+    def add(self, iteration: int, keys: Keys) -> None:
+        """One step, whose keys these are."""
         with self._lock:
             if iteration in self._older:
                 raise RuntimeError(explain(
