@@ -57,7 +57,7 @@ class AuditedIterable(Audit):
                 self._recorder.record(iteration, element)
                 yield element
         except GeneratorExit:  # a loop is left: the generator is closed with it
-            self._recorder.end(iteration)
+            self._recorder.end(iteration, left=True)
             raise
         except BaseException as error:
             self._recorder.end(iteration, error)
@@ -147,7 +147,7 @@ class ReadAhead:
 
     def end(self, failed: bool) -> None:
         """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
-        self._recorder.end(-1, self._error if failed else None)
+        self._recorder.end(-1, self._error if failed else None, left=True)
 
 
 def sequence_class(given: Any) -> Any:
@@ -187,13 +187,13 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
         def on_epoch_end(self) -> None:
             fetched.clear()
-            recorder.close()
+            recorder.close(whole=True)
             given.on_epoch_end()
 
         def __iter__(self) -> Iterator[Any]:
             for index in range(len(given)):
                 yield self[index]
             fetched.clear()
-            recorder.close()
+            recorder.close(whole=True)
 
     return AuditedSequence()

@@ -29,6 +29,7 @@ class Epoch:
     def __init__(self, number: int):
         self.number = number
         self.error: Optional[str] = None  # that ended it
+        self.whole = False  # it ended where the loader did
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
         self._names: dict[int, bytes] = {}
@@ -142,16 +143,16 @@ class Recorder:
             assert self._epoch is not None
             self._epoch.add(keys)
 
-    def end(self, iteration: int, error: Optional[BaseException] = None) -> None:
-        """The iteration is over, by an error or not."""
+    def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
+        """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
         with self._lock:
             if iteration == self._iteration:
-                self._close(error)
+                self._close(error, whole=error is None and not left)
 
-    def close(self) -> None:
-        """Ends the epoch that is under way, if one is."""
+    def close(self, whole: bool = False) -> None:
+        """Ends the epoch that is under way, if one is. `whole`: the loader has come to its end."""
         with self._lock:
-            self._close()
+            self._close(whole=whole)
 
     def say(self, text: str) -> None:
         """On rank 0 alone."""
@@ -195,8 +196,9 @@ class Recorder:
             self._begun += 1
             self._epoch = Epoch(self._begun)
 
-    def _close(self, error: Optional[BaseException] = None) -> None:
+    def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         if self._epoch is not None:
+            self._epoch.whole = whole
             self._epoch.error = _named(error) if error is not None else None
             self._closed.put(self._epoch)
             self._epoch = None

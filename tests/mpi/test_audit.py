@@ -167,7 +167,7 @@ def test_a_loop_that_is_left(hvdata, comm):
     report = results(comm, audited.report)[0]
     whole = -(-len(range(comm.size - 1, ROWS, comm.size)) // 4)
     assert report.epoch == 2 and report.steps[0] == 2 and report.steps[1:] == (whole,) * (comm.size - 1)
-    assert [one.rows for one in audited.reports] == [report.rows] * 2
+    assert [one.rows for one in audited.reports] == [report.rows] * 2 and report.left == (0,)
 
 
 def test_a_dataset_that_is_left(hvdata, comm):
@@ -176,6 +176,21 @@ def test_a_dataset_that_is_left(hvdata, comm):
     assert results(comm, audited.report)[0].steps == (2,) * comm.size
     list(audited.take(3)), list(audited.take(1))  # the third begins, so the second is over
     assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
+    assert {one.left for one in audited.reports} == {tuple(range(comm.size))}
+
+
+@pytest.mark.ranks(2, 3)
+def test_half_an_epoch_is_not_called_sharded_twice(hvdata, comm):
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
+    for loader in (data, list(data), data.filter(lambda _: True)):
+        audited = hvdata.audit(loader, key=lambda row: row, reference=range(ROWS))
+        for step, _ in enumerate(audited, 1):
+            if step == ROWS // comm.size // comm.size:
+                break
+        report = results(comm, audited.report)[0]
+        assert report.left == tuple(range(comm.size)) and "On all ranks the epoch ended before the loader did" in str(report)
+        assert "sharded twice" not in str(report)
+        assert passed(comm, audited).verdict == "every row once" and audited.reports[-1].left == ()
 
 
 def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):

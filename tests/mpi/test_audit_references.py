@@ -151,6 +151,18 @@ def test_keys_of_another_kind_than_the_references(hvdata, comm, reference, text)
     assert ("Nothing that came is in the reference." in said) == (text is not None) and (text or "") in said, said
 
 
+@pytest.mark.ranks(1, 2)
+def test_vectors_without_a_batch_are_explained(hvdata, comm):
+    """By its axis 0 a vector is a batch of numbers: it can't be told from one."""
+    data = tf.data.Dataset.range(16).map(lambda i: tf.fill([3], i))
+    report = passed(comm, hvdata.audit(data.shard(comm.size, comm.rank).batch(4), reference=data))
+    assert (report.unknown, report.never, report.reference) == (16, 48, 48)
+    assert "\n  never                   48  100.0 %\n" in str(report) and "\n  not in the reference    16\n" in str(report), report
+    assert "Nothing that came is in the reference." in str(report) and "must be in batches on both sides" in str(report)
+    batched = hvdata.audit(data.shard(comm.size, comm.rank).batch(4), reference=data.batch(5))
+    assert passed(comm, batched).verdict == "every row once"
+
+
 # ---- What is refused.
 
 
