@@ -193,6 +193,28 @@ def test_half_an_epoch_is_not_called_sharded_twice(hvdata, comm):
         assert passed(comm, audited).verdict == "every row once" and audited.reports[-1].left == ()
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_where_it_is_allowed(hvdata, comm, tmp_path):
+    """Of what was saved the audit knows nothing, so TensorFlow refuses it unless the user says otherwise."""
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
+    refused = hvdata.audit(data)
+    raises_everywhere(comm, lambda: tf.train.Checkpoint(iterator=iter(refused)).write(str(tmp_path / "a")), tf.errors.OpError,
+                      "PyFunc is stateful")
+    options = tf.data.Options()
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    audited = hvdata.audit(data.with_options(options), reference=ROWS)
+    iterator = iter(audited)
+    next(iterator), next(iterator)
+    saved = results(comm, lambda: tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"of {comm.rank}")))[comm.rank]
+    list(iterator)
+    assert results(comm, audited.report)[0].verdict == "every row once"
+    iterator = iter(audited)
+    tf.train.Checkpoint(iterator=iterator).read(saved)
+    assert [int(row) for row in iterator] == list(range(ROWS))[comm.rank::comm.size][2:]
+    report = results(comm, audited.report)[0]
+    assert (report.epoch, report.never, report.repeats) == (2, 2 * comm.size, 0)
+
+
 def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
     def loader():
         yield np.array([comm.rank])
