@@ -114,8 +114,8 @@ class AuditedIterator(Audit):
 
 
 class ReadAhead:
-    """Of an iterator from which Keras takes elements ahead, in a thread: each counts when it has been trained with, and those that
-    never are don't. Keras trains with them in the order in which it has taken them."""
+    """Of an iterator from which Keras takes elements ahead, in a thread: each counts when it has been trained with, and those
+    that never are don't. Keras trains with them in the order in which it has taken them."""
 
     def __init__(self, audited: AuditedIterator):
         self._inner, self._recorder = audited._inner, audited._recorder

@@ -59,7 +59,7 @@ class Report:
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
-    times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)  # of `times` rows that the reference hasn't, if it has keys
+    times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)  # of `times`, rows that a reference with keys hasn't
     left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader did: by break, end_epoch() or report()
     hint: str = ""  # why nothing that came is in the reference
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
@@ -183,10 +183,11 @@ class Report:
         if self.never and self.left and not self.errors:
             where = "all ranks" if len(self.left) == self.ranks else f"rank {self.left[0]}" if len(self.left) == 1 else (
                 f"{len(self.left)} ranks")
-            found.append(f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what the "
-                         "loader still had is not seen")
+            found.append(f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
+                         "the loader still had is not seen")
         whole_epoch = not self.unknown and not self.errors and not self.left
-        if several and whole_epoch and self.never and not self.repeats and abs(self.distinct * self.ranks - known) <= 0.05 * known:
+        nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
+        if several and whole_epoch and self.never and not self.repeats and nth:
             found.append(f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
                          "loader gives that is sharded twice")
         return found

@@ -64,7 +64,8 @@ def _added(exchange: Exchange, mine: Counts) -> Counts:
     said = [sorted(mine.times.items()), sorted(mine.strange.items()), mine.never, mine.repeated, mine.unknown]
     for times, strange, *examples in exchange.allgather(said):
         never, repeated, unknown = ([(a, b, place, often) for a, b, place, often in some] for some in examples)
-        found = found.plus(Counts(**nothing, times=dict(times), strange=dict(strange), never=never, repeated=repeated, unknown=unknown))
+        found = found.plus(Counts(**nothing, times=dict(times), strange=dict(strange), never=never, repeated=repeated,
+                                  unknown=unknown))
     return found
 
 
@@ -92,8 +93,9 @@ def _hint(heads: list[dict[str, Any]], distinct: int, unknown: int, by_content: 
         return ""
     text = "Nothing that came is in the reference. "
     if by_content:
-        return (f"{text}By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be in "
-                "batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the same")
+        return (f"{text}By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be "
+                "in batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the "
+                "same")
     if came.isdisjoint(wanted):
         names = ("whole numbers", "texts, floating-point numbers or other arrays")
         return (f"{text}The rows' keys are {names[0] if True in came else names[1]}, those of the reference "
