@@ -121,7 +121,7 @@ def _check_loader(given: Any) -> None:
     if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
         raise TypeError(explain(f"audit() was given a {type(given).__name__}, which is no loader",
                                 "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"))
-    if not hasattr(given, "__iter__") and sequence_class(given) is None:
+    if not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have the second
         raise TypeError(explain(f"audit() was given a {type(given).__name__}, over which nobody can iterate",
                                 "Pass a tf.data.Dataset or another iterable of batches"))
 

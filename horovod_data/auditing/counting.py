@@ -53,7 +53,8 @@ class Counts:
     beyond the first); different rows seen; of them those that the reference hasn't; different rows of the reference. `own`:
     int64 [ranks], different rows that each rank saw. `pairs`: int64 [ranks, ranks], rows that both saw; on the diagonal
     those that this rank saw more than once. `deliveries`: int64 [lines, buckets], `rows`: int64 [buckets], different rows
-    known, and `seen`, those of them that the job saw. `times`: {times seen: different rows}.
+    known, and `seen`, those of them that the job saw. `times`: {times seen: different rows}; `strange`: of them those that the
+    reference hasn't.
     `never`, `repeated`, `unknown`: (word, word, place, times), the first of each.
     """
 
@@ -64,19 +65,22 @@ class Counts:
     rows: Array
     seen: Array
     times: dict[int, int]
+    strange: dict[int, int]
     never: list[Found]
     repeated: list[Found]
     unknown: list[Found]
 
     def plus(self, other: Counts) -> Counts:
         """Of other keys."""
-        times = dict(self.times)
-        for often, rows in other.times.items():
-            times[often] = times.get(often, 0) + rows
         added = {name: getattr(self, name) + getattr(other, name) for name in ARRAYS}
-        return Counts(**added, times=dict(sorted(times.items())), never=first_of([*self.never, *other.never]),
+        return Counts(**added, times=_sum(self.times, other.times), strange=_sum(self.strange, other.strange),
+                      never=first_of([*self.never, *other.never]),
                       repeated=first_of([*self.repeated, *other.repeated]),
                       unknown=first_of([*self.unknown, *other.unknown]))
+
+
+def _sum(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {times: one.get(times, 0) + other.get(times, 0) for times in sorted({*one, *other})}
 
 
 def count(received: list[Array], reference: Optional[Part], axis: Axis) -> Counts:
@@ -147,7 +151,6 @@ def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> 
     here = drawn[run_key]
     cell = (run_source * lines // ranks)[here].astype(np.int64) * axis.buckets + bucket[run_key][here]
     deliveries = np.bincount(cell, weights=run_length[here], minlength=lines * axis.buckets).astype(np.int64)
-    times, rows_of_times = np.unique(seen[seen > 0], return_counts=True)
     return Counts(
         sums=np.array([wanted.sum() if reference is not None else 0, np.maximum(wanted - seen, 0).sum(),
                        np.maximum(seen - np.maximum(wanted, 1), 0).sum(), np.count_nonzero(seen), np.count_nonzero(unknown),
@@ -157,10 +160,15 @@ def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> 
         deliveries=deliveries.reshape(lines, axis.buckets),
         rows=np.bincount(bucket[drawn], minlength=axis.buckets),
         seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
-        times=dict(zip(times.tolist(), rows_of_times.tolist())),
+        times=_times(seen[seen > 0]), strange=_times(seen[unknown]),
         never=_first(keys, places, seen, np.flatnonzero((seen == 0) & (wanted > 0))),
         repeated=_first(keys, places, seen, np.flatnonzero((seen > wanted) & ~unknown)),
         unknown=_first(keys, places, seen, np.flatnonzero(unknown)))
+
+
+def _times(seen: Array) -> dict[int, int]:
+    times, rows = np.unique(seen, return_counts=True)
+    return dict(zip(times.tolist(), rows.tolist()))
 
 
 def _pairs(key: Array, source: Array, length: Array, ranks: int) -> Array:

@@ -7,8 +7,10 @@ Only trainers take part, and the calls of a label go together whatever else a ra
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Any, Optional, Sequence
+import re
+from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -64,7 +66,7 @@ class Exchange:
 
     def _scatter(self, mine: Array, rows: Any, root: int) -> Array:
         # The op itself, not scatter(): a label that begins with a NUL meets no name of the user's.
-        with tf.device("/CPU:0"):
+        with tf.device("/CPU:0"), _errors_of_the_core():
             splits = tf.constant(0, tf.int64) if rows is None else tf.constant(rows, tf.int64)
             value = tf.constant(mine if rows is not None else mine[:0])
             part, _ = loader.load().ops.horovod_data_scatter(
@@ -90,4 +92,19 @@ class _AllToAll:
         self._session = tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
     def __call__(self, value: Array, rows: Array) -> list[Array]:
-        return list(self._session.run(self._parts, {self._value: value, self._rows: rows}))
+        with _errors_of_the_core():
+            return list(self._session.run(self._parts, {self._value: value, self._rows: rows}))
+
+
+@contextlib.contextmanager
+def _errors_of_the_core() -> Iterator[None]:
+    """Errors of the ops as the core made them. A session gives UnavailableError another class, "to avoid invoking TF network
+    error handling logic", and puts the graph's nodes and their stack traces around the text."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = re.search(r"\[rank \d+ on .*?(?=\s*\[Op:|$)", str(error.message), re.MULTILINE)
+        kind = re.search(r"originally returned (\w+), and was replaced", str(error.message))
+        if text is None:
+            raise
+        raise getattr(tf.errors, kind[1] if kind else "", type(error))(None, None, text[0]) from None

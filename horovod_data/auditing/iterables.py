@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import collections
 import os
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 from ..errors import explain
+from .keys import Keys
 from .record import Recorder
 from .report import Report
 
@@ -55,7 +57,7 @@ class AuditedIterable(Audit):
                 self._recorder.record(iteration, element)
                 yield element
         except GeneratorExit:  # a loop is left: the generator is closed with it
-            self._recorder.end(iteration)
+            self._recorder.end(iteration, left=True)
             raise
         except BaseException as error:
             self._recorder.end(iteration, error)
@@ -111,6 +113,43 @@ class AuditedIterator(Audit):
         return getattr(self._inner, name)
 
 
+class ReadAhead:
+    """Of an iterator from which Keras takes elements ahead, in a thread: each counts when it has been trained with, and those
+    that never are don't. Keras trains with them in the order in which it has taken them."""
+
+    def __init__(self, audited: AuditedIterator):
+        self._inner, self._recorder = audited._inner, audited._recorder
+        self._taken = 0
+        self._waiting: collections.deque[Keys] = collections.deque()  # until Keras has trained with them
+        self._error: Optional[BaseException] = None
+
+    def __iter__(self) -> ReadAhead:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            element = next(self._inner)
+            self._taken += 1
+            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+        return element
+
+    def trained(self) -> None:
+        """With one element more."""
+        self._recorder.add(-1, self._waiting.popleft())
+
+    def end_epoch(self) -> None:
+        self._recorder.close()
+
+    def end(self, failed: bool) -> None:
+        """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
+        self._recorder.end(-1, self._error if failed else None, left=True)
+
+
 def sequence_class(given: Any) -> Any:
     """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
     for base in type(given).__mro__:
@@ -148,13 +187,13 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
 
         def on_epoch_end(self) -> None:
             fetched.clear()
-            recorder.close()
+            recorder.close(whole=True)
             given.on_epoch_end()
 
         def __iter__(self) -> Iterator[Any]:
             for index in range(len(given)):
                 yield self[index]
             fetched.clear()
-            recorder.close()
+            recorder.close(whole=True)
 
     return AuditedSequence()

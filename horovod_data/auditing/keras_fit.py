@@ -102,66 +102,90 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         horovod_data.rank()
     except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
         horovod_data.init()
-    x, y = given.arguments.get("x"), given.arguments.get("y")
+    hooks: Mapping[str, Callable[[], None]] = {}
     try:
-        given.arguments["x"], end = _audited(horovod_data.audit, x, y, given.arguments)
+        given.arguments["x"], hooks = _audited(horovod_data.audit, model, given.arguments)
     except CantBeAudited as error:
         _say(f"this call of Model.fit is not audited: {error}")
-        end = None
-    if end is not None:
-        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), end)
+    if hooks:
+        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), hooks)
     _busy.add(os.getpid())
+    failed = True
     try:
-        return fit(*given.args, **given.kwargs)
+        made = fit(*given.args, **given.kwargs)
+        failed = False
+        return made
     finally:
         _busy.discard(os.getpid())
+        if hasattr(given.arguments.get("x"), "trained"):
+            given.arguments["x"].end(failed)
 
 
 _busy: set[int] = set()
 
 
-def _audited(audit: Callable[..., Any], x: Any, y: Any,
-             arguments: Mapping[str, Any]) -> tuple[Any, Optional[Callable[[], None]]]:
-    """What to give Keras as x, and what ends an epoch of the audit.
+def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Callable[[], None]]]:
+    """What to give Keras as x, and what is to be done at which of Keras' events.
 
     Raises:
       CantBeAudited: that can't be audited; says why.
     """
     import tensorflow as tf
 
-    from horovod_data.auditing.iterables import Audit, sequence_class
+    from horovod_data.auditing.iterables import Audit, ReadAhead, sequence_class
 
+    x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):
-        return x, None  # the program's own
+        return x, {}  # the program's own
     kind = f"x is a {type(x).__module__}.{type(x).__name__}"
     if isinstance(x, tf.data.Dataset):
         made = audit(x)
-        return made, made.end_epoch
+        return made, {"on_epoch_end": made.end_epoch}
     if (base := sequence_class(x)) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return audit(x), None  # it hears of the ends by itself
+        return audit(x), {}  # it hears of the ends by itself
     if hasattr(x, "__next__"):
-        made = audit(x)
-        return made, made.end_epoch
+        if why := _not_in_order(model, arguments):
+            raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them, and {why}")
+        ahead = ReadAhead(audit(x))
+        return ahead, {"on_train_batch_end": ahead.trained, "on_epoch_end": ahead.end_epoch}
     if arguments.get("validation_split"):
         raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
         for _ in audit([(x, y)]):  # Keras cuts and shuffles it by itself, but gives every row of it once in every epoch
             pass
-        return x, None
+        return x, {}
     raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 
-def _with_callback(callbacks: Any, end: Callable[[], None]) -> Any:
+def _not_in_order(model: Any, arguments: Mapping[str, Any]) -> str:
+    """Why nobody can tell with which of an iterator's elements Keras has trained so far; empty: they can be counted."""
+    if (arguments.get("workers") or 1) > 1 or arguments.get("use_multiprocessing"):
+        return "several workers of Keras' share it"
+    at_once = getattr(model, "steps_per_execution", None)
+    if getattr(model, "autotune_steps_per_execution", False) or (at_once is not None and int(at_once) > 1):
+        return "with steps_per_execution it doesn't tell after each step that it has made it"
+    return "callbacks is a CallbackList, which hears of no batches if none of its callbacks did" if _is_callback_list(
+        arguments.get("callbacks")) else ""
+
+
+def _is_callback_list(callbacks: Any) -> bool:
+    return hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end")
+
+
+def _with_callback(callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
     from tensorflow import keras
 
-    ending = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: end())
-    if hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end"):  # a CallbackList
-        callbacks.append(ending)
+    def called(hook: Callable[[], None]) -> Callable[..., None]:
+        return lambda *_, **__: hook()
+
+    ours = keras.callbacks.LambdaCallback(**{event: called(hook) for event, hook in hooks.items()})
+    if _is_callback_list(callbacks):
+        callbacks.append(ours)
         return callbacks
     several = callbacks if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-    return [*several, ending]
+    return [ours, *several]  # before one that may raise: the batch has been trained with
 
 
 def _say(text: str) -> None:

@@ -39,17 +39,15 @@ class _Column:
     """One component of an element, as bytes.
 
     `rows`: along its axis 0; None: it has none. `fixed`: uint8 [rows or 1, bytes of a row]. `parts`: where rows differ in
-    length, each in a form of which no other row has the beginning.
+    length, each in a form of which no other row has the beginning. `whole`: all of it as one row, in the same form.
     """
 
     rows: Optional[int]
     kind: str  # dtype and shape of a row
     whole_kind: str  # and of the whole
+    whole: Callable[[], bytes]
     fixed: Array = None
     parts: Sequence[bytes] = ()
-
-    def whole(self) -> bytes:
-        return self.fixed.tobytes() if self.fixed is not None else _framed(self.parts)
 
 
 def keys_of(element: Any, key: Key) -> Keys:
@@ -164,8 +162,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
             "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
             "are a key together")) from None
     if column.kind == "string":
-        names = list(column.parts) if column.rows is not None else [column.whole()[8:]]
-        names = [part[8:] for part in names] if column.rows is not None else names  # without their lengths
+        names = [part[8:] for part in column.parts]  # without their lengths
         return Keys(_digests(names, "string"), names)
     if column.kind == "integer":
         return Keys(column.fixed)
@@ -269,7 +266,7 @@ def _leaves(element: Any, path: str = "") -> list[tuple[str, Any]]:
         return [(path, element)]
     if isinstance(element, (list, tuple)):
         return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]")]
-    return [(path or "the element", element)]
+    return [(path, element)]
 
 
 def _column(leaf: Any, path: str, keep_integers: bool = False) -> _Column:
@@ -278,16 +275,17 @@ def _column(leaf: Any, path: str, keep_integers: bool = False) -> _Column:
     array, dtype = _array(leaf, path)
     rows = array.shape[0] if array.ndim else None
     if keep_integers and array.dtype.kind in "iub" and array.ndim <= 1:
-        return _Column(rows, "integer", "integer", _integer_words(np.atleast_1d(array)))
+        words = _integer_words(np.atleast_1d(array))
+        return _Column(rows, "integer", "integer", words.tobytes, words)
     inner = "" if array.ndim <= 1 else "x".join(map(str, array.shape[1:]))
     outer = "x".join(map(str, array.shape))
     if array.dtype.kind in "OSU":
         table = array.reshape(1 if rows is None else rows, int(np.prod(array.shape[1:], dtype=np.int64)))
         parts = [_framed(map(_bytes_of, row)) for row in table.tolist()]
-        return _Column(rows, "string" + inner, "string" + outer, parts=parts)
+        return _Column(rows, "string" + inner, "string" + outer, lambda: b"".join(parts), parts=parts)
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     table = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(1 if rows is None else rows, width)
-    return _Column(rows, dtype + inner, dtype + outer, table)
+    return _Column(rows, dtype + inner, dtype + outer, table.tobytes, table)
 
 
 def _array(leaf: Any, path: str) -> tuple[Array, str]:
@@ -297,7 +295,10 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has none
             return leaf.view(sys.modules["torch"].int16).numpy(), "bfloat16"
     try:
-        array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf)
+        if hasattr(leaf, "numpy") and getattr(leaf, "shape", None) == ():
+            leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow's
+        # A text of numpy's own type loses NULs at its end.
+        array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf, object if isinstance(leaf, (str, bytes)) else None)
     except Exception as error:  # whatever the object's own conversion raises
         raise TypeError(_no_array(leaf, path, str(error))) from error
     if isinstance(leaf, (list, tuple)) and array.dtype.kind == "f" and _all_whole(leaf):
@@ -310,8 +311,8 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
 
 def _no_array(leaf: Any, path: str, why: str = "") -> str:
     why = f" ({why})" if why else ""
-    where = f"{path} of an element" if path else "the element"
-    return explain(f"{where} is a {type(leaf).__name__}, of which audit() can't make an array{why}",
+    where = f"component {path} of the element" if path else "the element"
+    return explain(f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}",
                    "Pass key=, a function that returns one key for each row of an element")
 
 
@@ -334,12 +335,12 @@ def _composite(leaf: Any) -> _Column:
     dtype = leaf.dtype.name
     if hasattr(leaf, "dense_shape"):
         indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
-        kind = f"sparse {dtype}{'x'.join(map(str, shape[1:]))}"
+        inner, outer = (f"sparse {dtype}{'x'.join(map(str, dims))}" for dims in (shape[1:], shape))
         ends = np.searchsorted(indices[:, 0], np.arange(shape[0] + 1))
         parts = [_framed([indices[a:b, 1:].tobytes(), _value_bytes(values[a:b])]) for a, b in zip(ends, ends[1:])]
-        return _Column(int(shape[0]), kind, kind, parts=parts)
+        return _Column(int(shape[0]), inner, outer, lambda: _framed([indices.tobytes(), _value_bytes(values)]), parts=parts)
     kind = f"ragged {dtype}"
-    return _Column(int(leaf.nrows()), kind, kind, parts=[_ragged_row(row) for row in leaf])
+    return _Column(int(leaf.nrows()), kind, kind, lambda: _ragged_row(leaf), parts=[_ragged_row(row) for row in leaf])
 
 
 def _ragged_row(row: Any) -> bytes:

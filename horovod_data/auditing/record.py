@@ -29,6 +29,7 @@ class Epoch:
     def __init__(self, number: int):
         self.number = number
         self.error: Optional[str] = None  # that ended it
+        self.whole = False  # it ended where the loader did
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
         self._names: dict[int, bytes] = {}
@@ -109,11 +110,8 @@ class Recorder:
             step = self._epoch.steps + 1 if self._epoch is not None else 1
             epoch = self._epoch.number if self._epoch is not None else self._begun + 1
         try:
-            keys = keys_of(element, self._key if of == "element" else lambda value: value)
+            keys = self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
-            error.args = (explain(f"{self.name}, epoch {epoch}, step {step}: the keys of the rows can't be made: "
-                                  f"{type(error).__name__}: {without_place(str(error))}",
-                                  f"key={self._key!r} must fit every element"),)
             if self._partial:
                 with self._lock:
                     if iteration not in self._older:
@@ -121,6 +119,20 @@ class Recorder:
                         self._open()
                         self._close(error)
             raise
+        self.add(iteration, keys)
+
+    def keys(self, element: Any, which: str, of: str = "element") -> Keys:
+        """The keys of an element; raises as record(). `which` it is: for errors."""
+        try:
+            return keys_of(element, self._key if of == "element" else lambda value: value)
+        except Exception as error:
+            error.args = (explain(f"{self.name}, {which}: the keys of the rows can't be made: "
+                                  f"{type(error).__name__}: {without_place(str(error))}",
+                                  f"key={self._key!r} must fit every element" if self._key is not None else ""),)
+            raise
+
+    def add(self, iteration: int, keys: Keys) -> None:
+        """One step, whose keys these are."""
         with self._lock:
             if iteration in self._older:
                 raise RuntimeError(explain(
@@ -131,16 +143,16 @@ class Recorder:
             assert self._epoch is not None
             self._epoch.add(keys)
 
-    def end(self, iteration: int, error: Optional[BaseException] = None) -> None:
-        """The iteration is over, by an error or not."""
+    def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
+        """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
         with self._lock:
             if iteration == self._iteration:
-                self._close(error)
+                self._close(error, whole=error is None and not left)
 
-    def close(self) -> None:
-        """Ends the epoch that is under way, if one is."""
+    def close(self, whole: bool = False) -> None:
+        """Ends the epoch that is under way, if one is. `whole`: the loader has come to its end."""
         with self._lock:
-            self._close()
+            self._close(whole=whole)
 
     def say(self, text: str) -> None:
         """On rank 0 alone."""
@@ -184,8 +196,9 @@ class Recorder:
             self._begun += 1
             self._epoch = Epoch(self._begun)
 
-    def _close(self, error: Optional[BaseException] = None) -> None:
+    def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         if self._epoch is not None:
+            self._epoch.whole = whole
             self._epoch.error = _named(error) if error is not None else None
             self._closed.put(self._epoch)
             self._epoch = None

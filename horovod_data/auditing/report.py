@@ -59,6 +59,8 @@ class Report:
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
+    times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)  # of `times`, rows that a reference with keys hasn't
+    left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader did: by break, end_epoch() or report()
     hint: str = ""  # why nothing that came is in the reference
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
     raster: Any = None  # picture.Raster
@@ -96,13 +98,24 @@ class Report:
         found = []
         if self.never:
             found.append(f"{share(self.never, self.reference or 0)} of the rows were never seen")
-        again = sum(rows for times, rows in self.times.items() if times > 1)
+        again = sum(rows for times, rows in self._of_reference().items() if times > 1)
         if self.repeats and again:
-            known = self.distinct if self.never is None else max(self.reference or 0, self.distinct)
-            found.append(f"{share(again, known)} of the rows were seen more than once")
+            found.append(f"{share(again, self._whole())} of the rows were seen more than once")
         if self.unknown:
-            found.append(f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came")
+            strange = sum(rows for times, rows in self.times_unknown.items() if times > 1)
+            found.append(f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came"
+                         + (f", {strange:,} of them more than once" if strange else ""))
         return "; ".join(found)
+
+    def _of_reference(self) -> dict[int, int]:
+        """`times` without rows that are known not to be in the reference."""
+        known = {times: rows - self.times_unknown.get(times, 0) for times, rows in self.times.items()}
+        return {times: rows for times, rows in known.items() if rows}
+
+    def _whole(self) -> int:
+        """What shares are of: the rows of the reference; or those that came, if there is none, or if it is a number and more
+        came."""
+        return self.distinct if self.reference is None else max(self.reference, sum(self._of_reference().values()))
 
     def __str__(self) -> str:
         lines = [f"{self.name}, epoch {self.epoch}: {self.verdict}.", *self._table(), "", *self._by_rank()]
@@ -124,18 +137,20 @@ class Report:
 
     def _table(self) -> list[str]:
         lines = [("seen", "rows", "share")]
-        whole = self.distinct + (self.never or 0)
+        whole, known = self._whole(), self._of_reference()
         if self.never is not None:
             lines.append(("never", f"{self.never:,}", share(self.never, whole)))
-        for times in sorted({*self.times, 1}):
-            rows = self.times.get(times, 0)
+        for times in sorted({*known, 1}):
+            rows = known.get(times, 0)
             if times <= _MOST_TIMES:
                 lines.append(("once" if times == 1 else f"{times} times", f"{rows:,}", share(rows, whole)))
-        more = sum(rows for times, rows in self.times.items() if times > _MOST_TIMES)
+        more = sum(rows for times, rows in known.items() if times > _MOST_TIMES)
         if more:
-            most = max(self.times)
+            most = max(known)
             lines.append((f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times", f"{more:,}",
                           share(more, whole)))
+        if self.times_unknown:
+            lines.append(("not in the reference", f"{self.unknown:,}", ""))
         return aligned(lines)
 
     def _by_rank(self) -> list[str]:
@@ -165,7 +180,14 @@ class Report:
                          "that ends before the others leaves them waiting in their next collective call, and where all stop with "
                          "it, what the others had left is not seen")
         known = self.reference or 0
-        if several and self.never and not self.repeats and abs(self.distinct * self.ranks - known) <= 0.05 * known:
+        if self.never and self.left and not self.errors:
+            where = "all ranks" if len(self.left) == self.ranks else f"rank {self.left[0]}" if len(self.left) == 1 else (
+                f"{len(self.left)} ranks")
+            found.append(f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
+                         "the loader still had is not seen")
+        whole_epoch = not self.unknown and not self.errors and not self.left
+        nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
+        if several and whole_epoch and self.never and not self.repeats and nth:
             found.append(f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
                          "loader gives that is sharded twice")
         return found
@@ -211,7 +233,7 @@ def share(part: int, whole: int) -> str:
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table: the first column begins at the left, all others end at the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    return ["  ".join([f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))])
+    return ["  ".join([f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))]).rstrip()
             for line in lines]
 
 

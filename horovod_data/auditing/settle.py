@@ -24,7 +24,7 @@ def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: b
     words = epoch.words()
     heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words),
                                 "kinds": _kinds(words), "reference": _kinds(reference.part.words) if reference.part else [],
-                                "error": epoch.error})
+                                "error": epoch.error, "left": not epoch.whole})
     axis = _axis(heads, reference)
     found = count(exchange.alltoall(*by_owner(words, exchange.size)), reference.part, axis)
     found = _added(exchange, found)
@@ -60,10 +60,12 @@ def _added(exchange: Exchange, mine: Counts) -> Counts:
     sums = {name: part.reshape(array.shape) for name, part, array in zip(ARRAYS, np.split(total, cuts), arrays)}
     # The rest is little: each adds it up for itself, to a count without numbers.
     nothing = {name: np.zeros_like(array) for name, array in zip(ARRAYS, arrays)}
-    found = Counts(**sums, times={}, never=[], repeated=[], unknown=[])
-    for times, *examples in exchange.allgather([sorted(mine.times.items()), mine.never, mine.repeated, mine.unknown]):
+    found = Counts(**sums, times={}, strange={}, never=[], repeated=[], unknown=[])
+    said = [sorted(mine.times.items()), sorted(mine.strange.items()), mine.never, mine.repeated, mine.unknown]
+    for times, strange, *examples in exchange.allgather(said):
         never, repeated, unknown = ([(a, b, place, often) for a, b, place, often in some] for some in examples)
-        found = found.plus(Counts(**nothing, times=dict(times), never=never, repeated=repeated, unknown=unknown))
+        found = found.plus(Counts(**nothing, times=dict(times), strange=dict(strange), never=never, repeated=repeated,
+                                  unknown=unknown))
     return found
 
 
@@ -84,12 +86,16 @@ def _kinds(words: Array) -> list[bool]:
     return list({bool(are.any()), bool(are.all())}) if len(are) else []
 
 
-def _hint(heads: list[dict[str, Any]], distinct: int, unknown: int) -> str:
+def _hint(heads: list[dict[str, Any]], distinct: int, unknown: int, by_content: bool) -> str:
     """Why nothing that came is in the reference."""
     came, wanted = ({kind for head in heads for kind in head[which]} for which in ("kinds", "reference"))
     if not wanted or not distinct or unknown < distinct:
         return ""
     text = "Nothing that came is in the reference. "
+    if by_content:
+        return (f"{text}By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be "
+                "in batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the "
+                "same")
     if came.isdisjoint(wanted):
         names = ("whole numbers", "texts, floating-point numbers or other arrays")
         return (f"{text}The rows' keys are {names[0] if True in came else names[1]}, those of the reference "
@@ -124,8 +130,10 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         rows=tuple(head["rows"] for head in heads), distinct_by_rank=tuple(found.own.tolist()), distinct=distinct,
         never=missing if known else None, unknown=unknown if known else None, repeats=repeats,
         reference=wanted if known else None, times=found.times,
+        times_unknown=found.strange,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
-        by_content=by_content, hint="" if by_content else _hint(heads, distinct, unknown),
+        by_content=by_content, hint=_hint(heads, distinct, unknown, by_content),
+        left=tuple(rank for rank, head in enumerate(heads) if head["left"] and head["error"] is None),
         errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),

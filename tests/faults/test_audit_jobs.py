@@ -48,6 +48,45 @@ def test_datasets_generators_and_arrays(tmp_path):
     assert output.count("not audited: x is a numpy.ndarray, of which validation_split takes a part away") == 1, output
 
 
+GENERATOR = """
+def batches(rounds=1000):
+    for number in range(hvd.rank(), 8 * rounds, hvd.size()):
+        rows = np.arange(4 * number, 4 * number + 4, dtype=np.float32)[:, None] % 32
+        yield rows, rows
+"""
+
+
+def test_what_keras_reads_ahead_of_a_generator_counts_when_it_is_trained_with(tmp_path):
+    """Its epochs begin while batches of the next ones have been taken. 8 batches are a round of all rows, half of them each rank's."""
+    output = run(
+        tmp_path, GENERATOR, "model.fit(batches(), epochs=3, steps_per_epoch=4, verbose=0)",
+        "class Stop(tf.keras.callbacks.Callback):", "    def on_train_batch_end(self, batch, logs=None):",
+        "        self.model.stop_training = batch == 2",
+        "model.fit(batches(), epochs=3, steps_per_epoch=4, verbose=0, callbacks=Stop())",
+        "model.fit(batches(1), verbose=0)",
+        "def wrong():", "    yield from ((x[:4, None], x[:4]), (x[:4, None], x[:4]))",
+        "model.fit(wrong(), epochs=1, steps_per_epoch=2, verbose=0)",
+        "model.fit(batches(), steps_per_epoch=4, verbose=0, workers=2)")
+    once, again = "no row more than once", "100.0 % of the rows were seen more than once"
+    assert sorted(verdicts(output)) == [("1", "1", once), ("1", "2", once), ("1", "3", once), ("2", "1", once), ("3", "1", once),
+                                        ("4", "1", again)], output
+    assert sorted(re.findall(r"0 to 1 +(\d+) +(\d+) +\d+\n", output)) == [("2", "8"), ("3", "12"), *[("4", "16")] * 4], output
+    assert output.count("several workers of Keras' share it") == 1, output
+
+
+def test_generators_that_fail_and_steps_at_once(tmp_path):
+    output = run(
+        tmp_path, GENERATOR, "def failing():", "    for number, batch in enumerate(batches()):", "        if number == 5:",
+        "            raise OSError('the disk is gone')", "        yield batch",
+        "try:", "    model.fit(failing(), epochs=3, steps_per_epoch=4, verbose=0)", "except Exception as error:",
+        "    print('it failed:', type(error).__name__)",
+        "model.compile('sgd', 'mse', steps_per_execution=2)", "model.fit(batches(), steps_per_epoch=4, verbose=0)")
+    assert output.count("it failed:") == 2 and verdicts(output) == [("1", "1", "no row more than once")], output
+    assert "audit 1, epoch 2: an error ended the epoch on all ranks; up to there no row more than once" in output, output
+    assert "Rank 1's epoch was ended after 1 step by OSError: the disk is gone." in output, output
+    assert output.count("with steps_per_execution it doesn't tell after each step that it has made it") == 1, output
+
+
 def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
     output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)", options=(),
                  env={"HOROVOD_DATA_AUDIT": "1"})

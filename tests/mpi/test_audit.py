@@ -3,30 +3,15 @@
 
 import collections
 import itertools
-import types
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import attempt, local, outcomes, plain, raises_everywhere, results
+from audits import ROWS, numbers, passed
+from together import attempt, local, plain, raises_everywhere, results
 
-ROWS = 48
 Pair = collections.namedtuple("Pair", "x y")
-
-
-def passed(comm, audited):
-    """The report of one pass over it, which is the same on all ranks."""
-    got = results(comm, lambda: (len(list(audited)), audited.report()))
-    first = got[0][1]
-    for _, report in got:
-        assert str(report) == str(first) and report.picture() == first.picture() and report.pairs == first.pairs
-    return first
-
-
-def numbers(comm, first=0, step=None, rows=ROWS):
-    """This rank's share of the numbers, in batches of 4."""
-    mine = list(range(first + comm.rank, rows, step or comm.size))
-    return [np.array(mine[i:i + 4]) for i in range(0, len(mine), 4)]
 
 
 # ---- What comes out is what goes in.
@@ -182,7 +167,7 @@ def test_a_loop_that_is_left(hvdata, comm):
     report = results(comm, audited.report)[0]
     whole = -(-len(range(comm.size - 1, ROWS, comm.size)) // 4)
     assert report.epoch == 2 and report.steps[0] == 2 and report.steps[1:] == (whole,) * (comm.size - 1)
-    assert [one.rows for one in audited.reports] == [report.rows] * 2
+    assert [one.rows for one in audited.reports] == [report.rows] * 2 and report.left == (0,)
 
 
 def test_a_dataset_that_is_left(hvdata, comm):
@@ -191,6 +176,43 @@ def test_a_dataset_that_is_left(hvdata, comm):
     assert results(comm, audited.report)[0].steps == (2,) * comm.size
     list(audited.take(3)), list(audited.take(1))  # the third begins, so the second is over
     assert [one.steps[0] for one in (results(comm, audited.report)[0], *audited.reports)] == [1, 2, 3, 1]
+    assert {one.left for one in audited.reports} == {tuple(range(comm.size))}
+
+
+@pytest.mark.ranks(2, 3)
+def test_half_an_epoch_is_not_called_sharded_twice(hvdata, comm):
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
+    for loader in (data, list(data), data.filter(lambda _: True)):
+        audited = hvdata.audit(loader, key=lambda row: row, reference=range(ROWS))
+        for step, _ in enumerate(audited, 1):
+            if step == ROWS // comm.size // comm.size:
+                break
+        report = results(comm, audited.report)[0]
+        assert report.left == tuple(range(comm.size)) and "On all ranks the epoch ended before the loader did" in str(report)
+        assert "sharded twice" not in str(report)
+        assert passed(comm, audited).verdict == "every row once" and audited.reports[-1].left == ()
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_checkpoint_where_it_is_allowed(hvdata, comm, tmp_path):
+    """Of what was saved the audit knows nothing, so TensorFlow refuses it unless the user says otherwise."""
+    data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
+    refused = hvdata.audit(data)
+    raises_everywhere(comm, lambda: tf.train.Checkpoint(iterator=iter(refused)).write(str(tmp_path / "a")), tf.errors.OpError,
+                      "PyFunc is stateful")
+    options = tf.data.Options()
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    audited = hvdata.audit(data.with_options(options), reference=ROWS)
+    iterator = iter(audited)
+    next(iterator), next(iterator)
+    saved = results(comm, lambda: tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"of {comm.rank}")))[comm.rank]
+    list(iterator)
+    assert results(comm, audited.report)[0].verdict == "every row once"
+    iterator = iter(audited)
+    tf.train.Checkpoint(iterator=iterator).read(saved)
+    assert [int(row) for row in iterator] == list(range(ROWS))[comm.rank::comm.size][2:]
+    report = results(comm, audited.report)[0]
+    assert (report.epoch, report.never, report.repeats) == (2, 2 * comm.size, 0)
 
 
 def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
@@ -250,178 +272,6 @@ def test_several_audits_at_once(hvdata, comm):
     for audited, rows in ((valid, 12), (train, ROWS)):
         report = results(comm, audited.report)[0]
         assert (report.epoch, report.times, report.ok) == (2, {1: rows}, True)
-
-
-# ---- Keys and references.
-
-
-def test_the_same_row_in_other_frameworks_and_batches(hvdata, comm):
-    """Content is dtype, shape and bytes, whatever the batch and whoever holds it."""
-    x, y = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32), np.arange(ROWS)
-    mine = [(x[i::comm.size], y[i::comm.size]) for i in [comm.rank]]
-    reference = tf.data.Dataset.from_tensor_slices((x, y)).batch(7)
-    assert passed(comm, hvdata.audit(mine, reference=reference)).verdict == "every row once"
-
-
-class Tensor:
-    """What torch's tensors do, as far as it matters."""
-
-    __module__ = "torch"
-
-    def __init__(self, array):
-        self._array = array
-
-    def detach(self):
-        return self
-
-    cpu = detach
-
-    def __array__(self, dtype=None, copy=None):
-        return self._array
-
-
-def test_a_loader_in_the_manner_of_torch(hvdata, comm):
-    class Loader:
-        sampler = types.SimpleNamespace(epoch=0)
-
-        def __iter__(self):
-            for rows in numbers(comm):
-                yield {"x": Tensor(rows * 1.5), "name": [f"row {row}" for row in rows]}
-
-        def __len__(self):
-            return len(numbers(comm))
-
-    audited = hvdata.audit(Loader(), key="name", reference=lambda: [f"row {row}" for row in range(ROWS)])
-    assert len(audited) == len(numbers(comm)) and audited.sampler.epoch == 0
-    assert passed(comm, audited).verdict == "every row once"
-    content = hvdata.audit(Loader())
-    assert passed(comm, content).times == {1: ROWS}
-
-
-@pytest.mark.parametrize("reference", [
-    ROWS, range(ROWS), set(range(ROWS)), np.arange(ROWS), list(range(ROWS)), lambda: ROWS, lambda: range(ROWS),
-    lambda: (np.arange(i, i + 6) for i in range(0, ROWS, 6)), "dataset"],
-    ids=["count", "range", "set", "array", "list", "fn of count", "fn of keys", "fn of generator", "dataset"])  # fmt: skip
-@pytest.mark.ranks(1, 3)
-def test_references(hvdata, comm, reference, request):
-    given = tf.data.Dataset.range(ROWS).batch(5) if isinstance(reference, str) else reference
-    mine = [rows[rows != 5] for rows in numbers(comm)]
-    audited = hvdata.audit(mine, key=lambda rows: rows, reference=given if comm.rank == 0 else None)
-    report = passed(comm, audited)
-    assert (report.never, report.unknown, report.reference) == (1, 0, ROWS)
-    counted = isinstance(reference, int) or "fn of count" in request.node.name  # then nobody knows which one it is
-    assert [example.key for example in report.never_seen] == ([] if counted else [5])
-
-
-def test_the_reference_is_read_on_rank_0_alone(hvdata, comm):
-    calls = []
-
-    def reference():
-        calls.append(comm.rank)
-        return range(ROWS)
-
-    hvdata.audit([], key=lambda rows: rows, reference=reference)
-    assert comm.allgather(calls) == [[0], *[[]] * (comm.size - 1)]
-
-
-@pytest.mark.ranks(1, 3)
-def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
-    monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 100)
-    audited = hvdata.audit([np.arange(comm.rank, 1000, comm.size)], key=lambda rows: rows, reference=range(1003))
-    report = passed(comm, audited)
-    assert report.never == 3 and [one.key for one in report.never_seen] == [1000, 1001, 1002]
-
-
-def test_rows_that_are_not_in_the_reference(hvdata, comm):
-    audited = hvdata.audit(numbers(comm), key=lambda rows: [f"r{row}" for row in rows], reference={f"r{row}" for row in range(40)})
-    report = passed(comm, audited)
-    assert (report.unknown, report.never) == (ROWS - 40, 0)
-    assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
-
-
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
-def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
-    """numpy makes floats of a list of them, of which many are the same."""
-    def of(rank):
-        return [2**63 + 1000 * rank + i for i in range(3)] + [5 + 100 * rank]
-
-    every, mine = [one for rank in range(comm.size) for one in of(rank)], of(comm.rank)
-    given = [[np.uint64(one) for one in mine] if numpys else mine]
-    for reference, never in ((None, None), (set(every), 0), ([*every, 2**70], 1)):
-        report = passed(comm, hvdata.audit(given, key=lambda rows: rows, reference=reference))
-        assert (report.times, report.never, report.unknown) == ({1: len(every)}, never, None if reference is None else 0)
-    assert [example.key for example in report.never_seen] == [str(2**70)]
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("reference, text", [
-    ({1.0, 2.0}, "The rows' keys are whole numbers, those of the reference texts, floating-point numbers or other arrays"),
-    ({"1", "2"}, "The rows' keys are whole numbers, those of the reference texts"), ({100, 101}, None)],
-    ids=["floats", "texts", "other numbers"])  # fmt: skip
-def test_keys_of_another_kind_than_the_references(hvdata, comm, reference, text):
-    said = str(passed(comm, hvdata.audit([[1, 2]], key=lambda rows: rows, reference=reference)))
-    assert ("Nothing that came is in the reference." in said) == (text is not None) and (text or "") in said, said
-
-
-# ---- What is refused.
-
-
-@pytest.mark.parametrize("arguments, kind, text", [
-    (dict(key=1.5), TypeError, r"key=1\.5 is no key"), (dict(key=()), TypeError, r"key=\(\) is no key"),
-    (dict(reference=-1), ValueError, "reference=-1 is less than 0"), (dict(reference="rows"), TypeError, "is no reference"),
-    (dict(reference={1, 2}), ValueError, "reference= has keys, but audit.. has no key="),
-], ids=["key", "no key", "count", "text", "keys"])  # fmt: skip
-@pytest.mark.parametrize("where", ["everywhere", "on the last rank"])
-@pytest.mark.ranks(1, 3)
-def test_wrong_arguments(hvdata, comm, arguments, kind, text, where):
-    wrong = where == "everywhere" or comm.rank == comm.size - 1
-    raises_everywhere(comm, lambda: hvdata.audit([], **(arguments if wrong else {})), kind, text)
-    assert passed(comm, hvdata.audit([1, 2], key=lambda row: row)).distinct == 2
-
-
-@pytest.mark.parametrize("given", ["text", {"x": 1}, 5, np.zeros(3), None], ids=repr)
-@pytest.mark.ranks(1, 2)
-def test_what_is_no_loader(hvdata, comm, given):
-    raises_everywhere(comm, lambda: hvdata.audit(given), TypeError, r"audit\(\) was given a")
-
-
-@pytest.mark.ranks(2, 3)
-def test_ranks_that_disagree(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.audit([], key="a" if comm.rank else 0), ValueError, "the ranks disagree", "key='a' on rank",
-                      "key=0 on rank 0")
-
-
-def test_a_component_that_is_not_there(hvdata, comm):
-    data = tf.data.Dataset.from_tensor_slices({"x": [1, 2]})
-    raises_everywhere(comm, lambda: hvdata.audit(data, key="id"), ValueError, "key='id': the dataset's elements have no such component")
-    audited = hvdata.audit([{"x": 1}], key="id")
-    raises_everywhere(comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made")
-    report = results(comm, audited.report)[0]
-    assert not report.ok and "an error ended the epoch" in report.verdict and set(report.errors) == set(range(comm.size))
-    audited = hvdata.audit(data, key=lambda row: None)
-    raises_everywhere(comm, lambda: list(audited), tf.errors.OpError, "the keys of the rows can't be made")
-    assert not results(comm, audited.report)[0].ok
-
-
-def test_a_reference_that_fails(hvdata, comm):
-    def reference():
-        yield np.arange(3)
-        raise OSError("no such folder")
-
-    got = outcomes(comm, lambda: hvdata.audit([], reference=reference))
-    for rank, one in enumerate(got):
-        assert one.kind is OSError and "no such folder" in one.text, one
-        assert rank == 0 or "reading the reference" in one.text
-    raises_everywhere(comm, lambda: hvdata.audit([], reference=lambda: "text"), TypeError, "is no reference. Pass a number of rows")
-    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference=[("a", 1), ("b", 2)]), TypeError,
-                      "of an element of reference= no keys can be made: the key is a tuple of str, int")
-    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference={("a", 1), ("b", 2, 3)}), TypeError,
-                      "a key in reference= is a list of tuple, and no array of one kind")
-
-
-def test_inside_a_function(hvdata, comm):
-    raises_everywhere(comm, lambda: tf.function(lambda: hvdata.audit([]) and 1)(), RuntimeError, "called inside tf.function")
 
 
 # ---- Printing, Keras, readers.
@@ -507,16 +357,37 @@ def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
     assert "after the end of the job" in raised.text
 
 
+GONE = (r"\[rank 0 on \S+, scatter of audit \d+, from rank [01], call \d+\] rank 1 on \S+ has shut down and takes no part in this "
+        r"scatter\. Every rank must make the same scatter calls\.?")
+
+
 @pytest.mark.alone()
 @pytest.mark.ranks(2)
 def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
     audited = hvdata.audit([1, 2])
+    raised, said = [], None
     if comm.rank:
         hvdata.shutdown()
     else:
         list(audited)
-        raised = attempt(audited.report)
-        assert issubclass(raised.kind, tf.errors.OpError) and "has shut down and takes no part" in raised.text, raised
-        assert "there is no report" in capfd.readouterr().err
+        raised = [attempt(call) for call in (audited.report, audited.report, lambda: hvdata.audit([1]))]
+        said = re.search(r"there is no report, and none of later epochs: (.*)\n", capfd.readouterr().err)
         list(audited)  # which goes on without
     comm.Barrier()
+    for one in raised:
+        assert one.kind is tf.errors.UnavailableError and re.fullmatch(GONE, one.text), one
+    assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said
+
+
+@pytest.mark.alone(HOROVOD_DATA_TIMEOUT="3")
+@pytest.mark.ranks(2)
+def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
+    audited = hvdata.audit([1, 2])
+    if comm.rank == 0:
+        list(audited)
+        raised = attempt(audited.report)
+    comm.Barrier()
+    if comm.rank == 0:
+        assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
+        assert re.match(r"\[rank 0 on .* has waited for rank 1 on \S+, which has not made this call, for \d+ s\.", raised.text), raised
+        assert "Graph execution error" not in capfd.readouterr().err

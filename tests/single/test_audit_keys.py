@@ -105,6 +105,23 @@ def test_texts_are_equal_as_bytes_whatever_holds_them():
     assert (keys.given_keys(["a", "a\0"]).words[0] != keys.given_keys(["a", "a\0"]).words[1]).any()
 
 
+@pytest.mark.parametrize("form", [
+    lambda text: text, str.encode, np.array, np.str_, tf.constant, lambda text: np.array(text.encode(), object)],
+    ids=["text", "bytes", "numpy", "numpy's text", "tensor", "object"])  # fmt: skip
+def test_one_text_is_the_same_key_as_in_a_batch(form):
+    made = keys.given_keys(form("é"))
+    batch = keys.given_keys(["a", "é"])
+    assert made.words.tolist() == batch.words[1:].tolist() and made.names == ["é".encode()]
+    assert keys.keys_of({"id": form("é")}, "id").words.tolist() == made.words.tolist()
+    content = keys.content_keys((np.arange(3), form("é")))
+    assert content.tolist() == keys.content_keys((np.arange(6).reshape(2, 3) % 3, ["é", "a"]))[:1].tolist()
+
+
+def test_texts_that_end_in_nul():
+    for given in ("a\0", b"a\0", tf.constant("a\0")):
+        assert keys.content_keys((given, 1)).tolist() != keys.content_keys(("a", 1)).tolist()
+
+
 def test_one_key_for_an_element():
     for single in (7, np.int64(7), tf.constant(7)):
         assert keys.given_keys(single).words.tolist() == words([7]).tolist()
@@ -147,6 +164,20 @@ def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
     assert keys.content_keys(alone).tolist() == keys.content_keys(batch)[1:].tolist()
 
 
+TABLES = {  # rows that are tables
+    "texts in tables": tf.constant([[["a", "b"], ["c", "d"]], [["ab", ""], ["c", "d"]]]),
+    "ragged tables": tf.ragged.constant([[[1], [2, 3]], [[4, 5], []], [[1, 2], [3]]]),
+    "sparse tables": tf.sparse.from_dense([[[0, 1], [2, 0]], [[0, 0], [3, 4]], [[0, 1], [0, 2]]]),
+}
+
+
+@pytest.mark.parametrize("name", ["numbers", "texts", "bools", "tensors", "bfloat16", "sparse", *TABLES])
+def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
+    rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()
+    made = np.concatenate([keys.content_keys(row) for row in rows])
+    assert made.tolist() == np.concatenate([keys.content_keys(batch) for batch in rows.batch(2)]).tolist()
+
+
 def test_rows_need_an_axis_that_all_components_have():
     assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
     assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
@@ -165,8 +196,10 @@ def test_components_by_name_and_place():
 
 
 def test_what_has_no_bytes_is_named():
-    with pytest.raises(TypeError, match=r"\[1\] of an element is a object.*Pass key="):
+    with pytest.raises(TypeError, match=r"^component \[1\] of the element is of type object, of which.*Pass key="):
         keys.content_keys((np.zeros(2), object()))
+    with pytest.raises(TypeError, match="^the element is of type object, of which"):
+        keys.content_keys(object())
 
 
 def test_keys_are_spread_evenly():

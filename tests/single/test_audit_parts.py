@@ -174,7 +174,7 @@ def report(received, reference=None, **more):
         name="audit 1", epoch=1, steps=(1,) * len(received), rows=tuple(map(len, received)),
         distinct_by_rank=tuple(found.own.tolist()), distinct=int(found.sums[3]), never=int(found.sums[1]) if known else None,
         unknown=int(found.sums[4]) if known else None, repeats=int(found.sums[2]), reference=len(reference) if known else None,
-        times=found.times, pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
+        times=found.times, times_unknown=found.strange, pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
         by_content=False, raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, "number", 0, 99))
     return Report(**{**values, **more})
 
@@ -208,6 +208,39 @@ def test_all_ranks_saw_the_same():
 def test_sharded_twice():
     one = report([[0, 4, 8], [3, 7, 11]], range(12))
     assert "The 2 ranks together saw about 1/2 of the rows, none twice" in str(one)
+
+
+@pytest.mark.parametrize("received, reference, more", [
+    ([range(0, 3), range(6, 9)], range(12), dict(errors={1: "OSError: no such file"})),
+    ([range(0, 3), range(6, 9)], range(12), dict(left=(0, 1))),
+    ([range(100, 103), range(106, 109)], range(12), {})],
+    ids=["error", "left", "unknown"])  # fmt: skip
+def test_half_of_the_rows_of_which_nobody_can_say_that_they_were_sharded_twice(received, reference, more):
+    one = report(received, reference, **more)
+    assert "sharded twice" not in str(one)
+    if "left" in more:
+        assert "On all ranks the epoch ended before the loader did" in str(one)
+
+
+def test_strangers_have_no_share_of_the_reference():
+    one = report([[1, 2, 77], [77, 78, 2]], range(4))
+    assert one.verdict == ("50.0 % of the rows were never seen; 25.0 % of the rows were seen more than once; "
+                           "2 rows that are not in the reference came, 1 of them more than once")
+    assert str(one).startswith(f"""\
+audit 1, epoch 1: {one.verdict}.
+  seen                  rows   share
+  never                    2  50.0 %
+  once                     1  25.0 %
+  2 times                  1  25.0 %
+  not in the reference     2
+
+""")
+    assert one.times == {1: 2, 2: 2} and one.times_unknown == {1: 1, 2: 1}
+
+
+def test_shares_are_of_a_reference_that_has_rows_twice():
+    one = report([[5, 5]], [5, 5, 6])
+    assert one.verdict == "33.3 % of the rows were never seen" and "never       1  33.3 %" in str(one), str(one)
 
 
 def test_unequal_steps_repeats_and_strangers():

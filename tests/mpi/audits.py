@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests of hvdata.audit: rows, and a pass over them."""
+
+import numpy as np
+from together import results
+
+ROWS = 48
+
+
+def passed(comm, audited):
+    """The report of one pass over it, which is the same on all ranks."""
+    got = results(comm, lambda: (len(list(audited)), audited.report()))
+    first = got[0][1]
+    for _, report in got:
+        assert str(report) == str(first) and report.picture() == first.picture() and report.pairs == first.pairs
+    return first
+
+
+def numbers(comm, first=0, step=None, rows=ROWS):
+    """This rank's share of the numbers, in batches of 4."""
+    mine = list(range(first + comm.rank, rows, step or comm.size))
+    return [np.array(mine[i:i + 4]) for i in range(0, len(mine), 4)]
