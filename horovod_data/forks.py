@@ -3,12 +3,14 @@
 
 A tf.data iterator has threads, and a child has only the thread that forked. TensorFlow joins them all the same when an
 iterator is destroyed, and hands an element that is asked for to one of them: the child crashes or waits for ever. So in a
-child the iterators that it inherits are never destroyed, and those of a channel, and its datasets, raise.
+child the iterators that it inherits are never destroyed, and those of a channel, and its datasets, raise. So do sessions of
+TF1, which have their threads in the parent, too.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 from typing import Any, NoReturn
@@ -29,11 +31,21 @@ def install() -> None:
         os.register_at_fork(after_in_child=_in_child)
 
 
-def _in_child() -> None:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise tf.errors.FailedPreconditionError(None, None, errors.forked("a dataset of horovod_data", "used"))
+# All that asks an iterator for an element or for its state.
+_OF_ITERATORS = ("_next_internal", "get_next_as_optional", "_save", "_restore", "_serialize_to_tensors", "_restore_from_tensors")
+# All that a session runs, also what was made callable before.
+_OF_SESSIONS = "run", "_do_call", "_call_tf_sessionrun"
 
-    bases = private.OwnedIterator, tf.compat.v1.Session, tf.data.Dataset
+
+def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
+    raise tf.errors.FailedPreconditionError(None, None, errors.forked(what, "used"))
+
+
+def _in_child() -> None:
+    refuse = functools.partial(_refuse, "a dataset of horovod_data")
+    refuse_session = functools.partial(_refuse, "a session of TensorFlow")
+    bases = private.OwnedIterator, private.BaseSession, tf.data.Dataset
+    gc.unfreeze()  # get_objects() leaves out what the parent has frozen
     known: dict[type, Any] = {}  # which of these a type is; there are half a million objects, and few types
     for one in gc.get_objects():
         kind = type(one)  # not isinstance(): proxies import modules, or raise, when they are asked
@@ -41,15 +53,20 @@ def _in_child() -> None:
             known[kind] = next((base for base in bases if issubclass(kind, base)), None)
         if (base := known[kind]) is None:
             continue
-        if base is tf.compat.v1.Session:
+        if base is private.BaseSession:
             _keep(one)
+            vars(one).update(dict.fromkeys(_OF_SESSIONS, refuse_session), close=_nothing)
         elif base is tf.data.Dataset:
             if receiving.received(one):
                 vars(one)["_apply_debug_options"] = refuse  # the first thing that iter() calls
         elif (resource := vars(one).get("_iterator_resource")) is not None:
             _keep(resource)
             if receiving.received(one._dataset):
-                vars(one)["_next_internal"] = refuse
+                vars(one).update(dict.fromkeys(_OF_ITERATORS, refuse))
+
+
+def _nothing() -> None:
+    """To close a session is to wait for its threads."""
 
 
 def _keep(one: Any) -> None:

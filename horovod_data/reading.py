@@ -71,7 +71,7 @@ class _Wants:
     """What a dataset function is called with."""
 
     context: bool  # an InputContext
-    context_name: str  # of its parameter, where it must be passed by name because `epoch` may come before it
+    context_name: str  # of its parameter, where it must be passed by name: it can't be otherwise, or `epoch` may come before it
     epoch: bool  # the epoch's number, by this name: then it is called for every epoch
 
     @classmethod
@@ -80,14 +80,18 @@ class _Wants:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):  # a builtin that does not say
             return cls(False, "", False)
+        if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
+            raise TypeError(explain("the dataset function's parameter `epoch` can be passed by its position only, and the "
+                                    "number of the epoch is passed by name", "Leave out the `/` behind it"))
         given = function.keywords if isinstance(function, functools.partial) else {}
         by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         needed = [p.name for p in parameters
                   if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name]
-        if len(needed) > 1 or any(p.name in needed and p.kind is p.KEYWORD_ONLY for p in parameters):
+        if len(needed) > 1:
             raise TypeError(explain(f"the dataset function needs the arguments {', '.join(needed)}",
                                     "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"))
-        named = [p.name for p in parameters if by_name and p.name in needed and p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = [p.name for p in parameters
+                 if p.name in needed and (p.kind is p.KEYWORD_ONLY or by_name and p.kind is p.POSITIONAL_OR_KEYWORD)]
         return cls(bool(needed), named[0] if named else "", bool(by_name) and "epoch" not in given)
 
 

@@ -13,7 +13,8 @@ from .limits import memory_bytes
 
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
 PAYLOADS = ("auto", "message", "arena")
-_MOST_ARENA = 4 << 30
+_DEFAULT_ARENA = 4 << 30
+_LEAST_ARENA, _MOST_ARENA = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
 _MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
 
 
@@ -151,15 +152,15 @@ def _arena_bytes_in(environ: Mapping[str, str]) -> int:
     name = "HOROVOD_DATA_ARENA_MB"
     text = environ.get(name, "").strip()
     if not text:
-        return min(_MOST_ARENA, memory_bytes()[0] // 4)
+        return min(_DEFAULT_ARENA, memory_bytes()[0] // 4)
     try:
         megabytes = float(text)
     except ValueError:
         megabytes = math.nan
-    if not math.isfinite(megabytes) or megabytes <= 0:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB above 0", f"Set {name} to a number such as 1024, "
-                                 "or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
-    return int(megabytes * (1 << 20))
+    if not math.isfinite(megabytes) or megabytes < _LEAST_ARENA:
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_ARENA:g} or more",
+                                 f"Set {name} to a number such as 1024, or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
+    return int(min(megabytes, _MOST_ARENA) * (1 << 20))
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:

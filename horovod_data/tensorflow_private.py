@@ -7,7 +7,10 @@ Seen to work: 2.15 to 2.21.
 | Name | What for |
 |---|---|
 | `tensorflow.python.data.ops.dataset_ops` | `DatasetSource`, `UnaryDataset`, `DatasetV1Adapter`: a dataset of an op |
-| `tensorflow.python.data.ops.iterator_ops` | `OwnedIterator`; its `_iterator_resource`, `_dataset`, `_next_internal`, and `Dataset._apply_debug_options`: forks.py |
+| `tensorflow.python.data.ops.iterator_ops` | `OwnedIterator`; its `_iterator_resource`, `_dataset`, `_next_internal`: forks.py |
+| `._save`, `._restore`, `._serialize_to_tensors`, `._restore_from_tensors` | methods of it: forks.py |
+| `Dataset._apply_debug_options` | what `iter()` calls first: forks.py |
+| `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: forks.py |
 | `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
@@ -22,14 +25,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import context
 from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.saved_model import nested_structure_coder
 
-__all__ = ["DatasetSource", "DatasetV1Adapter", "OwnedIterator", "UnaryDataset", "captured", "eager_mode", "inputs", "is_eager", "is_tf1_program",
-           "keep_python_functions", "nested_structure_coder", "serialized_graph", "tf2", "variant"]
+__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "OwnedIterator", "UnaryDataset", "captured", "eager_mode",
+           "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder", "serialized_graph", "tf2",
+           "variant"]
 
 
 def is_tf1_program() -> bool:

@@ -205,7 +205,8 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   const auto explain = [&] {
     mu_.AssertHeld();
     if (!because_.empty()) return because_;
-    return world_->SourceName(asked) + " has not answered either: its process is stopped, or its link is silent";
+    return world_->SourceName(asked) + " has not answered either: it writes a large state for a checkpoint, its process is "
+           "stopped, or its link is silent";
   };
   const auto where = [&] {
     mu_.AssertHeld();

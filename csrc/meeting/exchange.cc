@@ -77,7 +77,6 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);
   if (called.root != call.root) return Disagree(key, called.root, called.caller, arrived.trainer);
-  if (call.root != me()) return;
   call.called.insert(arrived.trainer);
   ReleaseIfAllCalled(key, &call);
 }
@@ -247,31 +246,39 @@ void Exchange::EndWaitsForGone() {
 
 // ---- Clocks.
 
-// Whom this rank waits for, and what they have not done. Ranks whose calls block and cross wait for each other: then what the
-// other one waits in is known here.
+// Whom this rank waits for, and what they have not done.
 std::string Exchange::Missing(const Call& call) const {
-  if (call.root != me()) return NotSent(call.root);
+  if (call.root != me()) return NotSent(call.root) + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
   std::string crossed;
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t == me() || call.called.count(t)) continue;
     names.push_back(world_->TrainerName(t));
-    for (const auto& [key, arrived] : early_) {
-      const bool waits = std::any_of(arrived.begin(), arrived.end(), [t](const Arrived& one) { return one.trainer == t; });
-      if (!waits || !crossed.empty()) continue;
-      crossed = "; " + names.back() + " waits in " + ScatterName(key.first) + ", call " + std::to_string(key.second) +
-                ", which this rank has not made: where calls block, all ranks must make them in the same order";
-    }
+    if (crossed.empty()) crossed = Crossed(t);
   }
   if (names.empty()) return "its own part";
   return JoinNames(names) + ", which has not made this call" + crossed;
+}
+
+// Ranks whose calls block and cross wait for each other. Of one that has not made this rank's call: the call that it waits in,
+// where it has said so to this rank.
+std::string Exchange::Crossed(int trainer) const {
+  for (const auto& [key, arrived] : early_) {
+    const bool waits = std::any_of(arrived.begin(), arrived.end(), [trainer](const Arrived& one) {
+      return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
+    });
+    if (!waits) continue;
+    return "; " + world_->TrainerName(trainer) + " waits in " + ScatterName(key.first) + ", call " + std::to_string(key.second) +
+           ", which this rank has not made: where calls block, all ranks must make them in the same order";
+  }
+  return "";
 }
 
 // Whether it has lasted too long; then that is `*error`.
 bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
   if (wait->patience.Over()) {
     const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
-    *error = {kDeadlineExceeded, "has waited for " + whom + ", for " + seconds + " s. " + kSame +
+    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " + kSame +
                                      "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
   } else if (wait->patience.ReportDue()) {
     Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);

@@ -74,7 +74,7 @@ class Exchange {
     int root;
     Parts parts;
     Wait wait;
-    std::set<int> called;  // on the root
+    std::set<int> called;  // those that have made it, too: on the root all, elsewhere the root
   };
   struct Arrived {
     int trainer;
@@ -95,6 +95,7 @@ class Exchange {
   std::string NotSent(int trainer) const { return world_->TrainerName(trainer) + ", which has not sent its part"; }
   bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
   std::string Missing(const Call& call) const REQUIRES(mu_);
+  std::string Crossed(int trainer) const REQUIRES(mu_);
   // An error gets the place of the call in front.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged parcel = {}) const;
 

@@ -161,8 +161,8 @@ class ReceiverOp : public DatasetOpKernel {
         return Caught([&] { return Write(ctx->symbolic_checkpoint(), writer); });
       }
 
-      absl::Status RestoreInternal(IteratorContext*, IteratorStateReader* reader) override {
-        return Caught([&] { return Read(reader); });
+      absl::Status RestoreInternal(IteratorContext* ctx, IteratorStateReader* reader) override {
+        return Caught([&] { return Read(ctx->symbolic_checkpoint(), reader); });
       }
 
       // What the profiler shows of a GetNext.
@@ -242,6 +242,7 @@ class ReceiverOp : public DatasetOpKernel {
         const auto put = [&](const std::string& key, uint64_t value) {
           if (status.ok()) status = writer->WriteScalar(prefix(), key, static_cast<int64_t>(value));
         };
+        put("symbolic", symbolic);
         put("kind", state.kind);
         put("epoch", state.epoch);
         put("number", state.number);
@@ -267,7 +268,7 @@ class ReceiverOp : public DatasetOpKernel {
         return words;
       }
 
-      absl::Status Read(IteratorStateReader* reader) {
+      absl::Status Read(bool symbolic, IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
         std::lock_guard<std::mutex> lock(mu_);
         if (!sink()) return NoBatchesHere();
@@ -279,6 +280,12 @@ class ReceiverOp : public DatasetOpKernel {
         };
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
+        const bool without_buffers = reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // no such key in 0.1
+        if (symbolic && !without_buffers && status.ok() && state.kind != SinkState::kUnused) {
+          return Here({kFailedPrecondition, "this checkpoint was saved without symbolic_checkpoint=True, so it holds what the "
+                                            "buffers of the stages behind distribute_dataset had taken already, and "
+                                            "TensorFlow would drop that. Restore it with the options that it was saved with"});
+        }
         state.epoch = get("epoch");
         state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
         state.trainers = get("trainers");

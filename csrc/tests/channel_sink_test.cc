@@ -230,8 +230,8 @@ TEST_F(SinkTest, AReaderThatSaysNothing) {
   Make(plan::Schedule::kStatic, 1, 10, 0.1);
   SinkIterator iterator;
   const Outcome outcome = Next(&iterator);
-  EXPECT_NE(outcome.message.find("reader 0 on host0 has not answered either: its process is stopped, or its link is "
-                                 "silent"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.message.find("reader 0 on host0 has not answered either: it writes a large state for a checkpoint, its "
+                                 "process is stopped, or its link is silent"), std::string::npos) << outcome.message;
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 WHY e1 0,0"}));
 }
 

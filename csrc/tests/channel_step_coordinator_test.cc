@@ -16,7 +16,7 @@ using Says = wire::Ready::Says;
 using Tells = wire::Go::Tells;
 
 // Reader 0 of three, one per host; the test is all of them.
-class InStepTest : public testing::Test {
+class StepCoordinatorTest : public testing::Test {
  protected:
   static constexpr int kReaders = 3;
 
@@ -53,7 +53,7 @@ class InStepTest : public testing::Test {
                   }};
 };
 
-TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
+TEST_F(StepCoordinatorTest, AStepGoesOutWhenEveryReaderHasIt) {
   Ready(0, Says::kHas, 1);
   Ready(1, Says::kHas, 2);
   EXPECT_EQ(Gos(), Texts());
@@ -65,7 +65,7 @@ TEST_F(InStepTest, AStepGoesOutWhenEveryReaderHasIt) {
   EXPECT_EQ(Gos(), ToAll("e1 2"));
 }
 
-TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
+TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
   const Outcome scalar(kInvalidArgument, "[r1] a scalar");
   for (const Says last : {Says::kHas, Says::kFills, Says::kFailed}) {
     const auto epoch = 1 + static_cast<uint64_t>(last);
@@ -82,7 +82,7 @@ TEST_F(InStepTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
   }
 }
 
-TEST_F(InStepTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
+TEST_F(StepCoordinatorTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   const Outcome lost1(kInternal, "[r1] lost"), lost2(kInternal, "[r2] lost"), lost0(kInternal, "[r0] lost");
   // drop: reader 0 may still fail in the same step; until that is known nobody hears of an end.
   uint64_t epoch = 0;
@@ -120,14 +120,14 @@ TEST_F(InStepTest, LostReadersEndTheEpochWellIfAnyIsLeft) {
   EXPECT_EQ(Gos(), ToAll(e + " 2 end!13 [r0] lost"));
 }
 
-TEST_F(InStepTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
+TEST_F(StepCoordinatorTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentSteps) {
   Ready(0, Says::kGoesOn, 5, 1, {kOk, "[r0] "});
   Ready(1, Says::kGoesOn, 4, 1, {kOk, "[r1] "});
   Ready(2, Says::kGoesOn, 5, 1, {kOk, "[r2] "});
   EXPECT_EQ(Gos(), ToAll("e1 4"));
 }
 
-TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
+TEST_F(StepCoordinatorTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
   const std::string text = "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
                            ": each host's reader has its own place, so restore the iterator on every rank, each from what "
                            "it saved itself";
@@ -144,7 +144,7 @@ TEST_F(InStepTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
   EXPECT_EQ(Gos(), ToAll("e2 0 end!9 [r1] " + text));
 }
 
-TEST_F(InStepTest, ACheckpointOfTheBeginningIsACheckpoint) {
+TEST_F(StepCoordinatorTest, ACheckpointOfTheBeginningIsACheckpoint) {
   Ready(0, Says::kGoesOn, 0, 1, {kOk, "[r0] "});
   Ready(1, Says::kHas, 1);
   Ready(2, Says::kHas, 1);
@@ -157,7 +157,7 @@ TEST_F(InStepTest, ACheckpointOfTheBeginningIsACheckpoint) {
   EXPECT_EQ(Gos(), Texts()) << "and beside those that go on";
 }
 
-TEST_F(InStepTest, TheFirstToEndEndsAll) {
+TEST_F(StepCoordinatorTest, TheFirstToEndEndsAll) {
   Ready(1, Says::kEnded, 2);
   Ready(0, Says::kHas, 5);
   Ready(2, Says::kHas, 1);
@@ -169,7 +169,7 @@ TEST_F(InStepTest, TheFirstToEndEndsAll) {
   EXPECT_EQ(Gos(), Texts()) << "an end is said once";
 }
 
-TEST_F(InStepTest, WithFillersTheLastToEndEndsAll) {
+TEST_F(StepCoordinatorTest, WithFillersTheLastToEndEndsAll) {
   Ready(1, Says::kFills, 0);
   Ready(0, Says::kHas, 1);
   Ready(2, Says::kHas, 3);
@@ -180,7 +180,7 @@ TEST_F(InStepTest, WithFillersTheLastToEndEndsAll) {
   EXPECT_EQ(Gos(), ToAll("e1 3 end"));
 }
 
-TEST_F(InStepTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
+TEST_F(StepCoordinatorTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
   Ready(2, Says::kEnded, 0, 4);
   EXPECT_EQ(Gos(), ToAll("e4 0 end"));
   Ready(0, Says::kHas, 1, 4);
@@ -188,7 +188,7 @@ TEST_F(InStepTest, AnEpochMayEndBeforeOthersHaveBegunIt) {
   EXPECT_EQ(Gos(), Texts());
 }
 
-TEST_F(InStepTest, AnErrorEndsAllInItsPlace) {
+TEST_F(StepCoordinatorTest, AnErrorEndsAllInItsPlace) {
   Ready(0, Says::kHas, 4);
   Ready(1, Says::kFailed, 2, 1, {kInternal, "broken"});
   EXPECT_EQ(Gos(), Texts());
@@ -196,7 +196,7 @@ TEST_F(InStepTest, AnErrorEndsAllInItsPlace) {
   EXPECT_EQ(Gos(), ToAll("e1 2 end!13 broken"));
 }
 
-TEST_F(InStepTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
+TEST_F(StepCoordinatorTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
   Ready(0, Says::kEnded, 2);
   Ready(1, Says::kFailed, 2, 1, {kInternal, "broken"});
   Ready(2, Says::kEnded, 5);
@@ -207,7 +207,7 @@ TEST_F(InStepTest, AnErrorGoesBeforeAnEndInTheSameStepAndFillersDoNotPassIt) {
   EXPECT_EQ(Gos(), ToAll("e2 3 end!13 broken"));
 }
 
-TEST_F(InStepTest, AnEndStandsThoughMoreWordsCome) {
+TEST_F(StepCoordinatorTest, AnEndStandsThoughMoreWordsCome) {
   Ready(1, Says::kFailed, 1, 1, {kInternal, "broken"});
   Ready(1, Says::kHas, 4);
   Ready(1, Says::kEnded, 5);
@@ -216,7 +216,7 @@ TEST_F(InStepTest, AnEndStandsThoughMoreWordsCome) {
   EXPECT_EQ(Gos(), ToAll("e1 1 end!13 broken"));
 }
 
-TEST_F(InStepTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
+TEST_F(StepCoordinatorTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   Ready(0, Says::kHas, 2);
   Ready(2, Says::kHas, 3);
   Ready(1, Says::kLeft, 0);
@@ -230,7 +230,7 @@ TEST_F(InStepTest, WhoHasLeftHoldsNobodyAndHearsNothing) {
   EXPECT_EQ(Gos(), ToAll("e2 1"));
 }
 
-TEST_F(InStepTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
+TEST_F(StepCoordinatorTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
   Ready(0, Says::kHas, 1, 1);
   Ready(2, Says::kHas, 1, 1);
   Ready(0, Says::kHas, 1, 2);
@@ -247,7 +247,7 @@ TEST_F(InStepTest, WhoHasLeftForGoodHoldsNoLaterEpochAndNoOtherChannel) {
 }
 
 // One that goes on with fillers beside a longer one has been given those steps: they do not end before.
-TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
+TEST_F(StepCoordinatorTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   Ready(0, Says::kFills, 2);
   Ready(2, Says::kFills, 1);
   Ready(1, Says::kHas, 7);
@@ -256,7 +256,7 @@ TEST_F(InStepTest, NothingThatWasAllowedIsTakenBackWhenTheLongestLeaves) {
   EXPECT_EQ(Gos(), (Texts{"r0 e1 7 end", "r2 e1 7 end"}));
 }
 
-TEST_F(InStepTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
+TEST_F(StepCoordinatorTest, WhoAsksHearsWhoIsBehindAndWhatKeepsThem) {
   Ready(0, Says::kHas, 3);
   Ready(0, Says::kAsks, 3);
   EXPECT_EQ(Gos(), (Texts{"r1 e1 0 why?", "r2 e1 0 why?",
@@ -289,7 +289,7 @@ uint64_t EndOf(const std::vector<Script>& scripts) {
   return end == ~0ull ? longest : end;
 }
 
-class AnyOrder : public InStepTest, public testing::WithParamInterface<unsigned> {
+class AnyOrder : public StepCoordinatorTest, public testing::WithParamInterface<unsigned> {
  protected:
   std::vector<Script> Scripts() const {
     std::mt19937 random(GetParam());

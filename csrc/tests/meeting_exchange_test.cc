@@ -290,6 +290,43 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
             "call; rank 0 on node0 waits in scatter 'a', call 0" + order);
 }
 
+// The same where each waits for the other's part, because neither is the root of its own call.
+TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
+  Jobs jobs(2, 0, 0.05, 10);
+  jobs.Scatter(0, "a", 1);
+  jobs.Scatter(1, "b", 0);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  const std::string order = ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited 0 s for rank 1 on node1, which has not sent its "
+            "part; rank 1 on node1 waits in scatter 'b', call 0" + order +
+            "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited 0 s for rank 0 on node0, which has not sent its "
+            "part; rank 0 on node0 waits in scatter 'a', call 0" + order);
+}
+
+// A root that has made both calls at once waits for a third rank, as does who waits for its part; a refusal waits for nobody.
+TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
+  Jobs jobs(3, 0, 0.05, 10);
+  jobs.Scatter(0, "a", 0);
+  jobs.Scatter(0, "b", 0);
+  jobs.Scatter(1, "a", 0);
+  Share text;
+  text.bundle = std::make_shared<Token>(Token{7, -1});
+  jobs[2].Refuse("c", 2, kInvalidArgument, text);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited 0 s for rank 2 on node2, which has not made this "
+            "call\n"
+            "horovod_data: [rank 0 on node0, scatter 'b', call 0] has waited 0 s for rank 1 on node1, rank 2 on node2, which has "
+            "not made this call\n"
+            "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited 0 s for rank 0 on node0, which has not sent its "
+            "part\n");
+}
+
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
   Jobs jobs(2);
   jobs.Scatter(1, "a", 0);
@@ -355,8 +392,9 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   jobs.TickAll();
   for (const auto& [t, who] : {std::pair(0, "rank 2 on node2, which has not made this call"),
                                std::pair(1, "rank 0 on node0, which has not sent its part")}) {
-    const std::string at = "4 [rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] has waited for ";
-    EXPECT_EQ(jobs.Got(t), (Texts{at + who + ", for 0 s. Every rank must make the same scatter calls; the limit is "
+    const std::string rank = std::to_string(t);
+    const std::string at = "4 [rank " + rank + " on node" + rank + ", scatter 'a', call 0] has waited 0 s for ";
+    EXPECT_EQ(jobs.Got(t), (Texts{at + who + ". Every rank must make the same scatter calls; the limit is "
                                              "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
   }
 }

@@ -21,16 +21,39 @@ got = [int(next(it)) for _ in range(3)]
 tensor = next(it)  # of memory that all share
 got.append(int(tensor))
 
+with tf.Graph().as_default() as graph:  # a program of TF1, beside it
+    of_graph = hvdata.distribute_dataset(tf.data.Dataset.range(40), batch="per_rank", name="graph").prefetch(2)
+    graph_it = tf.compat.v1.data.make_initializable_iterator(of_graph)
+    element = graph_it.get_next()
+    session = tf.compat.v1.Session()
+    interactive = tf.compat.v1.InteractiveSession(graph=graph)
+    session.run(graph_it.initializer)
+    made_callable = session.make_callable(element)
+    got_of_graph = [int(session.run(element)), int(made_callable())]
+    interactive.run(graph_it.initializer)
+
+def in_session():  # its end closes it
+    with session:
+        try:
+            session.run(graph_it.initializer)
+        except tf.errors.FailedPreconditionError as error:
+            said = error
+    raise said
+
 calls = dict(
     init=hvdata.init, rank=hvdata.rank, size=hvdata.size, is_reader=hvdata.is_reader, is_trainer=hvdata.is_trainer,
     num_readers=hvdata.num_readers, stats=hvdata.stats, serve=hvdata.serve, shutdown=hvdata.shutdown,
     scatter=lambda: hvdata.scatter(tf.range(4)), distribute=lambda: hvdata.distribute_dataset(None, batch="global"),
     distribute_fn=lambda: hvdata.distribute_datasets_from_function(None, batch="global"),
     next=lambda: next(it), iter=lambda: iter(used), iter_first=lambda: iter(ds), loop=lambda: [x for x in used],
+    get_next=lambda: it.get_next(), optional=lambda: it.get_next_as_optional(), numpy=lambda: next(used.as_numpy_iterator()),
+    save=lambda: tf.train.Checkpoint(it=it).write(f"forked-{{os.getpid()}}"),
+    session=lambda: session.run(element), made_callable=lambda: made_callable(), in_session=in_session,
+    interactive=lambda: interactive.run(element),
 )
 
 def child():
-    global it, ds, used, tensor
+    global it, ds, used, tensor, session, interactive, graph_it, element, graph, made_callable
     for name, call in calls.items():
         try:
             call()
@@ -39,7 +62,9 @@ def child():
             if "forked child" not in str(error):
                 print("ANOTHER", name, error, flush=True)
     calls.clear()
-    del it, tensor, used, ds
+    session.close()
+    interactive.close()
+    del it, tensor, used, ds, session, interactive, graph_it, element, graph, made_callable
     gc.collect()
     print("through", flush=True)
 
@@ -60,6 +85,7 @@ for leave in "_exit", "exit":
         child()
         os._exit(5) if leave == "_exit" else sys.exit(5)
     print("fork,", leave, exit_of(pid), flush=True)
+gc.freeze()  # as servers do that fork
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
 process.join(50)
@@ -68,6 +94,13 @@ if process.is_alive():
     process.kill()
 got += [int(x) for x in it]
 print("rows", got, flush=True)
+try:
+    while True:
+        got_of_graph.append(int(session.run(element)))
+except tf.errors.OutOfRangeError:
+    print("rows of the graph", got_of_graph, flush=True)
+interactive.close()
+session.close()
 """
 
 
@@ -81,3 +114,4 @@ def test_a_child_that_is_forked_in_mid_epoch(mapped):
         assert lines.count("through") == 3, job.describe()
         assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
         assert f"rows {list(range(rank, 40, 2))}" in lines, job.describe()
+        assert f"rows of the graph {list(range(rank, 40, 2))}" in lines, job.describe()

@@ -70,7 +70,7 @@ for i in ds: print("got", int(i), flush=True)
 """, np=1, readers=1, env=SOON) as job:
         job.wait_for("got 1", rank=0)
         job.kill_rank(1, signal.SIGSTOP)
-        job.wait_for("has not answered either: its process is stopped, or its link is silent", rank=0, timeout=30)
+        job.wait_for("has not answered either: it writes a large state for a checkpoint, its process is stopped, or its link is silent", rank=0, timeout=30)
         time.sleep(0.1)
         job.kill_rank(1, signal.SIGCONT)
         assert job.finish(60) == 0, job.describe()

@@ -75,7 +75,7 @@ def test_an_abandoned_epoch_counts(hvdata, comm):
     assert calls_of(comm, source) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("takes", ["context first", "context last", "only by name", "with a default", "partial"])
+@pytest.mark.parametrize("takes", ["context first", "context last", "context by name", "only by name", "with a default", "partial"])
 def test_how_it_may_be_declared(hvdata, comm, takes):
     seen = []
 
@@ -86,6 +86,7 @@ def test_how_it_may_be_declared(hvdata, comm, takes):
     functions = {
         "context first": lambda context, epoch: note(epoch, context),
         "context last": lambda epoch, context: note(epoch, context),
+        "context by name": lambda *, epoch, context: note(epoch, context),
         "only by name": lambda *, epoch: note(epoch),
         "with a default": lambda epoch=7: note(epoch),
         "partial": functools.partial(lambda name, epoch: note(epoch), "train"),
@@ -94,6 +95,16 @@ def test_how_it_may_be_declared(hvdata, comm, takes):
     results(comm, lambda: [values(dataset) for _ in range(2)])
     context = ("InputContext", comm.size) if takes.startswith("context") else None
     assert comm.allgather(seen)[0] == [(1, context), (2, context)]
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_an_epoch_that_cannot_be_passed_by_name(hvdata, comm, default):
+    def make(epoch, /):
+        return tf.data.Dataset.range(comm.size)
+
+    make.__defaults__ = (1,) if default else None
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(make, batch="per_rank"), Exception,
+                      "parameter `epoch` can be passed by its position only", "Leave out the `/` behind it")
 
 
 def test_an_epoch_that_is_bound_already(hvdata, comm):

@@ -52,10 +52,11 @@ class Callable:
     lambda: tf.data.Dataset.range(4),
     lambda context: tf.data.Dataset.range(4),
     lambda n=4: tf.data.Dataset.range(n),  # a default is left alone
+    lambda *, context: tf.data.Dataset.range(4 * context.num_input_pipelines),
     functools.partial(lambda n, context: tf.data.Dataset.range(n), 4),
     functools.partial(lambda n: tf.data.Dataset.range(n), 4),
     Callable(), Callable().method,
-], ids=["none", "context", "default", "partial", "partial_none", "object", "method"])  # fmt: skip
+], ids=["none", "context", "by_name", "default", "partial", "partial_none", "object", "method"])  # fmt: skip
 def test_callables(hvdata, comm, function, distribute):
     got = elements(comm, distribute(function, batch="per_rank", remainder="drop", schedule="dynamic"))
     assert len(sum(got, [])) == 4

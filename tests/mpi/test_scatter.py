@@ -209,7 +209,20 @@ def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
     for text in (lines[0], got[0].text):
         assert f"[rank 0 on {host_of(0)}, scatter 'crossed-a', call 0] has waited" in text, text
         assert f"for {others}, which has not made this call; rank {last} on {host_of(last)} waits in scatter 'crossed-b', call 0, " in text
+    assert "same order. Every rank must make the same scatter calls; the limit is" in got[0].text, got[0].text
     assert re.search(rf"\[rank {last} on \S+, scatter 'crossed-b', call 0\] has waited 1 s for rank 0 on {host_of(0)}, which", lines[last])
+
+    def run_swapped():  # neither waiting rank is the root of its own call: each waits for the other's part
+        calls = {name: lambda root=root, name=name: hvdata.scatter(**mine(comm, root, x), root=root, name=name).numpy()
+                 for name, root in (("again-a", last), ("again-b", 0))}  # fmt: skip
+        for name in sorted(calls, reverse=comm.rank > 0):
+            calls[name]()
+
+    got = outcomes(comm, run_swapped)
+    assert all(isinstance(one, Raised) and one.kind is tf.errors.DeadlineExceededError for one in got), got
+    for rank, other, call in ((0, last, "b"), (last, 0, "a")):
+        assert (f"has waited 4 s for rank {other} on {host_of(other)}, which has not sent its part; rank {other} on "
+                f"{host_of(other)} waits in scatter 'again-{call}', call 0, which this rank has not made") in got[rank].text
 
 
 def test_several_in_one_tf_function(hvdata, comm):

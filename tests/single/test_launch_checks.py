@@ -157,7 +157,9 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_READERS": "two"}, {}, ValueError, "HOROVOD_DATA_READERS='two' is not a number of readers"),
     ({"HOROVOD_DATA_READERS_PER_NODE": "4"}, {}, ValueError, "HOROVOD_DATA_READERS_PER_NODE=4: a host can have one reader"),
     ({"HOROVOD_DATA_PAYLOAD": "pigeon"}, {}, ValueError, "Set HOROVOD_DATA_PAYLOAD to auto, message or arena, or unset it"),
-    ({"HOROVOD_DATA_ARENA_MB": "0"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='0' is not a size in MiB above 0"),
+    ({"HOROVOD_DATA_ARENA_MB": "0"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='0' is not a size in MiB of 0.01 or more"),
+    ({"HOROVOD_DATA_ARENA_MB": "1e-9"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='1e-9' is not a size in MiB of 0.01 or more"),
+    ({"HOROVOD_DATA_ARENA_MB": "inf"}, {}, ValueError, "HOROVOD_DATA_ARENA_MB='inf' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
@@ -172,6 +174,13 @@ def test_bad_settings(environ, arguments, error, text):
     with pytest.raises(error) as raised:
         settings.read_settings(environ, **arguments)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("text, size", [
+    ("0.01", 10485), ("0.5", 1 << 19), ("64", 64 << 20), ("17592186044416.1", 1 << 40), ("1e308", 1 << 40),
+])  # fmt: skip
+def test_sizes_of_the_arena(text, size):
+    assert settings.read_settings({"HOROVOD_DATA_ARENA_MB": text}).arena_bytes == size
 
 
 @pytest.mark.parametrize("text, stall, timeout", [("1e10", 1e8, 1e8), ("1e300", 1e8, 1e8), ("0.1", 0.1, 0.1), (" 2 ", 2, 2)])
