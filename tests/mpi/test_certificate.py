@@ -122,9 +122,9 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
 
 
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
-@pytest.mark.parametrize("further", [0, 1, 2])
+@pytest.mark.parametrize("further", [0, 1])
 def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
-    """The record is that of a run that was not interrupted; also where some ranks save a step or two later than others."""
+    """The record is that of a run that was not interrupted; also where some ranks save a step later than others."""
     taken = 7 + further * (comm.rank % 2)
 
     def make():
