@@ -14,6 +14,7 @@ from typing import Any, Optional, Sequence
 
 from .errors import explain
 
+_VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
 
 # What is compared, of a file that anybody may have written.
@@ -67,8 +68,8 @@ def _check(record: Any) -> None:
     """Raises ValueError if it has not what is compared."""
     if not isinstance(record, dict) or "certificate" not in record:
         raise ValueError("it has no certificate")
-    if record["certificate"] != 1:
-        raise ValueError(f"of version {_short(record['certificate'])}, not 1")
+    if record["certificate"] != _VERSION:
+        raise ValueError(f"of version {_short(record['certificate'])}, not {_VERSION}")
     for field, kind in _FIELDS.items():
         if field not in record:
             raise ValueError(f"it has no {field}")
@@ -92,10 +93,10 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     cut = [name for name, record in (("first", a), ("second", b)) if record["verdict"] == "not complete"]
     note = "; neither epoch is complete" if len(cut) == 2 else f"; the {cut[0]} is not complete" if cut else ""
     same = f"the same {a['rows']:,} row{'' if a['rows'] == 1 else 's'}"
-    if (a["rows"], a["order"]) == (b["rows"], b["order"]):
+    same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
+    if same_rows and a["order"] == b["order"]:
         # Beyond those rows nobody knows what the one that is not complete handed out, to some of its ranks.
         return len(cut) != 1, f"{same} in the same order{note}"
-    same_rows = (a["rows"], a["any_order"]) == (b["rows"], b["any_order"])
     what = f"{same} in another order" if same_rows else f"other rows: {a['rows']:,} and {b['rows']:,}"
     return False, f"{what}; {_first_difference(a, b)}{note}"
 

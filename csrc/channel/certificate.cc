@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "base/json.h"
 
@@ -40,43 +41,96 @@ const char* Remainder(const proof::Report& report) {
   }
 }
 
+// The rows of the elements with which both begin alike; 0 where more than the last few elements, which `remainder` may have left
+// out of one of them alone, are others.
+uint64_t Alike(const proof::Report& a, const proof::Report& b) {
+  const size_t shorter = std::min(a.listed.size(), b.listed.size()), longer = std::max(a.listed.size(), b.listed.size());
+  uint64_t rows = 0;
+  size_t at = 0;
+  for (; at < shorter && a.listed[at] == b.listed[at] && a.listed[at + 1] == b.listed[at + 1]; at += 2) rows += a.listed[at];
+  return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
+}
+
+// Of several readers each is to read a part of the data. Rows can't tell whether they are one row of the data or equal ones, so
+// this is a question.
+std::string SameData(const std::map<int, proof::Report>& reports) {
+  for (auto first = reports.begin(); first != reports.end(); ++first) {
+    const proof::Report& report = first->second;
+    std::vector<int> others;
+    uint64_t rows = report.delivered.rows;
+    bool in_order = true, whole = true;
+    for (auto other = std::next(first); other != reports.end() && rows > 0; ++other) {
+      const proof::Digest &ours = report.delivered, &theirs = other->second.delivered;
+      const uint64_t alike = Alike(report, other->second);
+      const bool equal = ours.rows == theirs.rows && ours.sum == theirs.sum;
+      if (!equal && alike == 0) continue;
+      others.push_back(other->first);
+      in_order = in_order && (!equal || ours.order == theirs.order);
+      whole = whole && equal;
+      if (!equal) rows = std::min(rows, alike);
+    }
+    if (others.empty()) continue;
+    std::string names = std::to_string(first->first);
+    for (const int other : others) names += (other == others.back() ? " and " : ", ") + std::to_string(other);
+    return "readers " + names + " yielded the same " + (whole ? "" : "first ") + Rows(rows) +
+           (in_order ? " in the same order" : "") + ": does each read a part of the data of its own?";
+  }
+  return "";
+}
+
 }  // namespace
 
-// The elements of all readers in turns: element 0 of each, then element 1 of each. With a source that readers share element by
-// element that is the source's own order, however many they are.
-Certificate::Certificate(const std::map<int, proof::Report>& reports) : all(reports.begin()->second), readers(reports.size()) {
-  if (readers > 1) {
-    all.delivered = {};
-    all.listed.clear();
-    size_t most = 0;
-    for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
-    for (size_t at = 0; at < most; at += 2) {
-      for (const auto& [reader, report] : reports) {
-        if (at >= report.listed.size()) continue;
-        all.delivered.Append({report.listed[at], report.listed[at + 1], 0});
-        all.listed.insert(all.listed.end(), {report.listed[at], report.listed[at + 1]});
-      }
-    }
-    all.elements = all.dropped = all.lost = all.twice = all.altered = all.delivered.sum = 0;
-    for (const auto& [reader, report] : reports) {
-      all.elements += report.elements;
-      all.dropped += report.dropped;
-      all.lost += report.lost;
-      all.twice += report.twice;
-      all.altered += report.altered;
-      all.delivered.sum += report.delivered.sum;
-      all.complete = all.complete && report.complete;
-      if (all.finding.empty()) all.finding = report.finding;
-      if (all.why.empty()) all.why = report.why;
-    }
-  }
+Certificate::Certificate(const std::map<int, proof::Report>& reports)
+    : all(reports.begin()->second), note(SameData(reports)), readers(reports.size()) {
+  if (readers > 1) Join(reports);
   for (const auto& [reader, report] : reports) {
     for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {
       const auto rank = static_cast<size_t>(report.ranks[i]);
+      if (i < report.trainers) ranks = std::max(ranks, rank + 1);
       if (rank >= rows.size()) rows.resize(rank + 1), steps.resize(rank + 1);
       rows[rank] += report.rows[i];
       steps[rank] += report.steps[i];
     }
+  }
+  if (all.unverified == 0) return;
+  const std::string why = Grouped(all.unverified) + (all.unverified == 1 ? " element was" : " elements were") +
+                          " delivered by a run that was not verified";
+  all.why = why + (all.why.empty() ? "" : "; " + all.why);
+  all.complete = false;
+}
+
+// The elements of all readers in turns: element 0 of each, then element 1 of each. With a source that readers share element by
+// element that is the source's own order, however many they are. Where elements are more than are listed, their readers' whole
+// orders follow.
+void Certificate::Join(const std::map<int, proof::Report>& reports) {
+  all.delivered = {};
+  all.listed.clear();
+  size_t most = 0;
+  for (const auto& [reader, report] : reports) most = std::max(most, report.listed.size());
+  for (size_t at = 0; at < most; at += 2) {
+    for (const auto& [reader, report] : reports) {
+      if (at >= report.listed.size()) continue;
+      all.delivered.Append({report.listed[at], report.listed[at + 1], 0});
+      all.listed.insert(all.listed.end(), {report.listed[at], report.listed[at + 1]});
+    }
+  }
+  for (const auto& [reader, report] : reports) {
+    if (report.elements > report.listed.size() / 2) all.delivered.Append({report.delivered.rows, report.delivered.order, 0});
+  }
+  all.elements = all.dropped = all.lost = all.twice = all.altered = all.unverified = 0;
+  all.delivered.rows = all.delivered.sum = 0;
+  for (const auto& [reader, report] : reports) {
+    all.delivered.rows += report.delivered.rows;
+    all.elements += report.elements;
+    all.dropped += report.dropped;
+    all.lost += report.lost;
+    all.twice += report.twice;
+    all.altered += report.altered;
+    all.unverified += report.unverified;
+    all.delivered.sum += report.delivered.sum;
+    all.complete = all.complete && report.complete;
+    if (all.finding.empty()) all.finding = report.finding;
+    if (all.why.empty()) all.why = report.why;
   }
 }
 
@@ -90,11 +144,12 @@ std::string Certificate::Line() const {
   else line += ", not complete (" + why + "): " + Rows(handed_out) + ", each delivered once";
   line += "; " + Grouped(all.lost) + " lost, " + Grouped(all.twice) + " twice, " + Grouped(all.altered) + " altered";
   if (all.dropped > 0) line += ", " + Grouped(all.dropped) + " dropped (remainder=\"" + Remainder(all) + "\")";
+  if (!note.empty()) line += "; " + note;
   return line;
 }
 
 std::string Certificate::Record(bool with_elements) const {
-  std::string json = "{\"certificate\": 1, \"channel\": " + Quoted(all.channel) + ", \"epoch\": " + std::to_string(all.number);
+  std::string json = "{\"certificate\": 2, \"channel\": " + Quoted(all.channel) + ", \"epoch\": " + std::to_string(all.number);
   const auto add = [&json](const char* name, const std::string& value) { json += ", \"" + std::string(name) + "\": " + value; };
   const auto batch = static_cast<plan::Batch>(all.mode[0]);
   add("verdict", Quoted(!all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete"));
@@ -103,7 +158,8 @@ std::string Certificate::Record(bool with_elements) const {
   add("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
   add("schedule", Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
   add("remainder", Quoted(Remainder(all)));
-  add("ranks", std::to_string(rows.size()));
+  add("note", Quoted(note));
+  add("ranks", std::to_string(ranks));
   add("readers", std::to_string(readers));
   add("rows", std::to_string(all.delivered.rows));
   add("elements", std::to_string(all.elements));
@@ -111,6 +167,7 @@ std::string Certificate::Record(bool with_elements) const {
   add("lost", std::to_string(all.lost));
   add("twice", std::to_string(all.twice));
   add("altered", std::to_string(all.altered));
+  add("unverified", std::to_string(all.unverified));
   add("rows_per_rank", List(rows));
   add("steps_per_rank", List(steps));
   add("order", Quoted(Hex(all.delivered.order, 16)));

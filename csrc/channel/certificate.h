@@ -22,9 +22,14 @@ struct Certificate {
   std::string Record(bool listed) const;
 
   proof::Report all;
+  std::string note;  // what the counts don't say, for people
   size_t readers;
-  // Rows and steps by rank.
+  size_t ranks = 0;
+  // Rows and steps by rank; ranks that only an earlier run had are among them.
   std::vector<uint64_t> rows, steps;
+
+ private:
+  void Join(const std::map<int, proof::Report>& reports);
 };
 
 }  // namespace hvdata

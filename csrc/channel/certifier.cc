@@ -15,12 +15,14 @@ namespace hvdata {
 
 namespace {
 
-void AppendLine(const std::string& file, const std::string& line, const std::string& place) {
+// `line` may be empty: then it is tried alone.
+void Append(const std::string& file, const std::string& line, const std::string& place) {
   std::FILE* out = std::fopen(file.c_str(), "ae");
   const bool written = out != nullptr && std::fwrite(line.data(), 1, line.size(), out) == line.size();
   const bool closed = out != nullptr && std::fclose(out) == 0;
   if (!written || !closed) {
-    Log(place + "the certificate can't be written to " + file + ": " + std::strerror(errno) +
+    const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
+    Log(place + what + " written to " + file + ": " + std::strerror(errno) +
         ". Name a file that can be written (HOROVOD_DATA_CERTIFICATE)");
   }
 }
@@ -29,6 +31,23 @@ void AppendLine(const std::string& file, const std::string& line, const std::str
 
 Certifier::Certifier(const World* world, Send send, std::string file)
     : world_(world), send_(std::move(send)), file_(std::move(file)) {}
+
+void Certifier::OnChannel(bool verified) {
+  if (!verified || file_.empty() || world_->me().reader != 0) return;
+  MutexLock lock(&mu_);
+  if (std::exchange(expects_, true)) return;
+  AfterUnlock([place = Place(world_->ReaderName(0)), file = file_] { Append(file, "", place); });
+}
+
+void Certifier::OnEnd() const {
+  if (file_.empty() || world_->me().reader != 0) return;
+  MutexLock lock(&mu_);
+  if (expects_) return;
+  AfterUnlock([place = Place(world_->ReaderName(0)), file = file_] {
+    Log(place + "no certificate was written to " + file + " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
+        "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
+  });
+}
 
 void Certifier::OnReport(int reader, const wire::Header& header) {
   proof::Report report;
@@ -68,7 +87,7 @@ void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& repo
   const std::string place = Place(world_->ReaderName(0));
   AfterUnlock([place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
     Log(place + line);
-    if (!file.empty()) AppendLine(file, record, place);
+    if (!file.empty()) Append(file, record, place);
   });
 }
 

@@ -20,6 +20,11 @@ class Certifier {
   // `file`: where records are appended, a line each; none where it is empty.
   Certifier(const World* world, Send send, std::string file);
 
+  // This process has made a channel. The file is tried, so that who named one that can't be written hears it before the first
+  // epoch is over.
+  void OnChannel(bool verified);
+  // The job is over: a file that was named for nothing is told.
+  void OnEnd() const;
   // From the reader with this index in the job.
   void OnReport(int reader, const wire::Header& header);
   // The last record of each channel, by its name, without the list of elements.
@@ -37,6 +42,7 @@ class Certifier {
   const std::string file_;
 
   mutable Mutex mu_;
+  bool expects_ GUARDED_BY(mu_) = false;  // there has been a verified channel
   std::map<Key, std::map<int, proof::Report>> reports_ GUARDED_BY(mu_);  // by reader
   std::map<uint32_t, std::map<int, uint64_t>> gone_ GUARDED_BY(mu_);  // by channel and reader: its last epoch
   std::map<std::string, std::string> last_ GUARDED_BY(mu_);

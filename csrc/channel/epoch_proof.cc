@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/epoch_proof.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "wire/codec.h"
@@ -17,9 +19,9 @@ EpochProof::EpochProof(Source* source, uint64_t epoch) : source_(source), epoch_
   ledger_ = std::make_unique<proof::Ledger>(std::move(names), config.batch, config.schedule, config.remainder);
 }
 
-void EpochProof::GoOn(const proof::Bookmark& mark, uint64_t from) {
+void EpochProof::GoOn(Past past, uint64_t from) {
   MutexLock lock(&source_->mu_);
-  mark_ = mark;
+  past_ = std::move(past);
   from_ = from;
 }
 
@@ -40,7 +42,10 @@ void EpochProof::Had(uint64_t element, const proof::Yield& yield) {
 
 proof::Bookmark EpochProof::Mark(uint64_t element) const {
   MutexLock lock(&source_->mu_);
-  return ledger_ ? ledger_->Mark(element) : proof::Bookmark();
+  if (!ledger_) return {};
+  proof::Bookmark mark = ledger_->Mark(element);
+  mark.before.ranks = Ranks();
+  return mark;
 }
 
 proof::Ledger* EpochProof::ledger() const {
@@ -51,8 +56,39 @@ proof::Ledger* EpochProof::ledger() const {
 void EpochProof::Start(Turn turn, const std::vector<Position>& had) {
   source_->mu_.AssertHeld();
   had_ = had;
-  if (ledger_) ledger_->Start(turn.n, from_, mark_.UpTo(from_), mark_.From(from_));
-  mark_ = {};
+  if (!ledger_) return;
+  const Past past = std::exchange(past_, {});
+  proof::Ledger::Begin begin;
+  begin.turn = turn.n;
+  begin.element = from_;
+  begin.verified = past.verified;
+  begin.had = past.mark.From(from_);
+  for (const uint64_t element : past.again) begin.had.erase(element);
+  begin.before = past.mark.UpTo(from_);
+  if (!past.verified) begin.before.AddUnverified(from_);
+  begin.before.unverified = std::max(begin.before.unverified, past.unverified);
+  // What each rank has had, in our order of the ranks.
+  const std::vector<uint64_t> rows = std::exchange(begin.before.rows, {}), steps = std::exchange(begin.before.steps, {});
+  std::map<uint64_t, size_t> places;
+  for (const uint64_t rank : Ranks()) places.emplace(rank, places.size());
+  for (size_t i = 0; i < rows.size() && i < steps.size() && i < begin.before.ranks.size(); ++i) {
+    if (rows[i] == 0 && steps[i] == 0) continue;
+    const auto [place, is_new] = places.emplace(begin.before.ranks[i], places.size());
+    if (is_new) other_ranks_.push_back(place->first);
+    begin.before.rows.resize(places.size()), begin.before.steps.resize(places.size());
+    begin.before.rows[place->second] += rows[i];
+    begin.before.steps[place->second] += steps[i];
+  }
+  ledger_->Start(std::move(begin));
+}
+
+std::vector<uint64_t> EpochProof::Ranks() const {
+  std::vector<uint64_t> ranks;
+  for (const int member : source_->world_->audience) {
+    ranks.push_back(static_cast<uint64_t>(source_->world_->members[static_cast<size_t>(member)].trainer));
+  }
+  ranks.insert(ranks.end(), other_ranks_.begin(), other_ranks_.end());
+  return ranks;
 }
 
 // In front of the lanes, which may send the step at once.
@@ -104,9 +140,8 @@ void EpochProof::Account(Stage stage, bool complete, bool left, const std::strin
   proof::Report report = ledger_->Close(source_->before_ + epoch_, complete, why);
   report.channel = behind_ ? "" : config.name;
   report.mode = {static_cast<uint8_t>(config.batch), static_cast<uint8_t>(config.schedule), static_cast<uint8_t>(config.remainder)};
-  for (const int member : source_->world_->audience) {
-    report.ranks.push_back(static_cast<uint64_t>(source_->world_->members[static_cast<size_t>(member)].trainer));
-  }
+  report.ranks = Ranks();
+  report.trainers = source_->trainers_.size();
   Say(report);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,16 @@ class EpochProof {
  public:
   EpochProof(Source* source, uint64_t epoch);
 
-  // ---- The dealer's. Before ReaderEpoch::Start: what is known of the elements before number `from`, where the epoch goes on.
-  void GoOn(const proof::Bookmark& mark, uint64_t from);
+  // What an earlier run says of an epoch that goes on.
+  struct Past {
+    proof::Bookmark mark;
+    bool verified = true;     // it has kept an account
+    uint64_t unverified = 0;  // else: the elements that it has delivered, as far as they don't come again
+    std::set<uint64_t> again;  // elements that the mark knows and that come again
+  };
+
+  // ---- The dealer's. Before ReaderEpoch::Start: the epoch goes on with element number `from`.
+  void GoOn(Past past, uint64_t from);
   // The same, where nothing is left of the epoch: another run has accounted for it.
   void GoOnBehind();
   // Elements from number `first` on of which no trainer gets anything; an element that an earlier run had.
@@ -49,13 +58,16 @@ class EpochProof {
   // `complete`: the input has come to its own end. `left`: elements that are for whichever trainer asks.
   void Account(Stage stage, bool complete, bool left, const std::string& why);
   void Say(const proof::Report& report);
+  // The ranks of our trainers, and behind them those of earlier runs.
+  std::vector<uint64_t> Ranks() const;
 
   Source* const source_;
   const uint64_t epoch_;
   std::unique_ptr<proof::Ledger> ledger_ GUARDED_BY(source_->mu_);
-  proof::Bookmark mark_ GUARDED_BY(source_->mu_);
+  Past past_ GUARDED_BY(source_->mu_);
   uint64_t from_ GUARDED_BY(source_->mu_) = 0;
   std::vector<Position> had_ GUARDED_BY(source_->mu_);
+  std::vector<uint64_t> other_ranks_ GUARDED_BY(source_->mu_);
   bool behind_ GUARDED_BY(source_->mu_) = false;
   bool reported_ GUARDED_BY(source_->mu_) = false;
 };

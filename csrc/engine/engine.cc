@@ -135,6 +135,7 @@ void Engine::CreateChannel(ChannelConfig config) {
     channel.source =
         std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(), post_->source_door(number));
   }
+  certifier_->OnChannel(config.verify);
   {
     MutexLock lock(&mu_);
     accounts_[config.name] = {};

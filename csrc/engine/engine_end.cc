@@ -89,6 +89,7 @@ void Engine::Stop() {
   for (const Channel& channel : Channels()) {
     if (channel.source) channel.source->Shut();
   }
+  certifier_->OnEnd();
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
   NoteEnd(EngineState::kShutDown);

@@ -295,20 +295,30 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   model = std::move(first.model);
   const auto fits = [this](const Tensors& element) { return Fits(element); };
   TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, fits));
+  EpochProof::Past past;
+  past.verified = proof::Bookmark::Is(first.mark);
+  if (past.verified && !proof::Bookmark::Decode(first.mark, &past.mark)) return Damaged();
   // A symbolic checkpoint has the input's state of an earlier moment.
-  proof::Bookmark mark;
-  if (!first.mark.empty() && !proof::Bookmark::Decode(first.mark, &mark)) return Damaged();
-  TF_RETURN_IF_ERROR(PassOver(from, &mark));
+  TF_RETURN_IF_ERROR(PassOver(from, past.verified ? &past.mark : nullptr));
   if (input_->pulled() < from) return Damaged();
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {
     if (element.first >= from && !taken.count(element.first)) elements.push_back(std::move(element));
     else taken.erase(element.first);
   }
+  for (const auto& [number, tensors] : elements) past.again.insert(number);
+  if (past.verified) {
+    // The mark may be further: beyond elements that made no step, which nobody's position has passed.
+    from = dynamic ? past.mark.first : std::max(from, past.mark.first);
+  } else if (dynamic) {
+    from = elements.empty() ? input_->pulled() : std::min(input_->pulled(), elements.front().first);
+    past.unverified = input_->pulled() - elements.size() + taken.size();
+  }
   input_->PutBack(std::move(elements));
-  input_->Skip(std::move(taken), [this](uint64_t number, const Tensors& e) { epoch_->proof().Had(number, prover_.Delivered(e)); });
-  // The mark may be further: beyond elements that made no step, which nobody's position has passed.
-  epoch_->proof().GoOn(mark, dynamic ? mark.first : std::max(from, mark.first));
+  input_->Skip(std::move(taken), [this, verified = past.verified](uint64_t number, const Tensors& e) {
+    if (verified) epoch_->proof().Had(number, prover_.Delivered(e));
+  });
+  epoch_->proof().GoOn(std::move(past), from);
   return absl::OkStatus();
 }
 

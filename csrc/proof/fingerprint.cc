@@ -12,13 +12,26 @@
 namespace hvdata::proof {
 
 namespace {
-// Odd, so that no fingerprint is lost however many follow it.
-constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
+__extension__ typedef unsigned __int128 Wide;
 
-uint64_t PowerOfBase(uint64_t exponent) {
+// Of any number, modulo 2^61 - 1.
+constexpr uint64_t Reduced(Wide number) {
+  constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+  number = (number & kPrime) + (number >> 61);
+  number = (number & kPrime) + (number >> 61);
+  const auto rest = static_cast<uint64_t>(number);
+  return rest >= kPrime ? rest - kPrime : rest;
+}
+
+// A generator of the field's multiplicative group: its powers come round as late as any can. A row takes two places of the
+// polynomial, for a fingerprint has more bits than the field.
+constexpr uint64_t kBase = 0x1E3779B97F4A7C1Aull;
+constexpr uint64_t kRow = Reduced(Wide{kBase} * kBase);
+
+uint64_t PowerOfRow(uint64_t exponent) {
   uint64_t result = 1;
-  for (uint64_t square = kBase; exponent > 0; exponent >>= 1, square *= square) {
-    if (exponent & 1) result *= square;
+  for (uint64_t square = kRow; exponent > 0; exponent >>= 1, square = Reduced(Wide{square} * square)) {
+    if (exponent & 1) result = Reduced(Wide{result} * square);
   }
   return result;
 }
@@ -35,13 +48,13 @@ Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed) {
 
 void Digest::Add(Fingerprint row) {
   ++rows;
-  order = order * kBase + row;
+  order = Reduced(Wide{order} * kRow + Wide{row >> 32} * kBase + (row & 0xffffffff));
   sum += row;
 }
 
 void Digest::Append(const Digest& behind) {
   rows += behind.rows;
-  order = order * PowerOfBase(behind.rows) + behind.order;
+  order = Reduced(Wide{order} * PowerOfRow(behind.rows) + behind.order);
   sum += behind.sum;
 }
 

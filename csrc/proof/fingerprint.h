@@ -14,9 +14,11 @@ using Fingerprint = uint64_t;
 Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
 
 // Rows in their order. Sequences can be joined, so that a digest is the same however the rows came in pieces.
+// `order` is a polynomial of the rows in a field, the integers modulo 2^61 - 1: modulo 2^64 there are plain sequences of two
+// values that no base tells apart (Thue-Morse). It does not withstand who looks for two equal ones on purpose.
 struct Digest {
   uint64_t rows = 0;
-  uint64_t order = 0;  // a polynomial of the fingerprints, modulo 2^64
+  uint64_t order = 0;
   uint64_t sum = 0;    // the same in any order
 
   void Add(Fingerprint row);

@@ -13,6 +13,8 @@ constexpr size_t kRemembered = 16;
 
 std::string Rows(uint64_t count) { return std::to_string(count) + (count == 1 ? " row" : " rows"); }
 
+Yield NotHandedOut(const Yield& element) { return {Digest(), element.digest.rows}; }
+
 }  // namespace
 
 Ledger::Ledger(std::vector<std::string> names, plan::Batch batch, plan::Schedule schedule, plan::Remainder remainder)
@@ -22,31 +24,20 @@ Ledger::Ledger(std::vector<std::string> names, plan::Batch batch, plan::Schedule
       remainder_(remainder),
       next_(names_.size()),
       gone_(names_.size()) {
-  report_.rows.resize(names_.size());
-  report_.steps.resize(names_.size());
+  Start({});
 }
 
-// What each rank has had is counted as if the whole epoch had been dealt to as many ranks as there are now.
-void Ledger::Start(uint64_t turn, uint64_t element, Report before, std::map<uint64_t, Yield> had) {
-  report_ = std::move(before);
-  const size_t trainers = names_.size();
-  report_.rows.assign(trainers, 0);
-  report_.steps.assign(trainers, 0);
-  for (size_t e = 0; 2 * e < report_.listed.size() && !anyone_; ++e) {
-    const auto rows = static_cast<int64_t>(report_.listed[2 * e]);
-    if (rows == 0 && batch_ != plan::Batch::kPerRank && remainder_ == plan::Remainder::kDrop) continue;  // it made no step
-    for (size_t t = 0; t < trainers; ++t) {
-      if (batch_ == plan::Batch::kPerRank && e % trainers != t) continue;
-      const bool whole = batch_ == plan::Batch::kPerRank;
-      const plan::Rows its = plan::RowsOf(rows, static_cast<int>(trainers), static_cast<int>(t), remainder_);
-      report_.rows[t] += static_cast<uint64_t>(whole ? rows : its.count);
-      ++report_.steps[t];
-    }
-  }
-  had_ = std::move(had);
-  first_ = element;
-  first_turn_ = turn;
-  std::fill(next_.begin(), next_.end(), turn);
+void Ledger::Start(Begin begin) {
+  report_ = std::move(begin.before);
+  report_.rows.resize(std::max(report_.rows.size(), names_.size()));
+  report_.steps.resize(report_.rows.size());
+  passed_ = Report();
+  passed_.rows = report_.rows, passed_.steps = report_.steps;
+  had_ = std::move(begin.had);
+  verified_before_ = begin.verified;
+  first_ = begin.element;
+  first_turn_ = begin.turn;
+  std::fill(next_.begin(), next_.end(), begin.turn);
 }
 
 void Ledger::FillGap(uint64_t until) {
@@ -57,6 +48,25 @@ void Ledger::FillGap(uint64_t until) {
   }
 }
 
+// Which trainer has which rows of the elements that were booked last. A share of no element (a filler) goes with the last one.
+void Ledger::KeepShares(uint64_t first, const std::vector<Promise>& shares) {
+  const uint64_t elements = NextElement() - first;
+  for (size_t i = 0; i < shares.size() && elements > 0; ++i) {
+    const size_t owner = elements == 1 ? 0 : std::min<size_t>(i, elements - 1);
+    Yield& yield = At(first + owner).yield;
+    if (yield.shares.empty()) yield.trainer = i;
+    yield.shares.push_back(shares[i].rows.size());
+  }
+}
+
+// A run without an account has delivered it, or a share of it.
+void Ledger::Unverified(uint64_t element) {
+  Element& its = At(element);
+  if (std::exchange(its.unverified, true)) return;
+  ++report_.unverified;
+  its.yield = Yield();
+}
+
 void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& had) {
   FillGap(first);
   const uint64_t turn = NextTurn();
@@ -64,13 +74,14 @@ void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& ha
   made.first = first;
   made.elements = promises.elements.size();
   for (const Yield& yield : promises.elements) elements_.push_back({yield, 0});
+  if (!anyone_) KeepShares(first, promises.shares);
   for (size_t i = 0; i < promises.shares.size(); ++i) {
     const size_t owner = made.Owner(i);
     const bool skipped = i < had.size() && had[i];
     if (skipped) {  // an earlier run's
       next_[i] = turn + 1;
-      report_.rows[i] += promises.shares[i].rows.size();
-      ++report_.steps[i];
+      if (verified_before_) report_.rows[i] += promises.shares[i].rows.size(), ++report_.steps[i];
+      else if (owner < made.elements) Unverified(first + owner);
     } else if (owner < made.elements) {
       ++At(first + owner).open;
     }
@@ -93,10 +104,11 @@ void Ledger::Leave(uint64_t first, Promises promises, std::vector<Promise> fille
 
 void Ledger::HadLeft(int trainer, uint64_t left, bool filler) {
   const auto i = static_cast<size_t>(left), t = static_cast<size_t>(trainer);
-  ++report_.steps[t];
+  if (verified_before_) ++report_.steps[t];
   if (filler || i >= left_.size() || had_left_[i]) return;
   had_left_[i] = true;
-  report_.rows[t] += left_[i].rows.size();
+  if (verified_before_) report_.rows[t] += left_[i].rows.size();
+  else Unverified(first_left_ + i);
   HandedOut(first_left_ + i);
 }
 
@@ -105,7 +117,7 @@ void Ledger::DropLeft(uint64_t elements) {
     Element& element = At(first_left_ + i);
     if (element.open == 0) continue;
     element.open = 0;
-    element.yield = {Digest(), element.yield.digest.rows};
+    element.yield = NotHandedOut(element.yield);
   }
 }
 
@@ -114,7 +126,7 @@ void Ledger::DropFrom(uint64_t turn) {
   for (size_t k = 0; k < turns_.size(); ++k) {
     if (first_turn_ + k < turn) continue;
     for (uint64_t e = turns_[k].first; e < turns_[k].first + turns_[k].elements; ++e) {
-      if (Known(e)) At(e) = {{Digest(), At(e).yield.digest.rows}, 0};  // else an earlier run has delivered it
+      if (Known(e)) At(e) = {NotHandedOut(At(e).yield), 0};  // else an earlier run has delivered it
     }
   }
 }
@@ -271,15 +283,19 @@ bool Ledger::HasAll(int trainer) const {
 
 // ---- Accounts.
 
-// Elements that came whole become numbers, and turns that all have had are forgotten after a while.
+// Elements that came whole become numbers, and turns that all have had are forgotten after a while. Those of a turn that some have
+// not had stay together: a checkpoint goes on with all of them.
 void Ledger::Fold() {
-  while (!elements_.empty() && elements_.front().open == 0 && (left_.empty() || first_ < first_left_)) {
+  uint64_t had = NextTurn();
+  for (size_t t = 0; t < next_.size() && !anyone_; ++t) had = gone_[t] ? had : std::min(had, next_[t]);
+  uint64_t end = left_.empty() ? ~uint64_t{0} : first_left_;
+  if (!anyone_ && had < NextTurn()) end = std::min(end, turns_[static_cast<size_t>(had - first_turn_)].first);
+  while (!elements_.empty() && elements_.front().open == 0 && first_ < end) {
     report_.Add(elements_.front().yield);
+    passed_.CountShares(elements_.front().yield);
     elements_.pop_front();
     ++first_;
   }
-  uint64_t had = NextTurn();
-  for (size_t t = 0; t < next_.size() && !anyone_; ++t) had = gone_[t] ? had : std::min(had, next_[t]);
   while (turns_.size() > kRemembered && first_turn_ + kRemembered < had) {
     turns_.pop_front();
     ++first_turn_;
@@ -297,7 +313,7 @@ Report Ledger::Close(uint64_t number, bool complete, std::string why) const {
   }
   if (!complete && why.empty()) why = "it was broken off";
   report.number = number;
-  report.complete = complete && why.empty() && report.finding.empty();
+  report.complete = complete && why.empty() && report.finding.empty() && report.unverified == 0;
   report.why = std::move(why);
   return report;
 }
@@ -305,8 +321,14 @@ Report Ledger::Close(uint64_t number, bool complete, std::string why) const {
 Bookmark Ledger::Mark(uint64_t element) const {
   Bookmark mark;
   mark.before = report_;
+  mark.before.rows = passed_.rows, mark.before.steps = passed_.steps;
   mark.first = first_;
   for (const Element& one : elements_) mark.ahead.push_back(one.yield);
+  for (const auto& [number, yield] : had_) {
+    if (number < NextElement()) continue;
+    mark.ahead.resize(static_cast<size_t>(number - first_));  // those between are still to be dealt
+    mark.ahead.push_back(yield);
+  }
   mark.before = mark.UpTo(element);
   const uint64_t passed = element > first_ ? std::min<uint64_t>(element - first_, elements_.size()) : 0;
   mark.ahead.erase(mark.ahead.begin(), mark.ahead.begin() + static_cast<int64_t>(passed));

@@ -40,9 +40,14 @@ class Ledger {
   // `names`: the trainers', for people.
   Ledger(std::vector<std::string> names, plan::Batch batch, plan::Schedule schedule, plan::Remainder remainder);
 
-  // The reader goes on with its step `turn` and element number `element`. What came before is in `before`; dynamic: `had` later
-  // ones too, by number.
-  void Start(uint64_t turn, uint64_t element, Report before, std::map<uint64_t, Yield> had);
+  // Where an epoch goes on: with the reader's step `turn` and element number `element`.
+  struct Begin {
+    uint64_t turn = 0, element = 0;
+    Report before = {};                   // what came before; its trainers are these, and others behind them
+    std::map<uint64_t, Yield> had = {};   // later ones that don't come again, by number
+    bool verified = true;                 // the run that had those and shares of later ones has kept an account
+  };
+  void Start(Begin begin);
   // The next step, made of elements from number `first` on. Trainers of which `had` is true have had their share of it in an
   // earlier run. Without shares: elements of which no trainer gets anything.
   void Deal(uint64_t first, Promises promises, const std::vector<bool>& had);
@@ -77,6 +82,7 @@ class Ledger {
   struct Element {
     Yield yield;
     uint64_t open = 0;  // shares that have not been handed out
+    bool unverified = false;
   };
   struct Turn {
     uint64_t first = 0;  // number of its first element
@@ -94,6 +100,8 @@ class Ledger {
   std::string HeardOfTurn(int trainer, const Word& word);
   std::string HeardOfElement(int trainer, const Word& word);
   void HandedOut(uint64_t element);
+  void KeepShares(uint64_t first, const std::vector<Promise>& shares);
+  void Unverified(uint64_t element);
   void Fold();
   void FillGap(uint64_t until);
   uint64_t NextElement() const { return first_ + elements_.size(); }
@@ -104,6 +112,8 @@ class Ledger {
   const bool anyone_;  // dynamic: a share is whoever's takes it
   const plan::Remainder remainder_;
   Report report_;                 // all folded elements; and the counts
+  Report passed_;                 // of each trainer's rows and steps, those of folded elements alone
+  bool verified_before_ = true;
   uint64_t first_ = 0;            // number of elements_[0]
   std::deque<Element> elements_;  // not folded
   uint64_t first_turn_ = 0;       // of turns_[0]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proof/report.h"
 
+#include <algorithm>
+
 #include "wire/codec.h"
 
 namespace hvdata::proof {
@@ -12,6 +14,7 @@ void Fields(Codec* codec, R& r) {
   codec->Int("number", r.number), codec->Flag("complete", r.complete), codec->Int("elements", r.elements);
   codec->Int("rows", r.delivered.rows), codec->Int("order", r.delivered.order), codec->Int("sum", r.delivered.sum);
   codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice), codec->Int("altered", r.altered);
+  codec->Int("unverified", r.unverified), codec->Int("trainers", r.trainers);
   codec->Ints("rows", r.rows), codec->Ints("steps", r.steps), codec->Ints("listed", r.listed);
   codec->Text("channel", r.channel), codec->Ints("mode", r.mode), codec->Ints("ranks", r.ranks);
   codec->Text("finding", r.finding), codec->Text("why", r.why);
@@ -20,9 +23,10 @@ void Fields(Codec* codec, R& r) {
 template <typename Codec, typename Y>
 void YieldFields(Codec* codec, Y& y) {
   codec->Int("rows", y.digest.rows), codec->Int("order", y.digest.order), codec->Int("sum", y.digest.sum);
-  codec->Int("dropped", y.dropped);
+  codec->Int("dropped", y.dropped), codec->Int("trainer", y.trainer), codec->Ints("shares", y.shares);
 }
-constexpr size_t kYieldBytes = 4 * sizeof(uint64_t);
+constexpr size_t kYieldBytes = 5 * sizeof(uint64_t) + sizeof(uint32_t);
+constexpr std::string_view kFormat = "horovod_data account 2";
 
 template <typename Codec, typename B>
 void BookmarkFields(Codec* codec, B& b) {
@@ -36,6 +40,7 @@ constexpr uint64_t kMostRanks = 1 << 20;  // who reads a report makes lists of s
 
 bool Sound(const Report& report) {
   bool sound = report.rows.size() == report.steps.size() && report.listed.size() % 2 == 0;
+  sound = sound && report.trainers <= report.ranks.size();
   for (const uint64_t rank : report.ranks) sound = sound && rank < kMostRanks;
   return sound;
 }
@@ -46,9 +51,22 @@ void Report::Add(const Yield& element) {
   delivered.Append(element.digest);
   dropped += element.dropped;
   ++elements;
-  if (listed.size() / 2 >= kMostListed) return;
+  if (listed.size() / 2 >= most_listed) return;
   listed.push_back(element.digest.rows);
   listed.push_back(element.digest.order);
+}
+
+void Report::AddUnverified(uint64_t number) {
+  unverified += number;
+  elements += number;
+  listed.resize(2 * std::min(most_listed, listed.size() / 2 + number));
+}
+
+void Report::CountShares(const Yield& element) {
+  for (size_t i = 0; i < element.shares.size() && element.trainer + i < rows.size(); ++i) {
+    rows[element.trainer + i] += element.shares[i];
+    ++steps[element.trainer + i];
+  }
 }
 
 std::string Report::Encode() const {
@@ -66,7 +84,10 @@ bool Report::Decode(std::string_view words, Report* report) {
 
 Report Bookmark::UpTo(uint64_t element) const {
   Report report = before;
-  for (size_t i = 0; i < ahead.size() && first + i < element; ++i) report.Add(ahead[i]);
+  for (size_t i = 0; i < ahead.size() && first + i < element; ++i) {
+    report.Add(ahead[i]);
+    report.CountShares(ahead[i]);
+  }
   return report;
 }
 
@@ -79,14 +100,17 @@ std::map<uint64_t, Yield> Bookmark::From(uint64_t element) const {
 }
 
 std::string Bookmark::Encode() const {
-  std::string words;
+  std::string words(kFormat);
   wire::Writer writer(&words);
   BookmarkFields(&writer, *this);
   return words;
 }
 
+bool Bookmark::Is(std::string_view words) { return words.substr(0, kFormat.size()) == kFormat; }
+
 bool Bookmark::Decode(std::string_view words, Bookmark* bookmark) {
-  wire::Reader reader(words);
+  if (!Is(words)) return false;
+  wire::Reader reader(words.substr(kFormat.size()));
   BookmarkFields(&reader, *bookmark);
   return reader.ok() && reader.rest().empty() && Sound(bookmark->before);
 }

@@ -117,7 +117,7 @@ TEST(Certificate, IsOneLine) {
   report.channel = "train";
   report.number = 2;
   report.mode = {0, 0, 0};
-  report.ranks = {0}, report.rows = {1}, report.steps = {1};
+  report.ranks = {0}, report.trainers = 1, report.rows = {1}, report.steps = {1};
   report.why = "ValueError: bad row\nTraceback (most recent call last):\n  ...";
   const Certificate certificate({{0, report}});
   EXPECT_EQ(certificate.Line(),

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 #include <string>
+#include <vector>
 
 #define XXH_INLINE_ALL
 #define XXH_VECTOR XXH_SCALAR
@@ -42,6 +44,48 @@ TEST(Digest, OfPiecesIsThatOfTheWhole) {
   const Digest swapped = DigestOf(rows, 0, rows.size());
   EXPECT_NE(swapped.order, whole.order);
   EXPECT_EQ(swapped.sum, whole.sum);
+}
+
+// Two values in the order of Thue and Morse, and the other way round: equal modulo 2^64 whatever the base.
+TEST(Digest, TellsSequencesOfTwoValuesApart) {
+  const Fingerprint values[2] = {0x0123456789ABCDEFu, 0xFEDCBA9876543210u};
+  for (const size_t length : {size_t{16}, size_t{2048}, size_t{1} << 16}) {
+    Digest a, b;
+    for (size_t i = 0; i < length; ++i) {
+      const int odd = __builtin_popcountll(i) & 1;
+      a.Add(values[odd]);
+      b.Add(values[1 - odd]);
+    }
+    EXPECT_EQ(a.sum, b.sum) << length;
+    EXPECT_NE(a.order, b.order) << length;
+  }
+}
+
+// What another program would say of the same rows (Python's whole numbers): certificates of different versions are compared.
+TEST(Digest, OfTheseRows) {
+  const Digest digest = DigestOf({1, 2, 0xFFFFFFFFFFFFFFFFu}, 0, 3);
+  EXPECT_EQ(digest.order, 0x1a4144a54a520ed6u);
+  EXPECT_EQ(digest.sum, 2u);
+}
+
+// Each bit of a row counts, wherever it stands; and no row stands for another one.
+TEST(Digest, EveryBitCounts) {
+  std::set<uint64_t> orders;
+  for (size_t at = 0; at < 20; ++at) {
+    for (int bit = 0; bit < 64; ++bit) {
+      std::vector<Fingerprint> rows(20);
+      rows[at] ^= Fingerprint{1} << bit;
+      orders.insert(DigestOf(rows, 0, rows.size()).order);
+    }
+  }
+  EXPECT_EQ(orders.size(), 20u * 64);
+}
+
+// Pieces whose numbers come from another process: any 64 bits are taken.
+TEST(Digest, OfPiecesThatAreNoneOfOurs) {
+  Digest a{3, ~uint64_t{0}, 0};
+  a.Append({~uint64_t{0}, ~uint64_t{0}, 0});
+  EXPECT_LT(a.order, (uint64_t{1} << 61) - 1);
 }
 
 }  // namespace

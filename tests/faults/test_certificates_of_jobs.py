@@ -90,6 +90,93 @@ def test_a_checkpoint_behind_steps_that_readers_make_together(tmp_path, remainde
     assert different == set(), {key: (whole[key], resumed[key]) for key in different}
 
 
+SAME = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+for name, seeds in (("same", [5, 5]), ("another order", [5, 6]), ("other rows", [])):
+    def source(context, seeds=seeds):
+        reader = context.input_pipeline_id
+        rows = tf.data.Dataset.range(23)
+        return rows.shuffle(23, seeds[reader]).batch(4) if seeds else rows.map(lambda i: i + 100 * reader).batch(4)
+    made = hvdata.distribute_dataset(source, batch="per_rank", remainder="partial", name=name, verify=True)
+    if hvdata.is_trainer():
+        for rows in made:
+            pass
+hvdata.serve()
+"""
+
+
+@pytest.mark.limit(150)
+def test_readers_that_yield_the_same_rows_are_named(tmp_path):
+    file = tmp_path / "certificate.json"
+    job = run_job(SAME, 2, readers=2, env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=100)
+    assert job.returncode == 0, job.describe()
+    same, another, other = (json.loads(line) for line in file.read_text().splitlines())
+    question = "does each read a part of the data of its own?"
+    assert [one["rows"] for one in (same, another, other)] == [46] * 3
+    assert same["note"] == f"readers 0 and 1 yielded the same 23 rows in the same order: {question}"
+    assert another["note"] == f"readers 0 and 1 yielded the same 23 rows: {question}"
+    assert other["note"] == ""
+    assert "".join(job.stderr).count(question) == 2, job.describe()
+
+
+# Rows of one rank only, so that what each rank has had is known without the job.
+RANKS = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+what, path = sys.argv[1:]
+hvdata.init()
+numbers = lambda: tf.data.Dataset.range(101).shuffle(20, seed=3).batch(6)
+it = iter(hvdata.distribute_dataset(numbers, batch="per_rank", remainder="partial", name="train", verify=True))
+checkpoint = tf.train.Checkpoint(iterator=it)
+if what == "save":
+    for _ in range(3):
+        next(it)
+    checkpoint.write(path + str(hvdata.rank()))
+else:
+    checkpoint.read(path + str(hvdata.rank())).assert_consumed()
+    for rows in it:
+        pass
+"""
+
+
+@pytest.mark.limit(200)
+@pytest.mark.parametrize("ranks, rows, steps", [(3, [36, 35, 30], [6, 6, 6]), (2, [42, 41, 18], [7, 7, 3])])
+def test_what_each_rank_got_over_a_checkpoint(tmp_path, ranks, rows, steps):
+    """3 ranks had 3 steps of 6 rows each; then 101 - 54 rows go to these, also to fewer of them."""
+    file = tmp_path / "certificate.json"
+    env = {"HOROVOD_DATA_CERTIFICATE": str(file)}
+    job = run_job(RANKS, 3, "save", str(tmp_path / "state"), env=env, timeout=100)
+    assert job.returncode == 0, job.describe()
+    job = run_job(RANKS, ranks, "restore", str(tmp_path / "state"), env=env, timeout=100)
+    assert job.returncode == 0, job.describe()
+    record = json.loads(file.read_text().splitlines()[-1])
+    assert (record["verdict"], record["rows"], record["ranks"]) == ("complete", 101, ranks), record
+    assert (record["rows_per_rank"], record["steps_per_rank"]) == (rows, steps), record
+
+
+@pytest.mark.limit(150)
+def test_a_file_that_is_for_nothing_or_can_not_be_written_is_told(tmp_path):
+    """At once, or when the job is over; and neither ends it."""
+    job = run_job(PLAIN, 2, "5", env={"HOROVOD_DATA_CERTIFICATE": str(tmp_path / "none")}, timeout=60)
+    assert job.returncode == 0, job.describe()
+    line = f"no certificate was written to {tmp_path / 'none'} (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified."
+    assert "".join(job.stderr).count(line) == 1, job.describe()
+    assert not (tmp_path / "none").exists()
+    nowhere = tmp_path / "no folder" / "certificate"
+    job = run_job(PLAIN, 2, "5", env={"HOROVOD_DATA_CERTIFICATE": str(nowhere), "HOROVOD_DATA_VERIFY": "1"}, timeout=60)
+    assert job.returncode == 0, job.describe()
+    said = job.stderr[0]
+    early = said.find(f"the certificates of this job can't be written to {nowhere}: No such file")
+    assert 0 <= early < said.find("epoch 1: 100 rows"), job.describe()
+    assert "no certificate was written" not in said
+
+
 PLAIN = """
 import sys
 import tensorflow as tf

@@ -60,7 +60,7 @@ def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
         elements(comm, ds)
         record = certificate(hvdata, comm, f"digest-{schedule}")
         digests.append((record["rows"], record["order"], record["any_order"]))
-    assert digests == [(60, "dc5909598bcf4567", "c56b64c9f1132c23")] * 2
+    assert digests == [(60, "103315cce3d93d8d", "c56b64c9f1132c23")] * 2
     other = channel(hvdata, lambda: tf.data.Dataset.range(60).map(lambda i: 59 - i), f"reverse-{schedule}", batch="per_rank",
                     schedule=schedule)
     elements(comm, other)
@@ -122,26 +122,63 @@ def test_a_rank_that_stops_short_holds_nobody_up_for_ever(hvdata, comm):
     assert time.monotonic() - begin < 13
 
 
-def test_over_a_checkpoint(hvdata, comm, tmp_path):
-    """The record is that of a run that was not interrupted."""
-    def make():
-        return tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(2 * comm.size).prefetch(2)
+@pytest.mark.parametrize("batch", ["global", "per_rank"])
+@pytest.mark.parametrize("further", [0, 1])
+def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
+    """The record is that of a run that was not interrupted; also where some ranks save a step later than others."""
+    taken = 7 + further * (comm.rank % 2)
 
-    ds = channel(hvdata, make, "resumed", batch="global")
+    def make():
+        each = 2 * comm.size if batch == "global" else 2
+        return tf.data.Dataset.range(30 * comm.size).shuffle(16, seed=5).batch(each).prefetch(2)
+
+    ds = channel(hvdata, make, "resumed", batch=batch)
     elements(comm, ds)
     whole = certificate(hvdata, comm, "resumed")
-    path = str(tmp_path / "iterator")
-    it = iter(channel(hvdata, make, "resumed", batch="global"))
-    results(comm, lambda: [next(it).shape[0] for _ in range(7)])
+    path = str(tmp_path / f"iterator{comm.rank}")
+    it = iter(channel(hvdata, make, "resumed", batch=batch))
+    results(comm, lambda: [next(it).shape[0] for _ in range(taken)])
     results(comm, lambda: tf.train.Checkpoint(iterator=it).write(path) and None)
     results(comm, lambda: [next(it).shape[0] for _ in range(comm.rank % 2)])
     del it
-    again = iter(channel(hvdata, make, "resumed", batch="global"))
+    again = iter(channel(hvdata, make, "resumed", batch=batch))
     results(comm, lambda: tf.train.Checkpoint(iterator=again).read(path).assert_consumed() and None)
-    assert results(comm, lambda: sum(1 for _ in again)) == [8] * comm.size
+    assert results(comm, lambda: taken + sum(1 for _ in again)) == [15] * comm.size
     record = certificate(hvdata, comm, "resumed")
     different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
     assert different == set(), {key: (whole[key], record[key]) for key in different}
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, schedule):
+    """Nobody knows what became of its rows; and so it stays when a verified run of that epoch is saved and goes on."""
+    def make():
+        return tf.data.Dataset.range(40 * comm.size).shuffle(16, seed=5)
+
+    def leg(number, verify, steps):
+        """From the state before, and saves one where it doesn't go on to the end."""
+        ds = hvdata.distribute_dataset(make, batch="per_rank", schedule=schedule, name="legs", verify=verify)
+        it = iter(ds)
+        if number:
+            read = tf.train.Checkpoint(iterator=it).read(str(tmp_path / f"{number - 1}-{comm.rank}"))
+            results(comm, lambda: read.assert_consumed() and None)
+        rows = []
+        results(comm, lambda: rows.extend(int(row) for _, row in zip(range(steps), it)))
+        if steps < 100:
+            comm.Barrier()
+            results(comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}")) and None)
+            comm.Barrier()
+        return sum(comm.allgather(rows), [])
+
+    before = leg(0, False, 10)
+    rest = leg(1, True, 10) + leg(2, True, 1000)
+    assert sorted(before + rest) == list(range(40 * comm.size))
+    record = certificate(hvdata, comm, "legs")
+    assert (record["verdict"], record["unverified"], record["rows"]) == ("not complete", len(before), len(rest)), record
+    assert record["why"] == f"{len(before)} elements were delivered by a run that was not verified"
+    assert record["elements"] == 40 * comm.size and record["lost"] == record["twice"] == record["altered"] == 0
+    # dynamic: from the last restore on
+    assert sum(record["rows_per_rank"]) == (len(rest) if schedule == "static" else len(rest) - 10 * comm.size)
 
 
 @pytest.mark.parametrize("saved", ["the pipeline's state", "replayed"])

@@ -9,7 +9,7 @@ from horovod_data.certificate import main
 
 def record(epoch=1, digests=(1, 2, 3), **changes):
     rows = 10 * len(digests)
-    made = {"certificate": 1, "channel": "train", "epoch": epoch, "verdict": "complete", "finding": "", "batch": "global",
+    made = {"certificate": 2, "channel": "train", "epoch": epoch, "verdict": "complete", "finding": "", "batch": "global",
             "schedule": "static", "ranks": 2, "rows": rows, "order": f"{hash(digests) & 0xffff:016x}",
             "any_order": f"{sum(digests):016x}", "digests": "".join(f"{one:08x}" for one in digests)}
     return {**made, **changes}
@@ -36,6 +36,16 @@ def test_equal(said):
 def test_another_order(said):
     status, text = said([record()], [record(digests=(1, 3, 2))])
     assert status == 1 and "the same 30 rows in another order; the first element that differs is number 1 (step 1)" in text
+
+
+def test_other_rows_though_the_digest_of_their_order_is_the_same(said):
+    status, text = said([record()], [record(any_order="0")])
+    assert status == 1 and "epoch 1: other rows: 30 and 30; no difference in the first 3 elements" in text
+
+
+def test_another_version(said):
+    status, text = said([record()], [record(certificate=1)])
+    assert status == 2 and "b.json" in text and "of version 1, not 2" in text and "with this version" in text
 
 
 def test_steps_of_per_rank_batches(said):
@@ -82,7 +92,7 @@ def test_an_epoch_of_one_run_alone(said):
     assert status == 1 and "epoch 2: only in" in text and "a.json" in text
 
 
-@pytest.mark.parametrize("bad", ["", "nonsense\n", '{"certificate": 2}\n', "[]\n"])
+@pytest.mark.parametrize("bad", ["", "nonsense\n", '{"certificate": 1}\n', "[]\n"])
 def test_no_certificate(said, bad):
     status, text = said([record()], bad)
     assert status == 2 and "b.json" in text and ("no record" in text)
@@ -94,7 +104,7 @@ def test_no_file(capsys):
 
 
 HOSTILE = {
-    "nothing but the number": '{"certificate": 1, "channel": "train", "epoch": 1}',
+    "nothing but the number": '{"certificate": 2, "channel": "train", "epoch": 1}',
     "a field of another type": json.dumps(record(ranks="2")),
     "ranks that are none": json.dumps(record(ranks=-1, batch="per_rank")),
     "truth for a number": json.dumps(record(epoch=True)),

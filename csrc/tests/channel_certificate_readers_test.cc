@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// One certificate of several readers' reports.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "channel/certificate.h"
+
+namespace hvdata {
+namespace {
+
+using Rows = std::vector<proof::Fingerprint>;
+
+// Elements of one row each.
+proof::Report ReportOf(const Rows& rows, uint64_t most_listed = proof::kMostListed) {
+  proof::Report report;
+  report.channel = "train";
+  report.number = 1;
+  report.complete = true;
+  report.most_listed = most_listed;
+  report.mode = {0, 0, 0};
+  report.ranks = {0, 1}, report.trainers = 2;
+  report.rows = report.steps = {rows.size(), rows.size()};
+  for (const proof::Fingerprint row : rows) {
+    proof::Yield yield;
+    yield.digest.Add(row);
+    report.Add(yield);
+  }
+  return report;
+}
+
+Certificate Of(const std::vector<Rows>& readers, uint64_t most_listed = proof::kMostListed) {
+  std::map<int, proof::Report> reports;
+  for (const Rows& rows : readers) reports.emplace(static_cast<int>(reports.size()), ReportOf(rows, most_listed));
+  return Certificate(reports);
+}
+
+const Rows kEven = {20, 22, 24, 26, 28}, kOdd = {21, 23, 25, 27}, kAll = {20, 21, 22, 23, 24, 25, 26, 27, 28};
+
+TEST(CertificateOfReaders, IsThatOfOneReaderOfAll) {
+  const Certificate one = Of({kAll}), two = Of({kEven, kOdd}), short_list = Of({kEven, kOdd}, 3);
+  EXPECT_EQ(one.all.delivered, two.all.delivered);
+  EXPECT_EQ(one.all.listed, two.all.listed);
+  EXPECT_EQ(short_list.all.delivered.rows, 9u);
+  EXPECT_EQ(short_list.all.delivered.sum, one.all.delivered.sum);
+}
+
+// Beyond the list of elements too: every row counts, and so does its place.
+TEST(CertificateOfReaders, CountsBeyondTheList) {
+  const proof::Digest whole = Of({kEven, kOdd}, 2).all.delivered;
+  EXPECT_EQ(whole.rows, 9u);
+  const std::string line = Of({kEven, kOdd}, 2).Line();
+  EXPECT_NE(line.find(": 9 rows, each delivered once"), std::string::npos) << line;
+  EXPECT_EQ(Of({kEven, kOdd}, 2).all.delivered, whole);
+  const proof::Digest altered = Of({{20, 22, 24, 26, 29}, kOdd}, 2).all.delivered;
+  EXPECT_NE(altered.order, whole.order);
+  EXPECT_NE(altered.sum, whole.sum);
+  const proof::Digest swapped = Of({kEven, {21, 23, 27, 25}}, 2).all.delivered;
+  EXPECT_NE(swapped.order, whole.order);
+  EXPECT_EQ(swapped.sum, whole.sum);
+  EXPECT_NE(Of({kOdd, kEven}, 2).all.delivered.order, whole.order);
+}
+
+// What a reader that has no part of its own yields comes several times, and each of them is delivered once.
+TEST(CertificateOfReaders, AsksWhetherTheyReadTheSame) {
+  const struct {
+    std::vector<Rows> readers;
+    std::string note;
+  } cases[] = {
+      {{kEven}, ""},
+      {{kEven, kOdd}, ""},
+      {{{}, {}}, ""},
+      {{{}, kOdd}, ""},
+      {{kEven, kEven}, "readers 0 and 1 yielded the same 5 rows in the same order: does each read a part of the data of its own?"},
+      {{kEven, {28, 26, 24, 22, 20}}, "readers 0 and 1 yielded the same 5 rows: does each read a part of the data of its own?"},
+      {{kOdd, kEven, kEven, kEven},
+       "readers 1, 2 and 3 yielded the same 5 rows in the same order: does each read a part of the data of its own?"},
+      // The last ones may be left out of one of them (remainder="drop").
+      {{kEven, {20, 22, 24}},
+       "readers 0 and 1 yielded the same first 3 rows in the same order: does each read a part of the data of its own?"},
+      {{kEven, {20, 23, 25, 27, 29}}, ""},
+  };
+  for (const auto& [readers, note] : cases) {
+    const Certificate certificate = Of(readers);
+    EXPECT_EQ(certificate.note, note);
+    EXPECT_EQ(certificate.Line().find(note) != std::string::npos, true) << certificate.Line();
+    EXPECT_NE(certificate.Record(false).find("\"note\": \"" + note + "\""), std::string::npos) << certificate.Record(false);
+    EXPECT_NE(certificate.Record(false).find("\"verdict\": \"complete\""), std::string::npos) << "it may well be meant so";
+  }
+}
+
+TEST(CertificateOfReaders, IsNotCompleteWhereOneHadAnUnverifiedRunBefore) {
+  for (const auto& [elements, said] : {std::pair<uint64_t, std::string>{1, "1 element was"}, {1234, "1,234 elements were"}}) {
+    std::map<int, proof::Report> reports = {{0, ReportOf(kEven)}, {1, ReportOf(kOdd)}};
+    reports[1].AddUnverified(elements);
+    const std::string why = said + " delivered by a run that was not verified";
+    const Certificate certificate(reports);
+    EXPECT_NE(certificate.Line().find("not complete (" + why + "): "), std::string::npos) << certificate.Line();
+    const std::string record = certificate.Record(true);
+    EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
+    EXPECT_NE(record.find("\"why\": \"" + why + "\""), std::string::npos) << record;
+    EXPECT_NE(record.find("\"unverified\": " + std::to_string(elements) + ","), std::string::npos) << record;
+    reports[0].why = "ValueError: bad row\nTraceback";
+    reports[0].complete = false;
+    EXPECT_NE(Certificate(reports).Line().find("(" + why + "; ValueError: bad row): "), std::string::npos);
+  }
+}
+
+// Ranks that only an earlier run had are counted, and are none of this run's.
+TEST(CertificateOfReaders, CountsTheRanksOfEarlierRuns) {
+  proof::Report report = ReportOf(kAll);
+  report.ranks = {0, 1, 2}, report.rows = {5, 6, 7}, report.steps = {1, 2, 3};
+  const std::string record = Certificate({{0, report}}).Record(false);
+  EXPECT_NE(record.find("\"ranks\": 2,"), std::string::npos) << record;
+  EXPECT_NE(record.find("\"rows_per_rank\": [5, 6, 7], \"steps_per_rank\": [1, 2, 3]"), std::string::npos) << record;
+}
+
+}  // namespace
+}  // namespace hvdata
