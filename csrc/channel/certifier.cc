@@ -83,7 +83,9 @@ void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& repo
   const Certificate certificate(reports);
   if (certificate.all.finding.empty()) Tell(key, {kOk, ""});
   if (certificate.all.channel.empty()) return;  // a run before this one has certified the epoch
-  last_[certificate.all.channel] = certificate.Record(false);
+  // A channel that another one of its name has followed may be certified later: its iterator lived longer, or its reader was slow.
+  auto& [newest, record] = last_[certificate.all.channel];
+  if (key >= newest) newest = key, record = certificate.Record(false);
   const std::string place = Place(world_->ReaderName(0));
   AfterUnlock([place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
     Log(place + line);
@@ -100,7 +102,9 @@ void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
 
 std::map<std::string, std::string> Certifier::Last() const {
   MutexLock lock(&mu_);
-  return last_;
+  std::map<std::string, std::string> records;
+  for (const auto& [name, last] : last_) records[name] = last.second;
+  return records;
 }
 
 }  // namespace hvdata

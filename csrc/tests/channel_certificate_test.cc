@@ -127,6 +127,25 @@ TEST(Certificate, IsOneLine) {
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
 }
 
+// A channel of the same name may have followed, and have come further, when an old one's iterator goes.
+TEST(Certifier, TheLastRecordIsTheNewestChannels) {
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
+  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
+  const auto report = [&](uint32_t channel, uint64_t epoch, uint64_t number) {
+    proof::Report said;
+    said.channel = "train";
+    said.number = number;
+    said.mode = {0, 0, 0};
+    said.ranks = {0}, said.trainers = 1, said.rows = {1}, said.steps = {1};
+    certifier.OnReport(0, MakeHeader(channel, epoch, wire::Report{said.Encode()}));
+    return certifier.Last()["train"];
+  };
+  EXPECT_NE(report(1, 1, 1).find("\"epoch\": 1,"), std::string::npos);
+  EXPECT_NE(report(2, 1, 7).find("\"epoch\": 7,"), std::string::npos);
+  EXPECT_NE(report(1, 2, 2).find("\"epoch\": 7,"), std::string::npos) << "an old channel's";
+  EXPECT_NE(report(2, 2, 8).find("\"epoch\": 8,"), std::string::npos);
+}
+
 // Who reads a report makes lists as long as its highest rank.
 TEST(Report, ARankThatNoJobHasIsRefused) {
   proof::Report report;
