@@ -22,6 +22,7 @@ import tensorflow as tf
 import usage
 from cases import Case
 
+LET_GO = 10  # seconds: within them a reader has the memory of shares back that nobody uses
 NAP = 0.002
 
 
@@ -236,7 +237,10 @@ class Soak:
     # ---- What soak.py reads.
 
     def tell(self, number: int) -> None:
-        held = usage.now() | {"arena": hvdata.stats().get("arena_bytes_in_use", 0)}
+        deadline = time.monotonic() + LET_GO
+        while (arena := hvdata.stats().get("arena_bytes_in_use", 0)) and time.monotonic() < deadline:
+            time.sleep(0.02)  # ranks tell readers in the background what they have let go of
+        held = usage.now() | {"arena": arena}
         print("CASE " + json.dumps({"case": number, "rank": self.rank, **self.told, **held}), flush=True)
         self.told.clear()
 
