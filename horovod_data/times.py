@@ -129,14 +129,22 @@ def readers(process: Mapping[str, Any]) -> dict[str, Reader]:
 
 
 def flat(process: Mapping[str, Any]) -> dict[str, float]:
-    """Those of one process as stats() names them: `train/wait_seconds`."""
+    """Those of one process as stats() names them: `train/wait_seconds`. On every process the same names, whatever its role: those of
+    a role that it has not are 0."""
     named: dict[str, float] = {}
-    for name, trainer in trainers(process).items():
-        named |= {f"{name}/wait_seconds": trainer.wait, f"{name}/receive_seconds": trainer.receive,
-                  f"{name}/step_seconds": trainer.step, f"{name}/waits": trainer.waits,
-                  f"{name}/queue": trainer.queued / trainer.steps if trainer.steps else 0.0}
-    for name, reader in readers(process).items():
-        named |= {f"{name}/pipeline_seconds": reader.pipeline, f"{name}/deal_seconds": reader.deal,
-                  f"{name}/room_seconds": reader.room, f"{name}/serve_seconds": reader.serve}
-        named |= {f"{name}/room_seconds/{rank}": spent for rank, spent in reader.room_of.items()}
+    of_trainers, of_readers = trainers(process), readers(process)
+    for name in process["channels"]:
+        one, other = of_trainers.get(name), of_readers.get(name)
+        named |= {
+            f"{name}/wait_seconds": one.wait if one else 0.0,
+            f"{name}/receive_seconds": one.receive if one else 0.0,
+            f"{name}/step_seconds": one.step if one else 0.0,
+            f"{name}/waits": one.waits if one else 0,
+            f"{name}/queue": one.queued / one.steps if one and one.steps else 0.0,
+            f"{name}/pipeline_seconds": other.pipeline if other else 0.0,
+            f"{name}/deal_seconds": other.deal if other else 0.0,
+            f"{name}/room_seconds": other.room if other else 0.0,
+            f"{name}/serve_seconds": other.serve if other else 0.0}
+        room = other.room_of if other else {}
+        named |= {f"{name}/room_seconds/{rank}": room.get(rank, 0.0) for rank in range(process["ranks"])}
     return named

@@ -213,7 +213,7 @@ std::map<std::string, Engine::Account> Engine::Accounts(bool reset) {
     accounts = accounts_;
   }
   if (reset) {
-    for (auto& [name, account] : accounts) account.trainer.reset(), account.reader.reset();
+    for (auto& [name, account] : accounts) account.trainer.reset(), account.reader.reset();  // those that are gone
   }
   for (const Channel& channel : Channels()) {
     if (channel.sink) {

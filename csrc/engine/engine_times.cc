@@ -63,7 +63,6 @@ std::string Engine::TimesJson(bool reset) {
   for (const int member : world_.audience) audience.push_back(world_.members[static_cast<size_t>(member)].trainer);
   std::string channels;
   for (const auto& [name, account] : Accounts(reset)) {
-    if (!account.trainer && !account.reader) continue;
     Numbers options;
     options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
     options.Add("prefetch", account.options.prefetch);
@@ -73,7 +72,7 @@ std::string Engine::TimesJson(bool reset) {
     channels += "}";
   }
   Numbers process;
-  process.Add("rank", me.trainer).Add("reader", me.reader).Add("sources", sources).Add("audience", audience);
+  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count()).Add("sources", sources).Add("audience", audience);
   const std::string text = process.Json();
   return text.substr(0, text.size() - 1) + ", \"host\": " + Quoted(me.host) + ", \"channels\": {" + channels + "}}";
 }
