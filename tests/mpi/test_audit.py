@@ -389,5 +389,5 @@ def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
     comm.Barrier()
     if comm.rank == 0:
         assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
-        assert re.match(r"\[rank 0 on .* has waited for rank 1 on \S+, which has not made this call, for \d+ s\.", raised.text), raised
+        assert re.match(r"\[rank 0 on .*\] has waited \d+ s for rank 1 on \S+, which has not (made this call|sent its part)", raised.text), raised
         assert "Graph execution error" not in capfd.readouterr().err
