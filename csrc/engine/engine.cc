@@ -207,29 +207,31 @@ void Engine::EndSource(uint32_t number) {
 
 // Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
 std::map<std::string, Engine::Account> Engine::Accounts(bool reset) {
-  std::map<std::string, Account> accounts;
-  {
-    MutexLock lock(&mu_);
-    accounts = accounts_;
-  }
-  if (reset) {
-    for (auto& [name, account] : accounts) account.trainer.reset(), account.reader.reset();  // those that are gone
-  }
+  std::map<std::string, Account> live;
   for (const Channel& channel : Channels()) {
     if (channel.sink) {
-      Account& account = accounts[channel.sink->config().name];
+      Account& account = live[channel.sink->config().name];
       account.options = channel.sink->config();
       account.tally = channel.sink->tally();
       account.trainer = channel.sink->Times(reset);
     }
     if (channel.source) {
-      Account& account = accounts[channel.source->config().name];
+      Account& account = live[channel.source->config().name];
       account.options = channel.source->config();
       account.reader = channel.source->Times(reset);
     }
   }
   MutexLock lock(&mu_);
-  return accounts_ = std::move(accounts);
+  for (auto& [name, account] : accounts_) {
+    if (reset) account.trainer.reset(), account.reader.reset();  // those that are gone
+  }
+  for (const auto& [name, account] : live) {
+    Account& known = accounts_[name];
+    known.options = account.options;
+    if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
+    if (account.reader) known.reader = account.reader;  // a dealer may outlive its rank's iterators, and they it
+  }
+  return accounts_;
 }
 
 // How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
