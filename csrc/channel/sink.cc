@@ -152,10 +152,10 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   checked.tail = arrival.tail;
   checked.left = arrival.left;
   checked.filler = arrival.filler;
-  checked.rows = found.rows.size();
+  checked.rows = found.rows.count();
   checked.seal = found.seal;
-  const bool same = found.seal == arrival.seal && found.rows.size() == arrival.rows;
-  for (size_t i = 0; !same && i < found.rows.size(); ++i) wire::AppendLittleEndian(found.rows[i], &checked.fingerprints);
+  const bool same = found.seal == arrival.seal && found.rows.count() == arrival.rows;
+  for (size_t i = 0; !same && i < found.rows.each.size(); ++i) wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
   Tell(arrival.reader, iterator.epoch, std::move(checked));
   if (same) return {};
   wrong_ = iterator.epoch;

@@ -2,6 +2,8 @@
 #include "ops/fingerprints.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <utility>
 
 namespace hvdata {
@@ -39,17 +41,18 @@ Fingerprint HashWhole(const Tensor& tensor, Fingerprint seed) {
   return HashElements(tensor, 0, tensor.NumElements(), HashSpec(tensor, 0, seed));
 }
 
-void AddDense(const Tensor& tensor, std::vector<Fingerprint>* rows) {
+// Each of these adds to rows `first`, `first` + 1, ... what it holds of them.
+void AddDense(const Tensor& tensor, int64_t first, std::vector<Fingerprint>* rows) {
   const Fingerprint spec = HashSpec(tensor, 1, 0);
-  const auto count = static_cast<int64_t>(rows->size());
-  const int64_t stride = count > 0 ? tensor.NumElements() / count : 0;
+  const int64_t stride = tensor.dim_size(0) > 0 ? tensor.NumElements() / tensor.dim_size(0) : 0;
   const auto bytes = static_cast<size_t>(stride * tensorflow::DataTypeSize(tensor.dtype()));
-  const auto* data = static_cast<const char*>(tensor.data());
+  const auto* data = static_cast<const char*>(tensor.data()) + static_cast<size_t>(first) * bytes;
   const bool strings = tensor.dtype() == tensorflow::DT_STRING;
-  for (int64_t i = 0; i < count; ++i) {
-    Fingerprint& row = (*rows)[static_cast<size_t>(i)];
-    if (strings) row = HashElements(tensor, i * stride, (i + 1) * stride, row ^ spec);
-    else row = Hash(data + static_cast<size_t>(i) * bytes, bytes, row ^ spec);
+  for (size_t i = 0; i < rows->size(); ++i) {
+    Fingerprint& row = (*rows)[i];
+    const int64_t at = (first + static_cast<int64_t>(i)) * stride;
+    if (strings) row = HashElements(tensor, at, at + stride, row ^ spec);
+    else row = Hash(data + i * bytes, bytes, row ^ spec);
   }
 }
 
@@ -59,13 +62,13 @@ int64_t At(const Tensor& splits, int64_t i) {
 
 // Values, then the splits from the outermost inwards. What the splits say is not believed beyond what the values hold: on a
 // trainer they have come from another process.
-void AddRagged(const Tensor* parts, size_t count, std::vector<Fingerprint>* rows) {
+void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fingerprint>* rows) {
   const Tensor& values = parts[0];
   const Fingerprint spec = HashSpec(values, 1, 0);
   const int64_t stride = values.dim_size(0) > 0 ? values.NumElements() / values.dim_size(0) : 0;
   for (size_t i = 0; i < rows->size(); ++i) {
     Fingerprint row = (*rows)[i] ^ spec;
-    auto begin = static_cast<int64_t>(i), end = begin + 1;
+    auto begin = first + static_cast<int64_t>(i), end = begin + 1;
     for (size_t level = 1; level < count; ++level) {
       const Tensor& splits = parts[level];
       const int64_t most = splits.NumElements() - 1;
@@ -82,14 +85,14 @@ void AddRagged(const Tensor* parts, size_t count, std::vector<Fingerprint>* rows
 }
 
 // Indices, values, dense shape.
-void AddSparse(const Tensor* parts, std::vector<Fingerprint>* rows) {
+void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* rows) {
   const auto indices = parts[0].matrix<int64_t>();
   const auto shape = parts[2].flat<int64_t>();
   const auto rank = static_cast<size_t>(shape.size());
   const Fingerprint spec = Hash(shape.data() + 1, (rank - 1) * sizeof(int64_t), HashSpec(parts[1], 1, 0));
   for (Fingerprint& row : *rows) row = Hash(nullptr, 0, row ^ spec);
   for (int64_t k = 0; k < std::min(parts[0].dim_size(0), parts[1].NumElements()); ++k) {
-    const int64_t row = indices(k, 0);
+    const int64_t row = indices(k, 0) - first;
     if (row < 0 || row >= static_cast<int64_t>(rows->size())) continue;
     Fingerprint& of = (*rows)[static_cast<size_t>(row)];
     of = Hash(&indices(k, 0) + 1, (rank - 1) * sizeof(int64_t), of);
@@ -105,6 +108,7 @@ Fingerprints::Fingerprints(const ChannelConfig& config) : width_(config.empty_ru
     Leaf leaf{Leaf::kDense, i, 1};
     if (rule(i) == EmptyRule::kEntries) leaf = {Leaf::kSparse, i, 3};
     while (rule(i + leaf.parts) == EmptyRule::kRowSplits) leaf = {Leaf::kRagged, i, leaf.parts + 1};
+    if (leaf.kind == Leaf::kSparse) piece_ = std::numeric_limits<int64_t>::max();  // each piece would go over all entries
     leaves_.push_back(leaf);
     i += leaf.parts;
   }
@@ -136,45 +140,59 @@ size_t Fingerprints::Count(const Tensor* first) const {
   return rows ? static_cast<size_t>(*rows) : 1;
 }
 
-std::vector<Fingerprint> Fingerprints::Rows(const Tensor* first) const {
-  std::vector<Fingerprint> rows(Count(first));
-  const bool one = std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) {
-    return RowsOf(leaf, first) != static_cast<int64_t>(rows.size());
-  });
-  for (size_t i = 0; one && i < width_; ++i) rows[0] = HashWhole(first[i], rows[0]);
-  for (const Leaf& leaf : one ? std::vector<Leaf>() : leaves_) {
-    if (leaf.kind == Leaf::kDense) AddDense(first[leaf.first], &rows);
-    else if (leaf.kind == Leaf::kRagged) AddRagged(first + leaf.first, leaf.parts, &rows);
-    else AddSparse(first + leaf.first, &rows);
-  }
-  return rows;
+bool Fingerprints::IsOneRow(const Tensor* first) const {
+  const auto count = static_cast<int64_t>(Count(first));
+  return std::any_of(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) { return RowsOf(leaf, first) != count; });
 }
 
-proof::Promise Fingerprints::Sealed(std::vector<Fingerprint> rows, const std::vector<Fingerprint>& rest,
-                                    const Tensors& share) const {
+void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Fingerprint>* rows) const {
+  for (const Leaf& leaf : leaves_) {
+    if (leaf.kind == Leaf::kDense) AddDense(first[leaf.first], begin, rows);
+    else if (leaf.kind == Leaf::kRagged) AddRagged(first + leaf.first, leaf.parts, begin, rows);
+    else AddSparse(first + leaf.first, begin, rows);
+  }
+}
+
+std::vector<proof::RowPrints> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
+  std::vector<proof::RowPrints> prints(parts.size());
+  const auto count = static_cast<int64_t>(Count(first));
+  const bool one = IsOneRow(first);
+  const int64_t from = parts.empty() ? 0 : std::clamp<int64_t>(parts.front().begin, 0, count);
+  const int64_t to = parts.empty() ? 0 : std::clamp<int64_t>(parts.back().begin + parts.back().count, from, count);
+  std::vector<Fingerprint> rows;
+  for (int64_t at = from, n = 0; at < to; at += n) {
+    n = std::min(piece_, to - at);
+    rows.assign(static_cast<size_t>(n), 0);
+    for (size_t i = 0; one && i < width_; ++i) rows[0] = HashWhole(first[i], rows[0]);
+    if (!one) OfRange(first, at, &rows);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const int64_t begin = std::clamp(parts[p].begin - at, int64_t{0}, n);
+      const int64_t end = std::clamp(parts[p].begin + parts[p].count - at, begin, n);
+      prints[p].Add(rows.data() + begin, static_cast<size_t>(end - begin));
+    }
+  }
+  return prints;
+}
+
+proof::RowPrints Fingerprints::Rows(const Tensor* first) const {
+  return Rows(first, {{0, static_cast<int64_t>(Count(first)), 0}})[0];
+}
+
+proof::Promise Fingerprints::Promise(proof::RowPrints rows, const Tensors& share) const {
+  const auto data = static_cast<int64_t>(rows.count()), all = static_cast<int64_t>(Count(share.data()));
+  const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0].digest;
+  const proof::Digest& its = rows.digest;
+  const std::array<uint64_t, 6> known{its.rows, its.order, its.sum, rest.rows, rest.order, rest.sum};
   proof::Promise promise;
-  promise.seal = Hash(rows.data(), rows.size() * sizeof(Fingerprint), rows.size() + 1);
-  promise.seal = Hash(rest.data(), rest.size() * sizeof(Fingerprint), promise.seal);
+  promise.seal = Hash(known.data(), sizeof(known), 0);
   for (size_t i = width_; i < share.size(); ++i) promise.seal = HashWhole(share[i], promise.seal);  // weights
   promise.rows = std::move(rows);
   return promise;
 }
 
-proof::Promise Fingerprints::Promise(std::vector<Fingerprint> rows, const Tensors& share) const {
-  std::vector<Fingerprint> rest;
-  if (Count(share.data()) > rows.size()) {
-    rest = Rows(share.data());
-    rest.erase(rest.begin(), rest.begin() + static_cast<int64_t>(rows.size()));
-  }
-  return Sealed(std::move(rows), rest, share);
-}
-
 proof::Promise Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
-  std::vector<Fingerprint> all = Rows(share.data());
-  const auto data = all.begin() + static_cast<int64_t>(std::min<uint64_t>(rows, all.size()));
-  const std::vector<Fingerprint> rest(data, all.end());
-  all.erase(data, all.end());
-  return Sealed(std::move(all), rest, share);
+  const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
+  return Promise(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
 }
 
 }  // namespace hvdata

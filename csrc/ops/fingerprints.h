@@ -18,16 +18,17 @@ class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // Of `width()` components from `first` on. A row of a ragged tensor is its values and lengths, one of a sparse tensor its
-  // entries: the same row, whatever lies before it.
-  std::vector<proof::Fingerprint> Rows(const tensorflow::Tensor* first) const;
+  // Of `width()` components from `first` on, by part. The parts follow each other; what lies between them counts for none. A row
+  // of a ragged tensor is its values and lengths, one of a sparse tensor its entries: the same row, whatever lies before it.
+  std::vector<proof::RowPrints> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
+  proof::RowPrints Rows(const tensorflow::Tensor* first) const;
   // The number of these, which costs nothing.
   size_t Count(const tensorflow::Tensor* first) const;
   size_t width() const { return width_; }
 
   // What a share of which the first rows have these fingerprints is to be known by. All else that it holds (padding,
   // weights) is taken from the share.
-  proof::Promise Promise(std::vector<proof::Fingerprint> rows, const Tensors& share) const;
+  proof::Promise Promise(proof::RowPrints rows, const Tensors& share) const;
   // The same of a share that has arrived: `rows` of its rows are data.
   proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
 
@@ -37,11 +38,12 @@ class Fingerprints {
     size_t first, parts;
   };
   std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* first) const;
-  proof::Promise Sealed(std::vector<proof::Fingerprint> rows, const std::vector<proof::Fingerprint>& rest,
-                        const Tensors& share) const;
+  bool IsOneRow(const tensorflow::Tensor* first) const;
+  void OfRange(const tensorflow::Tensor* first, int64_t begin, std::vector<proof::Fingerprint>* rows) const;
 
   std::vector<Leaf> leaves_;
   size_t width_;
+  int64_t piece_ = 1 << 14;  // rows whose fingerprints are in memory at once
 };
 
 }  // namespace hvdata

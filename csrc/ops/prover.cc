@@ -6,8 +6,6 @@
 
 namespace hvdata {
 
-using proof::Fingerprint;
-
 // A precut element begins with the rows of its leaves, which are equal: the cutter has seen to that, or will.
 int64_t Prover::RowsOfGlobal(const Tensors& element) const {
   if (config_.batch != plan::Batch::kPrecut) return static_cast<int64_t>(Count(element));
@@ -21,15 +19,16 @@ Prover::Rows Prover::Yielded(const Tensors& element) const {
     rows.shares.push_back(fingerprints_.Rows(element.data()));
     return rows;
   }
-  const bool precut = config_.batch == plan::Batch::kPrecut;
   const int64_t count = RowsOfGlobal(element);
-  const std::vector<Fingerprint> all = precut ? std::vector<Fingerprint>() : fingerprints_.Rows(element.data());
-  for (int t = 0; t < trainers_; ++t) {
-    const plan::Rows part = plan::RowsOf(count, trainers_, t, config_.remainder);
-    const size_t first = 1 + static_cast<size_t>(t) * fingerprints_.width();
-    std::vector<Fingerprint> its = precut ? fingerprints_.Rows(&element[first]) : all;
-    const auto begin = its.begin() + (precut ? 0 : std::min<int64_t>(part.begin, static_cast<int64_t>(its.size())));
-    rows.shares.emplace_back(begin, begin + std::min<int64_t>(part.count, its.end() - begin));
+  std::vector<plan::Rows> parts;
+  for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(count, trainers_, t, config_.remainder));
+  if (config_.batch != plan::Batch::kPrecut) {
+    rows.shares = fingerprints_.Rows(element.data(), parts);
+  } else {
+    for (const plan::Rows& part : parts) {
+      const size_t first = 1 + rows.shares.size() * fingerprints_.width();
+      rows.shares.push_back(fingerprints_.Rows(&element[first], {{0, part.count, 0}})[0]);
+    }
   }
   rows.dropped = static_cast<uint64_t>(plan::DroppedRows(count, trainers_, config_.remainder));
   return rows;
@@ -38,12 +37,12 @@ Prover::Rows Prover::Yielded(const Tensors& element) const {
 proof::Promises Prover::Promise(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const {
   proof::Promises promises;
   if (!config_.verify) return promises;
-  std::vector<std::vector<Fingerprint>> rows;
+  std::vector<proof::RowPrints> rows;
   for (const Rows& element : elements) {
     proof::Yield yield;
     yield.dropped = element.dropped;
-    for (const std::vector<Fingerprint>& its : element.shares) {
-      yield.digest.Append(proof::DigestOf(its, 0, its.size()));
+    for (const proof::RowPrints& its : element.shares) {
+      yield.digest.Append(its.digest);
       rows.push_back(its);
     }
     promises.elements.push_back(yield);
@@ -63,7 +62,7 @@ std::vector<proof::Yield> Prover::NotDealt(const std::vector<Rows>& elements) co
   for (const Rows& element : elements) {
     proof::Yield yield;
     yield.dropped = element.dropped;
-    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) yield.dropped = element.shares[0].size();
+    if (config_.batch == plan::Batch::kPerRank && !element.shares.empty()) yield.dropped = element.shares[0].count();
     yields.push_back(yield);
   }
   return yields;

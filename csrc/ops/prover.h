@@ -16,7 +16,7 @@ class Prover {
  public:
   // Of the rows that an element holds for each trainer's share, or, where it is not cut, of all; without shares: dropped.
   struct Rows {
-    std::vector<std::vector<proof::Fingerprint>> shares;
+    std::vector<proof::RowPrints> shares;
     uint64_t dropped = 0;
   };
 

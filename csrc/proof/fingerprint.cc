@@ -58,10 +58,4 @@ void Digest::Append(const Digest& behind) {
   sum += behind.sum;
 }
 
-Digest DigestOf(const std::vector<Fingerprint>& rows, size_t begin, size_t end) {
-  Digest digest;
-  for (size_t i = begin; i < end; ++i) digest.Add(rows[i]);
-  return digest;
-}
-
 }  // namespace hvdata::proof

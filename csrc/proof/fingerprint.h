@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace hvdata::proof {
 
@@ -26,7 +25,5 @@ struct Digest {
 };
 
 inline bool operator==(const Digest& a, const Digest& b) { return a.rows == b.rows && a.order == b.order && a.sum == b.sum; }
-
-Digest DigestOf(const std::vector<Fingerprint>& rows, size_t begin, size_t end);
 
 }  // namespace hvdata::proof

@@ -55,7 +55,7 @@ void Ledger::KeepShares(uint64_t first, const std::vector<Promise>& shares) {
     const size_t owner = elements == 1 ? 0 : std::min<size_t>(i, elements - 1);
     Yield& yield = At(first + owner).yield;
     if (yield.shares.empty()) yield.trainer = i;
-    yield.shares.push_back(shares[i].rows.size());
+    yield.shares.push_back(shares[i].rows.count());
   }
 }
 
@@ -80,7 +80,7 @@ void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& ha
     const bool skipped = i < had.size() && had[i];
     if (skipped) {  // an earlier run's
       next_[i] = turn + 1;
-      if (verified_before_) report_.rows[i] += promises.shares[i].rows.size(), ++report_.steps[i];
+      if (verified_before_) report_.rows[i] += promises.shares[i].rows.count(), ++report_.steps[i];
       else if (owner < made.elements) Unverified(first + owner);
     } else if (owner < made.elements) {
       ++At(first + owner).open;
@@ -107,7 +107,7 @@ void Ledger::HadLeft(int trainer, uint64_t left, bool filler) {
   if (verified_before_) ++report_.steps[t];
   if (filler || i >= left_.size() || had_left_[i]) return;
   had_left_[i] = true;
-  if (verified_before_) report_.rows[t] += left_[i].rows.size();
+  if (verified_before_) report_.rows[t] += left_[i].rows.count();
   else Unverified(first_left_ + i);
   HandedOut(first_left_ + i);
 }
@@ -148,7 +148,7 @@ std::string Ledger::Missing(int trainer, int64_t shares) {
   const auto t = static_cast<size_t>(trainer);
   uint64_t rows = 0;
   for (uint64_t turn = next_[t]; shares > 0 && turn < NextTurn() && turn >= first_turn_; ++turn) {
-    rows += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.size();
+    rows += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.count();
   }
   report_.lost += rows;
   std::string finding = names_[t] + ", after its step " + std::to_string(report_.steps[t]) + ": " +
@@ -168,7 +168,7 @@ std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
   next_[t] = word.turn + 1;
   if (word.turn > due) {
     for (uint64_t turn = due; turn < word.turn && turn < NextTurn(); ++turn) {
-      if (turn >= first_turn_) report_.lost += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.size();
+      if (turn >= first_turn_) report_.lost += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.count();
     }
     return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " + std::to_string(word.turn) + " came";
   }
@@ -178,8 +178,9 @@ std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
     report_.twice += word.rows;
     return "a share came of the reader's step " + std::to_string(word.turn) + ", which it has not dealt";
   }
-  const Turn& turn = turns_[at];
+  Turn& turn = turns_[at];
   std::string finding = Compare(trainer, word, turn.shares[t]);
+  turn.shares[t].rows.ForgetEach();  // by its seal it is still known
   const size_t owner = turn.Owner(t);
   if (finding.empty() && owner < turn.elements) HandedOut(turn.first + owner);
   return finding;
@@ -235,16 +236,16 @@ std::string Ledger::WhoseIs(int trainer, const Word& word, Fingerprint seal) con
 }
 
 std::string Ledger::Compare(int trainer, const Word& word, const Promise& promise) {
-  if (word.seal == promise.seal && word.rows == promise.rows.size()) return "";
+  if (word.seal == promise.seal && word.rows == promise.rows.count()) return "";
   // A swap: these rows are another's, and its own are missing.
   if (std::string whose = WhoseIs(trainer, word, word.seal); !whose.empty()) {
     report_.twice += word.rows;
-    report_.lost += promise.rows.size();
+    report_.lost += promise.rows.count();
     return whose + " (swapped)";
   }
-  std::vector<Fingerprint> missing = promise.rows, extra = word.fingerprints;
-  if (extra.empty() && word.rows > 0) {
-    report_.altered += promise.rows.size();
+  std::vector<Fingerprint> missing = promise.rows.each, extra = word.fingerprints;
+  if (!promise.rows.has_each() || extra.size() != word.rows) {
+    report_.altered += promise.rows.count();
     return "its share is not what the pipeline yielded for it (altered)";
   }
   if (missing == extra) return ++report_.altered, "padding or weights are altered";

@@ -2,6 +2,7 @@
 // What a share is known by: where it is cut, and again where it is handed out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,9 +10,22 @@
 
 namespace hvdata::proof {
 
+// Rows in their order, and each one's fingerprint as long as these are not too many: rows can be of a byte each.
+struct RowPrints {
+  static constexpr size_t kMostKept = 1 << 20;
+
+  Digest digest;
+  std::vector<Fingerprint> each;
+
+  void Add(const Fingerprint* rows, size_t count);
+  uint64_t count() const { return digest.rows; }
+  void ForgetEach() { std::vector<Fingerprint>().swap(each); }  // and give the memory back
+  bool has_each() const { return each.size() == count(); }
+};
+
 struct Promise {
-  std::vector<Fingerprint> rows;  // of its data: padding is none
-  Fingerprint seal = 0;           // of these and of all else that the share holds
+  RowPrints rows;        // of its data: padding is none
+  Fingerprint seal = 0;  // of these and of all else that the share holds
 };
 
 }  // namespace hvdata::proof

@@ -158,14 +158,14 @@ class JobDealer {
   static std::shared_ptr<const Share> Sealed(const Token& token) {
     auto share = std::make_shared<Share>(*MakeToken(token.element, token.trainer));
     const proof::Promise promise = Promised(share);
-    share->rows = promise.rows.size();
+    share->rows = promise.rows.count();
     share->seal = promise.seal;
     return share;
   }
   // An element is the rows of all shares of it.
   static proof::Yield YieldOf(const std::vector<proof::Promise>& shares) {
     proof::Yield yield;
-    for (const proof::Promise& share : shares) yield.digest.Append(proof::DigestOf(share.rows, 0, share.rows.size()));
+    for (const proof::Promise& share : shares) yield.digest.Append(share.rows.digest);
     return yield;
   }
 

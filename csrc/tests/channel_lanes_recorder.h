@@ -30,7 +30,7 @@ inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
 inline proof::Promise PromiseOf(const Token& token, bool filler) {
   proof::Promise promise;
   const uint64_t row = proof::Hash(&token.element, sizeof(token.element), static_cast<uint64_t>(token.trainer + 1));
-  if (!filler) promise.rows.push_back(row);
+  if (!filler) promise.rows.Add(&row, 1);
   promise.seal = proof::Hash(&row, sizeof(row), filler ? 1 : 2);
   return promise;
 }

@@ -16,6 +16,12 @@
 namespace hvdata::proof {
 namespace {
 
+Digest DigestOf(const std::vector<Fingerprint>& rows, size_t begin, size_t end) {
+  Digest digest;
+  for (size_t i = begin; i < end; ++i) digest.Add(rows[i]);
+  return digest;
+}
+
 TEST(Fingerprint, IsThatOfPlainInstructions) {
   std::mt19937_64 random(1);
   std::string bytes(1 << 16, '\0');

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <utility>
 
 namespace hvdata::proof {
@@ -14,15 +13,14 @@ using Counts = std::vector<uint64_t>;
 
 Promise PromiseOf(uint64_t first, uint64_t rows) {
   Promise promise;
-  promise.rows.resize(rows);
-  std::iota(promise.rows.begin(), promise.rows.end(), first);
+  for (uint64_t row = first; row < first + rows; ++row) promise.rows.Add(&row, 1);
   promise.seal = first + 1;
   return promise;
 }
 
 Yield YieldOf(const std::vector<Promise>& shares) {
   Yield yield;
-  for (const Promise& share : shares) yield.digest.Append(DigestOf(share.rows, 0, share.rows.size()));
+  for (const Promise& share : shares) yield.digest.Append(share.rows.digest);
   return yield;
 }
 
@@ -60,7 +58,7 @@ class OneRun {
   void Hear(size_t trainer, uint64_t turn) {
     const Promise& promise = shares_[turn][trainer];
     Word word;
-    word.turn = turn, word.rows = promise.rows.size(), word.seal = promise.seal, word.fingerprints = promise.rows;
+    word.turn = turn, word.rows = promise.rows.count(), word.seal = promise.seal, word.fingerprints = promise.rows.each;
     EXPECT_EQ(ledger_.Heard(static_cast<int>(trainer), word), "");
   }
   void DealAndHear(uint64_t turns) {
@@ -172,6 +170,34 @@ TEST(Bookmark, OfAnOlderVersionIsNone) {
   EXPECT_FALSE(Bookmark::Is(""));
   EXPECT_FALSE(Bookmark::Decode(older, &mark));
   EXPECT_TRUE(Bookmark::Is(mark.Encode()));
+}
+
+// More rows than are kept one by one: that they are others is found, but not which ones.
+TEST(ManyRows, AreKnownByTheirDigestAlone) {
+  RowPrints rows;
+  const std::vector<Fingerprint> some(RowPrints::kMostKept / 4, 7);
+  for (int i = 0; i < 4; ++i) rows.Add(some.data(), some.size());
+  EXPECT_TRUE(rows.has_each());
+  rows.Add(some.data(), 1);
+  EXPECT_EQ(rows.count(), RowPrints::kMostKept + 1);
+  EXPECT_FALSE(rows.has_each());
+  EXPECT_EQ(rows.each.capacity(), 0u);
+
+  for (const bool altered : {false, true}) {
+    Ledger ledger({"rank 0"}, plan::Batch::kPerRank, plan::Schedule::kStatic, plan::Remainder::kPartial);
+    Promises promises;
+    promises.shares.push_back({rows, 1});
+    promises.elements.push_back({rows.digest, 0});
+    ledger.Deal(0, promises, {});
+    Word word;
+    word.rows = rows.count();
+    word.seal = altered ? 2 : 1;
+    EXPECT_EQ(ledger.Heard(0, word),
+              altered ? "rank 0, in its step 0: its share is not what the pipeline yielded for it (altered)" : "");
+    const Report report = ledger.Close(1, true, "");
+    EXPECT_EQ(report.altered, altered ? rows.count() : 0);
+    EXPECT_EQ(report.complete, !altered);
+  }
 }
 
 }  // namespace

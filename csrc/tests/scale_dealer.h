@@ -94,8 +94,8 @@ class MadeUpDealer {
       if (verify) {
         std::vector<proof::Fingerprint> prints;
         for (size_t i = 0; i < rows; ++i) prints.push_back(rows_->FingerprintOf(data + i * rows_->bytes()));
-        yield.digest.Append(proof::DigestOf(prints, 0, prints.size()));
-        promise = MadeUpRows::Promised(std::move(prints));
+        promise = MadeUpRows::Promised(prints);
+        yield.digest.Append(promise.rows.digest);
       }
       if (world.members[static_cast<size_t>(member)].trainer == alteration_.trainer && number == alteration_.step) {
         data[share_bytes / 2] = static_cast<char>(data[share_bytes / 2] ^ 1);

@@ -36,10 +36,10 @@ class MadeUpRows {
   proof::Fingerprint FingerprintOf(const char* row) const { return proof::Hash(row, bytes_, 0); }
 
   // What a share of these rows is known by.
-  static proof::Promise Promised(std::vector<proof::Fingerprint> rows) {
+  static proof::Promise Promised(const std::vector<proof::Fingerprint>& rows) {
     proof::Promise promise;
-    promise.seal = proof::Hash(rows.data(), rows.size() * sizeof(proof::Fingerprint), rows.size() + 1);
-    promise.rows = std::move(rows);
+    promise.rows.Add(rows.data(), rows.size());
+    promise.seal = proof::Hash(&promise.rows.digest, sizeof(promise.rows.digest), 0);
     return promise;
   }
 

@@ -50,7 +50,7 @@ def test_a_state_above_2_gib(hvdata, comm, path, what):
         ds = tf.data.Dataset.range(count * comm.size)
         if what == "shuffle buffers":  # two, of 1.2 GiB each
             return tf.data.Dataset.zip(tuple(ds.map(large).shuffle(6) for _ in "ab")).map(lambda a, b: (a[0, 0], b[0, 0]))
-        return tf.data.Dataset.from_tensors(tf.zeros([size], tf.uint8)).repeat(count * comm.size)
+        return tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(count * comm.size)
 
     ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=2 if what == "batches" else 1)
     it = iter(ds)
