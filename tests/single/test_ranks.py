@@ -133,6 +133,7 @@ def test_after():
     assert "in sleeps_for_ever" in text and "wait_until_allowed" in text
 
 
+@pytest.mark.slow
 def test_crash_is_the_failure_of_its_test_alone(outer):
     text, _ = outer(
         """
@@ -153,6 +154,7 @@ def test_after():
     assert "last words" in text and "Segmentation fault" in text
 
 
+@pytest.mark.slow
 def test_a_failed_rank_does_not_keep_the_others_waiting(outer):
     text, _ = outer(
         """
@@ -168,6 +170,7 @@ def test_waits():
     assert "assert 1 == 0" in text
 
 
+@pytest.mark.slow
 def test_bad_end_of_the_job_is_an_error(outer):
     text, status = outer(
         """
@@ -182,6 +185,7 @@ def test_fine():
     assert status == 1
 
 
+@pytest.mark.slow
 def test_job_that_cannot_start_fails_all_its_tests_once(outer):
     text, _ = outer(
         """

@@ -13,16 +13,22 @@ import pytest
 from ranks.selection import MOST, WHOLE_JOBS
 
 ROOT = Path(__file__).resolve().parents[2]
-TOLD = re.compile(r"^TEST (\S+) (\d+) (.*)$", re.MULTILINE)
+TOLD = re.compile(r"^TEST (\S*) (slow|fast) (\d+) (.*)$", re.MULTILINE)
 
-# Tells of every test that is chosen whether it is slow, and its name.
+# Has the tests chosen with each option, and tells of each test whether it is slow, and its name.
 PLUGIN = """
+from types import SimpleNamespace
 import pytest
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
+    from ranks import selection
     from ranks.worlds import world_of
-    for item in session.items:
-        print(f"TEST {'slow' if item.get_closest_marker('slow') else 'fast'} {world_of(item).processes} {item.nodeid}")
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    for option in ("", "--quick", "--rest"):
+        items = list(session.items)
+        selection.select(SimpleNamespace(getoption=lambda name: name == option.strip("-"), hook=hook), items)
+        for item in items:
+            print(f"TEST {option} {'slow' if item.get_closest_marker('slow') else 'fast'} {world_of(item).processes} {item.nodeid}")
 """
 
 
@@ -34,13 +40,11 @@ def chosen(tmp_path_factory):
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
     command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p",
                "no:cacheprovider", "--rootdir", str(ROOT)]
-    started = {option: subprocess.Popen([*command, *options], cwd=ROOT, text=True, stdout=subprocess.PIPE)
-               for option, options in {"": [], "--quick": ["--quick"], "--rest": ["--rest"]}.items()}
-    told = {option: process.communicate(timeout=280)[0] for option, process in started.items()}
-    for option, process in started.items():
-        assert process.returncode == 0, told[option]
-    return {option: {name: (slow == "slow", int(processes)) for slow, processes, name in TOLD.findall(text)}
-            for option, text in told.items()}
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=280)
+    assert done.returncode == 0, done
+    told = TOLD.findall(done.stdout)
+    return {option: {name: (slow == "slow", int(processes)) for of, slow, processes, name in told if of == option}
+            for option in ("", "--quick", "--rest")}
 
 
 def function_of(name: str) -> str:
@@ -87,6 +91,16 @@ def test_every_world_has_its_part(chosen):
     assert len(quick) > 8
     for world, number in worlds("").items():
         assert quick[world] >= number // 8, (world, number, quick)
+
+
+@pytest.mark.parametrize("option", ["--quick", "--rest"])
+def test_the_options_choose(chosen, option):
+    """pytest itself collects what is chosen of this file; none of it is slow."""
+    done = subprocess.run([sys.executable, "-m", "pytest", option, "--collect-only", "-qq", __file__], cwd=ROOT,
+                          capture_output=True, text=True)
+    here = [name for name in chosen[option] if Path(name.partition("::")[0]).name == Path(__file__).name]
+    assert len(here) == (7 if option == "--quick" else 0)
+    assert done.stdout.count("test_selection.py: 7") == (1 if here else 0), done
 
 
 def test_only_one_of_the_two():
