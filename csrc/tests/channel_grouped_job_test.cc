@@ -129,8 +129,9 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   const uint64_t spread = base + window <= shortest ? window : 1;
   SaveAndGoOn(options, lengths, expected, [&](size_t t) {
     const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
-    // A reader that trains begins when its own rank does: that may not be the one that takes nothing.
-    return sees_the_end ? ~0ull : std::max<uint64_t>(base + t % spread, options.dedicated ? 0 : 1);
+    // A reader begins when one of its ranks does, one that trains when its own does: a rank that takes nothing keeps others from
+    // seeing that there is nothing.
+    return sees_the_end ? ~0ull : std::max<uint64_t>(base + t % spread, options.dedicated && !expected[t].empty() ? 0 : 1);
   });
 }
 
