@@ -135,13 +135,14 @@ typecheck: op
 lint: typecheck  ## types, clang-tidy, and who holds which lock
 	@$(SETUP) tidy gtest mpi
 	export PATH=$(abspath $(BIN)):$$PATH
-	cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >/dev/null
+	mkdir -p build
+	cmake -S . -B build/lint -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >/dev/null
 	$(say) "locks"
 	mpi=$$(mpicc -show | grep -oE -- '-I[^ ]+' | tr '\n' ' ')
 	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ -std=c++17 -fsyntax-only -Icsrc $$mpi \
 	  -Wthread-safety -Wthread-safety-beta -Werror=thread-safety -DHVDATA_VERSION='""' -DHVDATA_TF_VERSION='""'
 	$(say) "clang-tidy"
-	ls csrc/{$(ROOMS)}/*.cc | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p build/cpp
+	ls csrc/{$(ROOMS)}/*.cc | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p build/lint
 
 MINUTES ?= 10
 SOAK_ARGS ?=

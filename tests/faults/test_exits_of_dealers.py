@@ -64,7 +64,7 @@ os._exit(bool(failed))
 """
 
 
-@pytest.mark.parametrize("exits", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exits", [20, pytest.param(180, marks=pytest.mark.slow)])
 @pytest.mark.limit(1500)
 def test_no_exit_aborts(tmp_path, exits):
     """It was one in twenty: a session closed by a thread that Python, at its end, ends in the middle of C++ code."""
