@@ -9,6 +9,7 @@ import enum
 import functools
 import json
 import struct
+import threading
 from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
                     c_void_p)
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence
@@ -353,9 +354,19 @@ def own_times() -> dict[str, Any]:
     return said
 
 
+def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
+    """By channel the epoch under way, or the one before, on this process (its number, rows, steps), and own_times(), together."""
+    said: dict[str, Any] = _json("stats", 0)
+    return said.get("channels", {}), said.get("times", {})
+
+
+_asking = threading.Lock()  # an answer is for one asker: a second one forgets the answers that the first has
+
+
 def all_times(seconds: float) -> list[dict[str, Any]]:
     """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
-    said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
+    with _asking:
+        said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
     return said
 
 

@@ -118,6 +118,33 @@ def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
     return found
 
 
+def since(processes: Iterable[Mapping[str, Any]], before: Mapping[Any, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What has come since `before`, which has earlier words of the same processes by who(). One that has begun anew since, by
+    stats(reset=True), counts from there."""
+    return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
+
+
+def who(process: Mapping[str, Any]) -> tuple[int, int]:
+    """Which process of the job said that: its numbers among trainers and readers."""
+    return process["rank"], process["reader"]
+
+
+def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    later = dict(process, channels={})
+    for name, channel in process["channels"].items():
+        earlier = before["channels"].get(name, {})
+        later["channels"][name] = {"options": channel["options"]} | {
+            role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+    return later
+
+
+def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    less = {key: [a - b for a, b in zip(value, then.get(key, [0] * len(value)))] if isinstance(value, list) else
+            value - then.get(key, 0) for key, value in now.items()}
+    begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
+    return dict(now) if begun_anew else less
+
+
 def trainers(process: Mapping[str, Any]) -> dict[str, Trainer]:
     """Of one process, by channel."""
     return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
