@@ -23,9 +23,11 @@ class Shown(NamedTuple):
     rate: str
 
     def short(self) -> str:
-        """For the width of a terminal: "~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline"."""
+        """For a terminal: "~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline"."""
         about = "~" * self.guessed
-        far = f"{about}{100 * self.steps // self.whole} %, {self.steps:,}/{about}{self.whole:,}" if self.whole else f"{self.steps:,}"
+        far = f"{self.steps:,}"
+        if self.whole:
+            far = f"{about}{100 * self.steps // self.whole} %, {far}/{about}{self.whole:,}"
         return ", ".join(part for part in (f"{far} steps", self.rate, self.waits) if part)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The epochs of one channel, put together from looks at the numbers of rank 0. Pure arithmetic.
 
-A look says how many rows and steps the epoch under way has had (`Tally`), and how many there were in all epochs together (`Total`).
-Looks come a few times per second, and epochs may be shorter: what a look has missed is the difference of the totals.
+A look says how many rows and steps the epoch under way has had (`Tally`), and how many there were in all epochs together
+(`Total`). Looks come a few times per second, and epochs may be shorter: what a look has missed is the difference of the totals.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Total(NamedTuple):
     rows: int
     seconds: float
 
+    def since(self, then: Total) -> Total:
+        if self.steps < then.steps or self.seconds < then.seconds:  # it has begun anew
+            return self
+        return Total(self.steps - then.steps, self.rows - then.rows, self.seconds - then.seconds)
+
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
@@ -47,7 +52,8 @@ class Ended:
         whole = (self.last - self.first + 1) * (self.expected or 0)
         early = f" of {whole:,}" if self.steps < whole else ""
         rate = f", {rows_per_second(self.rows / self.seconds)}" if self.seconds > 0 else ""
-        return f"{each} ended after {_count(self.steps, 'step')}{early}: {_count(self.rows, 'row')} on rank 0 in {self.seconds:.1f} s{rate}"
+        steps, rows = _count(self.steps, "step"), _count(self.rows, "row")
+        return f"{each} ended after {steps}{early}: {rows} on rank 0 in {self.seconds:.1f} s{rate}"
 
 
 class Epochs:
@@ -67,7 +73,7 @@ class Epochs:
 
     def look(self, at: float, tally: Tally, total: Total) -> list[Ended]:
         """What has ended since the last look. `at`: seconds of any clock that goes on."""
-        grown = Total(*(now - then if now >= then else now for now, then in zip(total, self._total)))
+        grown = total.since(self._total)
         self._total = total
         ended = []
         same = tally.epoch == self.number and tally.steps >= self.steps  # a new channel of the name counts anew

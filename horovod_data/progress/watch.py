@@ -75,7 +75,8 @@ class Watch:
         self._epochs: dict[str, Epochs] = {}
         self._said: dict[tuple[int, int], dict[str, Any]] = {}  # by every process, last
         self._begun: dict[str, _Words] = {}  # by channel: when its epoch began
-        self._lately: dict[str, collections.deque[tuple[float, int, _Words]]] = {}  # when others were asked, and rank 0's steps then
+        # When others were asked, and rank 0's steps then.
+        self._lately: dict[str, collections.deque[tuple[float, int, _Words]]] = {}
         self._asked = 0.0
 
     def _run(self) -> None:

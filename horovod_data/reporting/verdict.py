@@ -54,8 +54,9 @@ def judge(channel: Channel) -> Verdict:
         return _reader_bound(channel, trainers, share)
     if all(one.host == reader.host for one in trainers):
         # Memory of one host is no link: ranks and reader have waited for each other at different times.
-        return Verdict("reader", f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other "
-                       "times the reader for them; stats(reset=True) on all ranks between the parts tells them apart", share)
+        text = (f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
+                "the reader for them; stats(reset=True) on all ranks between the parts tells them apart")
+        return Verdict("reader", text, share)
     return _link_bound(channel, trainers, reader, share)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the epochs are, from constructed looks at the numbers, and how it is shown; in jobs: tests/faults/test_progress_jobs.py."""
+"""How far the epochs are, from constructed looks at the numbers, and how it is shown; in whole jobs:
+tests/faults/test_progress_jobs.py."""
 
 import io
 import sys
@@ -90,9 +91,12 @@ def test_the_rate_is_of_late():
 
 def test_times_since():
     before = {"rank": 0, "reader": 0, "channels": {"a": {"options": {}, "trainer": {"wait": 5, "waited_for": [5]}}}}
+    before["channels"]["c"] = {"options": {}, "reader": {"deal": 3, "untaken": 4}}
     now = {"rank": 0, "reader": 0, "channels": {
-        "a": {"options": {}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {}, "reader": {"deal": 3}}}}
+        "a": {"options": {}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {}, "reader": {"deal": 3}},
+        "c": {"options": {}, "reader": {"deal": 4, "untaken": 1}}}}
     (since,) = times.since([now], {(0, 0): before})
+    assert since["channels"]["c"]["reader"] == {"deal": 1, "untaken": 1}, "that is no sum"
     assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {"deal": 3}
     anew = {**now, "channels": {"a": {"options": {}, "trainer": {"wait": 6, "waited_for": [1]}}}}
     assert times.since([anew], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 6, "waited_for": [1]}
@@ -125,9 +129,9 @@ def stderr(monkeypatch, capsys):
 
 
 def test_lines(stderr):
-    """One every so many seconds; none of a channel that stands still while another one goes on, but of all if all stand still."""
+    """One every so many seconds; of a channel that stands still only while no other one goes on."""
     lines = display.make("1", 10.0)
-    for at, train, valid in [(0, 1, None), (9, 5, None), (10, 6, None), (15, 7, 1), (20, 7, 2), (25, 7, 3), (30, 7, 3), (35, 7, 3)]:
+    for at, train, valid in [(0, 1, 0), (9, 5, 0), (10, 6, 0), (15, 7, 1), (20, 7, 2), (25, 7, 3), (30, 7, 3), (35, 7, 3)]:
         lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
     lines.end("train", "over")
     lines.close()
@@ -186,7 +190,8 @@ def test_off_by_default():
 
 
 @pytest.mark.parametrize("name, value, says", [
-    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
+    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
+                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
     ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
     *[("PROGRESS_SECONDS", text, f"HOROVOD_DATA_PROGRESS_SECONDS='{text}' is not a time in seconds of 0.1 or more")
       for text in ("0", "-1", "0.01", "nan", "inf", "often")]])
