@@ -26,7 +26,8 @@ class DeliveryScalars:
 
     Scalars, for each channel (here `train`): `delivery/train/wait_share` (0 to 1: of the time of its epochs, waiting for batches),
     `delivery/train/steps_per_second`, `delivery/train/rows_per_second`, `delivery/train/queue` (batches that were there, on average,
-    when one was asked for). Rates are by the time of the channel's epochs, so that a pause between epochs is no slowness.
+    when one was asked for); and on a rank that reads `delivery/train/untaken` (steps that were dealt, at that moment, and that some
+    rank had not taken). Rates are by the time of the channel's epochs, so that a pause between epochs is no slowness.
     """
 
     def __init__(self, log_dir: str, channel: Optional[str] = None) -> None:
@@ -49,7 +50,8 @@ class DeliveryScalars:
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still."""
         written: dict[str, float] = {}
-        now = times.trainers(core.own_times())
+        own = core.own_times()
+        now, reading = times.trainers(own), times.readers(own)
         for name, here in now.items():
             last = self._last.get(name)
             if last is not None and last.steps > here.steps:  # stats(reset=True), or a new channel of that name
@@ -63,6 +65,8 @@ class DeliveryScalars:
                 f"delivery/{name}/steps_per_second": steps / seconds,
                 f"delivery/{name}/rows_per_second": (here.rows - (last.rows if last else 0)) / seconds,
                 f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps}
+            if name in reading:
+                written[f"delivery/{name}/untaken"] = reading[name].untaken
         self._last = now
         with self._writer.as_default():
             for tag, value in written.items():

@@ -9,6 +9,7 @@ import enum
 import functools
 import json
 import struct
+import threading
 from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
                     c_void_p)
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence
@@ -318,7 +319,8 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
     batches that were there, on average, when one was asked for. On a reader `train/pipeline_seconds` (the dataset works),
     `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
-    was the last), `train/serve_seconds` (all is dealt and not all taken), which add up as well. On every process all names are
+    was the last), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
+    (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
     there; those of a role that it has not are 0. `report()` shows those of all.
 
     Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
@@ -353,9 +355,19 @@ def own_times() -> dict[str, Any]:
     return said
 
 
+def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
+    """By channel the epoch under way, or the one before, on this process (its number, rows, steps), and own_times(), together."""
+    said: dict[str, Any] = _json("stats", 0)
+    return said.get("channels", {}), said.get("times", {})
+
+
+_asking = threading.Lock()  # an answer is for one asker: a second one forgets the answers that the first has
+
+
 def all_times(seconds: float) -> list[dict[str, Any]]:
     """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
-    said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
+    with _asking:
+        said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
     return said
 
 

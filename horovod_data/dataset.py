@@ -18,6 +18,7 @@ import tensorflow as tf
 from . import core, elements, roles
 from . import tensorflow_private as private
 from .errors import checked_name, explain, place, whole, without_place
+from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
 from .serving import start_dealer
@@ -285,6 +286,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         prefetch=options.prefetch, on_error_continue=options.on_reader_error == "continue",
         add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
+    watch.expect(channel.label, steps)
     if reading is not None:
         start_dealer(number, channel.label, reading)
     return channel

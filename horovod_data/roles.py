@@ -13,6 +13,7 @@ from typing import Any, Callable, NoReturn, Optional
 
 from . import core, exits, forks, launch_checks, limits, loader, meeting, siblings
 from .auditing import keras_fit
+from .progress import watch
 from .reporting import report
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
@@ -144,6 +145,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     forks.install()
     if settings.audit and _job.trainer is not None:
         keras_fit.install()
+    if _job.trainer == 0:
+        watch.start(settings.progress, settings.progress_seconds)
 
 
 def rank() -> Optional[int]:
@@ -213,6 +216,7 @@ def shutdown() -> None:
         return
     while _last_things and core.state() == core.State.RUNNING:
         _last_things.pop(0)()
+    watch.stop()
     if core.state() == core.State.RUNNING:
         core.bye()
         if job.reader is not None:

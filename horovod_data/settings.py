@@ -13,6 +13,8 @@ from .limits import memory_bytes
 
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
 PAYLOADS = ("auto", "message", "arena")
+# How far an epoch is: not shown; a line that is rewritten on a terminal, lines elsewhere; rewritten in any case.
+PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
 _LEAST_ARENA, _MOST_ARENA = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
 _MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
@@ -31,6 +33,8 @@ class Settings:
     embedded: bool = False  # the readers of the nodes train as well
     audit: bool = False  # what goes into Model.fit
     report: bool = False  # where the time went, at the end
+    progress: str = "0"  # one of PROGRESS
+    progress_seconds: float = 10.0  # from line to line
 
 
 class Roles(NamedTuple):
@@ -59,7 +63,9 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         payload=_payload_in(environ),
         arena_bytes=_arena_bytes_in(environ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
-        report=_flag_in(environ, "HOROVOD_DATA_REPORT"))
+        report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
+        progress=_progress_in(environ),
+        progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -146,6 +152,14 @@ def _payload_in(environ: Mapping[str, str]) -> str:
         raise ValueError(explain(f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
                                  f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it"))
     return payload
+
+
+def _progress_in(environ: Mapping[str, str]) -> str:
+    progress = environ.get("HOROVOD_DATA_PROGRESS", "").strip() or "0"
+    if progress not in PROGRESS:
+        raise ValueError(explain(f"HOROVOD_DATA_PROGRESS={progress!r} is no way to show progress",
+                                 f"Set HOROVOD_DATA_PROGRESS to {', '.join(PROGRESS[:-1])} or {PROGRESS[-1]}, or unset it"))
+    return progress
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:

@@ -64,6 +64,7 @@ class Reader:
     serve: float  # everything is dealt, and the ranks have yet to take it
     room_of: Mapping[int, float]  # by the rank that was the last to have room
     room_times_of: Mapping[int, int]
+    untaken: int = 0  # of the steps (dynamic: elements) that were dealt, now: some rank has yet to take its share
 
     @property
     def total(self) -> float:
@@ -98,7 +99,7 @@ def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
         process["reader"], process["host"], process["rank"] >= 0, ns["elements"], ns["steps"], ns["pipeline"] * _NS,
         ns["deal"] * _NS, ns["room"] * _NS, ns["serve"] * _NS,
         {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])},
-        dict(zip(process["audience"], ns["room_times_of"])))
+        dict(zip(process["audience"], ns["room_times_of"])), ns["untaken"])
 
 
 def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
@@ -116,6 +117,36 @@ def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
                 name, options["schedule"] == 1, options["prefetch"],
                 tuple(sorted(trainers, key=lambda one: one.rank)), tuple(sorted(readers, key=lambda one: one.reader))))
     return found
+
+
+def since(processes: Iterable[Mapping[str, Any]], before: Mapping[Any, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What has come since `before`, which has earlier words of the same processes by who(). One that has begun anew since,
+    by stats(reset=True), counts from there."""
+    return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
+
+
+def who(process: Mapping[str, Any]) -> tuple[int, int]:
+    """Which process of the job said that: its numbers among trainers and readers."""
+    return process["rank"], process["reader"]
+
+
+def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    later = dict(process, channels={})
+    for name, channel in process["channels"].items():
+        earlier = before["channels"].get(name, {})
+        later["channels"][name] = {"options": channel["options"]} | {
+            role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+    return later
+
+
+_OF_NOW = "untaken"  # no sum
+
+
+def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    less = {key: value if key == _OF_NOW else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))] if isinstance(value, list) else
+            value - then.get(key, 0) for key, value in now.items()}
+    begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
+    return dict(now) if begun_anew else less
 
 
 def trainers(process: Mapping[str, Any]) -> dict[str, Trainer]:
@@ -144,7 +175,8 @@ def flat(process: Mapping[str, Any]) -> dict[str, float]:
             f"{name}/pipeline_seconds": other.pipeline if other else 0.0,
             f"{name}/deal_seconds": other.deal if other else 0.0,
             f"{name}/room_seconds": other.room if other else 0.0,
-            f"{name}/serve_seconds": other.serve if other else 0.0}
+            f"{name}/serve_seconds": other.serve if other else 0.0,
+            f"{name}/untaken": other.untaken if other else 0}
         room = other.room_of if other else {}
         named |= {f"{name}/room_seconds/{rank}": room.get(rank, 0.0) for rank in range(process["ranks"])}
     return named

@@ -148,6 +148,8 @@ venv() {
     scikit-learn                            # the real handwritten digits of the demo
     pytest hypothesis mypy                  # tests, property tests, type check
     matplotlib                              # the benchmarks' plots
+    tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which does without as well
+    prometheus_client                       # the example in docs/report.md
   )
   done_before venv "${packages[*]}" && return
   if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then

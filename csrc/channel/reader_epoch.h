@@ -91,6 +91,7 @@ class ReaderEpoch {
   bool Pulled() const REQUIRES(source_->mu_);
   void OpenLane(int trainer) REQUIRES(source_->mu_);
   void DealInHand() REQUIRES(source_->mu_);
+  uint64_t Untaken() const REQUIRES(source_->mu_) { return started_ ? lanes_->Untaken().size() : 0; }
   void FinishLocked(Outcome outcome, bool others_go_on = false) REQUIRES(source_->mu_);
   void SayDropped() REQUIRES(source_->mu_);
   void SayLost(const std::string& error) REQUIRES(source_->mu_);

@@ -107,6 +107,10 @@ ReaderTimes Source::Times(bool reset) {
   MutexLock lock(&mu_);
   ReaderTimes now = times_;
   now.sums = clock.Read();
+  if (epoch_) {
+    epoch_->source_->mu_.AssertHeld();
+    now.untaken = epoch_->Untaken();
+  }
   ReaderTimes since = now;
   since -= until_reset_;
   if (reset) until_reset_ = std::move(now);

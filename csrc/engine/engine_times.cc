@@ -49,7 +49,7 @@ std::string Json(const ReaderTimes& times) {
   using Does = ReaderDoes;
   return Numbers().Add("pipeline", At(times.sums, Does::kPulls)).Add("deal", At(times.sums, Does::kDeals))
       .Add("room", At(times.sums, Does::kHasNoRoom)).Add("serve", At(times.sums, Does::kServes))
-      .Add("elements", times.elements).Add("steps", times.steps).Add("room_of", times.no_room)
+      .Add("elements", times.elements).Add("steps", times.steps).Add("untaken", times.untaken).Add("room_of", times.no_room)
       .Add("room_times_of", times.no_room_times).Json();
 }
 

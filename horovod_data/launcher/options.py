@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
@@ -86,6 +87,10 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         variables["HOROVOD_DATA_AUDIT"] = "1"
     if args.report:
         variables["HOROVOD_DATA_REPORT"] = "1"
+    if args.progress:
+        # Ranks write into a pipe of mpirun's. What it does to their lines leaves none that could be rewritten.
+        bar = sys.stderr.isatty() and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
+        variables["HOROVOD_DATA_PROGRESS"] = "bar" if bar else "1"
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -158,6 +163,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="begin each line of output with the time (Open MPI)")
     add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
     add("--report", action="store_true", help="at the end, say where the time went and who waited for whom (docs/report.md)")
+    add("--progress", action="store_true", help="while it runs, show how far the epochs are and who waits (docs/report.md)")
     add("--certificate", metavar="FILE", help="verify every batch, and write what became of each epoch's rows to this file "
         "(docs/certificate.md)")
     add("--dry-run", action="store_true", help="print the command line, and start nothing")

@@ -24,7 +24,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.channels:
-            return "horovod_data report: no batch has been delivered yet"
+            return "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
         return "\n".join(line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name]))
 
 
@@ -43,12 +43,15 @@ def report() -> Report:
       ("trainer", "reader", "link" or "rank"), `.gain`.
 
     Raises:
-      RuntimeError: before init(), or in a forked child.
+      RuntimeError: before init(), after shutdown(), or in a forked child.
     """
     if core.state() is core.State.FORKED:
         raise RuntimeError(forked("report()"))
     if core.state() is core.State.NEVER_STARTED:
         raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
+    if core.state() is core.State.SHUT_DOWN:  # nobody answers any more
+        raise RuntimeError(explain("report() was called after horovod_data.shutdown()", "Call it before, or start the job with "
+                                   "HOROVOD_DATA_REPORT=1, which has it made at the end"))
     made = make(core.all_times(_PATIENCE_SECONDS))
     print(made, flush=True)
     return made

@@ -28,6 +28,12 @@ class Verdict:
     rank: Optional[int] = None  # the slow one
     readers: Optional[int] = None  # dedicated ones that are advised
     gain: Optional[float] = None
+    awaited: str = "pipeline"  # what ranks wait for, if they wait
+
+    def brief(self, ranks: int) -> str:
+        """In a few words, for a line that has others to say too."""
+        waits = f"{'ranks wait' if ranks > 1 else 'rank 0 waits'} {_percent(self.wait_share)}"
+        return f"{waits} of the time" if self.bound_by == "trainer" else f"{waits} for the {self.awaited}"
 
 
 def judge(channel: Channel) -> Verdict:
@@ -41,11 +47,16 @@ def judge(channel: Channel) -> Verdict:
     if fmean(one.later_share for one in trainers) < LITTLE:
         text = f"trainer-bound: delivery costs {_percent(delivery)} of a step"
         if share >= LITTLE:
-            text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / one.epochs for one in trainers))})"
+            text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / max(1, one.epochs) for one in trainers))})"
         return Verdict("trainer", text, share)
     reader = _awaited(channel, trainers)
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
+    if all(one.host == reader.host for one in trainers):
+        # Memory of one host is no link: ranks and reader have waited for each other at different times.
+        text = (f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
+                "the reader for them; stats(reset=True) on all ranks between the parts tells them apart")
+        return Verdict("reader", text, share)
     return _link_bound(channel, trainers, reader, share)
 
 
@@ -66,7 +77,7 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     gain = slow.seconds_per_step / at_theirs if at_theirs else 1.0
     text = (f"{slow.name} is slow: the others wait {_time(wait)} of each step for it; at their pace a step would take "
             f"{_time(at_theirs)} ({gain:.1f}x). schedule=\"dynamic\" gives each rank as many batches as it can take")
-    return Verdict("rank", text, theirs, rank=slow.rank, gain=gain)
+    return Verdict("rank", text, theirs, rank=slow.rank, gain=gain, awaited=f"slow {slow.name}")
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
@@ -84,14 +95,15 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
     copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
     if copying:
         text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
+    awaited = "reader, which copies and sends" if copying else "pipeline"
     more = max(2, len(channel.readers) + 1)
     now, then = _now(trainers), _predicted(channel, trainers, more)
     gain = now / then if then else 1.0
     if gain < _WORTH:
-        return Verdict("reader", text, share)
+        return Verdict("reader", text, share, awaited=awaited)
     many = {2: "two", 3: "three", 4: "four"}.get(more, str(more))
     text += f"; {many} readers would give {gain:.1f}x (HOROVOD_DATA_READERS={more}, or init(readers={more})), if each has its cores"
-    return Verdict("reader", text, share, readers=more, gain=gain)
+    return Verdict("reader", text, share, readers=more, gain=gain, awaited=awaited)
 
 
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
@@ -101,8 +113,8 @@ def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, s
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
         text += f"; a reader on every host (readers_per_node=1) would give up to {now / then:.1f}x, smaller elements some of it"
-        return Verdict("link", text, share, gain=now / then)
-    return Verdict("link", text, share)
+        return Verdict("link", text, share, gain=now / then, awaited="network")
+    return Verdict("link", text, share, awaited="network")
 
 
 def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: int) -> float:

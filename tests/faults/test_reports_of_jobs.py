@@ -25,6 +25,8 @@ def numbers(context):
 
 dataset = hvdata.distribute_dataset(numbers, batch="per_rank", name="train")
 hvdata.serve()
+if hvdata.rank() == 0:
+    hvdata.report()
 for epoch in range(2):
     hvdata.stats(reset=True)  # the first epoch warms up
     began = time.monotonic()
@@ -36,6 +38,11 @@ for epoch in range(2):
 got = hvdata.stats()
 parts = [got[f"train/{what}_seconds"] for what in ("wait", "receive", "step")]
 print("TIMES", [wall, *parts])
+hvdata.shutdown()
+try:
+    hvdata.report()
+except RuntimeError as error:
+    print("AFTER", error)
 """
 LAYOUTS = {"embedded": 0, "dedicated": 1, "two readers": 2}
 
@@ -50,6 +57,8 @@ def run(kind, readers):
         wall, *parts = ast.literal_eval(line[6:])
         assert sum(parts) == pytest.approx(wall, rel=0.02, abs=0.02), "the parts are not the whole"
         measured.append(wall / 60)
+        assert "report() was called after horovod_data.shutdown(). Call it before" in text, job.describe()
+    assert "horovod_data report: no batch has been delivered yet" in job.stdout[0], job.describe()
     return max(measured), job
 
 

@@ -41,8 +41,9 @@ def test_in_fit(hvdata, comm, tmp_path, often, written):
     results(comm, fit)
     found = results(comm, lambda: scalars(tmp_path, hvdata.rank()))
     kinds = {f"delivery/{name}/{kind}" for kind in ("wait_share", "steps_per_second", "rows_per_second", "queue")}
-    for of_rank in found:
-        assert set(of_rank) == kinds
+    readers = results(comm, hvdata.is_reader)
+    for of_rank, reads in zip(found, readers):
+        assert set(of_rank) == (kinds | {f"delivery/{name}/untaken"} if reads else kinds)
         assert [step for step, _ in of_rank[f"delivery/{name}/queue"]] == written
         assert all(0 <= value <= 1 for _, value in of_rank[f"delivery/{name}/wait_share"])
         rates = zip(of_rank[f"delivery/{name}/steps_per_second"], of_rank[f"delivery/{name}/rows_per_second"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the time goes: what stats() and report() say of it. Whether the verdict is right: tests/faults/test_reports_of_jobs.py."""
 
+import threading
 import time
 
 import pytest
@@ -44,11 +45,42 @@ def test_the_parts_are_the_whole(hvdata, comm, schedule):
     stepped = results(comm, lambda: parts[2])
     assert all(sum_ > 0.2 for sum_ in stepped) or schedule == "dynamic", stepped
     keys = results(comm, lambda: sorted(key for key in hvdata.stats() if key.startswith(name + "/")))
-    wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "queue", *OF_READERS]
+    wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "queue", *OF_READERS, "untaken"]
     wanted += [f"room_seconds/{rank}" for rank in range(comm.size)]
     assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size, "the same on every rank, so that sums can be made"
     reads = results(comm, lambda: sum(seconds(hvdata, name, OF_READERS)) > 0)
     assert reads == results(comm, hvdata.is_reader)
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_queues_over_time(hvdata, comm, schedule):
+    """While all ranks work on a batch the window fills: what lies ready at a rank, and what a reader has dealt and not seen taken.
+    It empties while the ranks wait."""
+    name, held, steps = f"queues-{schedule}", threading.Event(), 8
+
+    def batches():
+        for i in range(steps * comm.size):
+            if i >= (steps - 2) * comm.size:
+                held.wait(60)  # until the ranks have taken what there was
+            yield i
+
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([], tf.int64)),
+                                   batch="per_rank", schedule=schedule, prefetch=3, name=name)
+    it = iter(ds)
+    results(comm, lambda: next(it) is None)
+    results(comm, lambda: time.sleep(0.7))
+    full = results(comm, lambda: hvdata.stats()[f"{name}/untaken"])
+    readers = results(comm, hvdata.is_reader)
+    window = 3 if schedule == "static" else 3 * comm.size
+    assert all(window <= one <= window + comm.size if reads else one == 0 for one, reads in zip(full, readers)), full
+    if schedule == "static":
+        results(comm, lambda: [next(it) for _ in range(steps - 3)] and None)
+        assert results(comm, lambda: hvdata.stats()[f"{name}/untaken"]) == [0] * comm.size
+        queue = results(comm, lambda: hvdata.stats()[f"{name}/queue"])
+        assert all(0.5 < one <= 3 for one in queue), queue
+    held.set()
+    results(comm, lambda: [None for _ in it] and None)
+    assert results(comm, lambda: hvdata.stats()[f"{name}/untaken"]) == [0] * comm.size
 
 
 def test_they_begin_anew(hvdata, comm):

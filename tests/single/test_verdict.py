@@ -75,11 +75,25 @@ def test_a_link_that_is_full():
     assert found.bound_by == "link"
 
 
+def test_two_parts_of_a_job():
+    """On one host there is no link: ranks have waited for the pipeline, and the reader for them, at different times."""
+    found = judged([trainer(r, 0.09, 0.1) for r in range(2)], [reader(0.08, 0.001, 0.097, room_of={1: 0.097})])
+    assert (found.bound_by, found.gain) == ("reader", None)
+    assert found.text == ("reader-bound in a part of the time: ranks wait 47 % of a step for the pipeline, and at other times the reader "
+                          "for them; stats(reset=True) on all ranks between the parts tells them apart")
+
+
+def test_seconds_that_began_anew_in_the_wait_for_a_first_batch():
+    """The epoch began before, and its first batch came after."""
+    late = [times.Trainer(r, "a", 100, 100, 2.0, 0.0, 10.0, 2, 150, {0: 2.0}, 0, 1.9) for r in range(2)]
+    assert judged(late, [reader(0.01, 0, 0.1)]).text.endswith("most of it before the first batch of an epoch (1900 ms)")
+
+
 def test_a_report_of_many_ranks_is_short():
     processes = [{"rank": r, "reader": 0 if r == 0 else -1, "sources": [0], "audience": list(range(100)), "host": f"node{r}", "ranks": 100, "channels": {
         "train": {"options": {"batch": 1, "schedule": 0, "prefetch": 2},
                   "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "rows": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "waited_for": [0]},
-                  **({"reader": {"pipeline": 10**9, "deal": 1, "room": 10**9, "serve": 0, "elements": 10**4, "steps": 100,
+                  **({"reader": {"pipeline": 10**9, "deal": 1, "room": 10**9, "serve": 0, "elements": 10**4, "steps": 100, "untaken": 3,
                                  "room_of": [10**9] + [0] * 99, "room_times_of": [7] + [0] * 99}} if r == 0 else {})}}} for r in range(100)]
     text = str(report.make(processes))
     assert text.count("\n") < 25 and "100 ranks, 1 reader, 10,000 batches" in text and "and 84 more ranks" in text
@@ -88,5 +102,5 @@ def test_a_report_of_many_ranks_is_short():
 
 
 def test_no_batch_yet():
-    assert str(report.make([])) == "horovod_data report: no batch has been delivered yet"
-    assert str(report.make([{"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}])).endswith("yet")
+    assert str(report.make([])) == "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
+    assert str(report.make([{"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}])).endswith("stats(reset=True)")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HOROVOD_DATA_PROGRESS: a thread of rank 0 that looks at the channels' numbers a few times per second, and shows them.
+
+It is on rank 0 of the trainers, and nowhere else: rows and steps are counted there, whoever reads, and it is where programs write
+their own lines. The other processes' times, by which it says who waits, come as report() gets them: asked for and answered in
+the background, at most so often as a line is new. No step waits for the thread, nor does the thread wait for a step.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import threading
+import time
+from typing import Any, Mapping, Optional
+
+from .. import core, times
+from ..errors import start_thread
+from ..reporting import verdict
+from . import display
+from .epochs import Ended, Epochs, Tally, Total, rows_per_second
+
+_LOOK_SECONDS = 0.25
+# How long answers of other processes stay new; of many processes, longer.
+_FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
+# A process that has not answered by then says nothing this time.
+_PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
+# Who waits, in an epoch under way: of so many seconds before, and of one step at least.
+_LATELY_SECONDS = 10.0
+# A terminal that takes no output must not keep the job from its end.
+_JOIN_SECONDS = 2.0
+
+_Words = Mapping[tuple[int, int], Mapping[str, Any]]  # what processes have said of their times
+_watch: Optional[Watch] = None
+_expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
+
+
+def start(how: str, seconds: float) -> None:
+    """On rank 0, once the job runs. `how`: one of settings.PROGRESS."""
+    global _watch
+    if how == "0" or sys.stderr is None:
+        return
+    watch = Watch(display.make(how, seconds))
+    try:
+        start_thread(watch.thread)
+    except RuntimeError as error:  # a job can do without
+        print(f"horovod_data: no progress is shown: {error}", file=sys.stderr, flush=True)
+        return
+    _watch = watch
+    os.register_at_fork(before=watch.before_fork, after_in_parent=watch.after_fork, after_in_child=watch.in_child)
+
+
+def stop() -> None:
+    """Has the last word written, and the thread end. While the job still runs: the others are asked a last time."""
+    if _watch is not None and _watch.pid == os.getpid():
+        _watch.stop()
+
+
+def expect(channel: str, steps: int) -> None:
+    """The channel is made. `steps`: of an epoch, as tf.data counts."""
+    _expected[channel] = steps if steps >= 0 else None
+
+
+class Watch:
+    """What the thread does, and knows."""
+
+    def __init__(self, shown_by: display.Display) -> None:
+        self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
+        self.pid = os.getpid()
+        self._display = shown_by
+        self._stopped = threading.Event()
+        self._showing = threading.Lock()  # nobody forks meanwhile: a child would inherit what a display locks
+        self._held = False
+        self._epochs: dict[str, Epochs] = {}
+        self._said: dict[tuple[int, int], dict[str, Any]] = {}  # by every process, last
+        self._begun: dict[str, _Words] = {}  # by channel: when its epoch began
+        # When others were asked, and rank 0's steps then.
+        self._lately: dict[str, collections.deque[tuple[float, int, _Words]]] = {}
+        self._asked = 0.0
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(_LOOK_SECONDS):
+                if core.state() is not core.State.RUNNING:
+                    return
+                self._look(_PATIENCE_SECONDS)
+            for _ in range(2):  # two looks see whether an epoch goes on
+                if core.state() is core.State.RUNNING:
+                    self._look(_LAST_PATIENCE_SECONDS)
+            with self._showing:
+                self._display.close()
+        except (OSError, ValueError):  # stderr is closed
+            return
+
+    def stop(self) -> None:
+        """Returns when the last word is written."""
+        self._stopped.set()
+        self.thread.join(_JOIN_SECONDS)
+
+    def _look(self, patience: float) -> None:
+        now = time.monotonic()
+        tallies, own = core.own_epochs()
+        if not own:
+            return
+        self._said[times.who(own)] = own
+        ended: list[tuple[str, Ended]] = []
+        for name, one in times.trainers(own).items():
+            epochs = self._epochs.setdefault(name, Epochs())
+            epochs.expected = _expected.get(name)
+            tally = tallies[name]
+            ended += [(name, each) for each in epochs.look(now, Tally(tally["epoch"], tally["steps"], tally["rows"]),
+                                                           Total(one.steps, one.rows, one.total))]
+        running = {name: epochs for name, epochs in self._epochs.items() if epochs.under_way}
+        if self._due(now, at_once=bool(ended), running=bool(running)):
+            self._said |= {times.who(one): one for one in core.all_times(patience)}
+            self._asked = now
+        lines = [(name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {})))) for name, each in ended]
+        for name, _ in ended:
+            self._begun[name] = dict(self._said)
+            self._lately.pop(name, None)
+        shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
+        with self._showing:
+            for name, line in lines:
+                self._display.end(name, line)
+            self._display.show(shown, now)
+
+    def _due(self, now: float, at_once: bool, running: bool) -> bool:
+        """Whether to ask the others again: the answers of many processes cost something."""
+        least = _FRESH_SECONDS_OF_EACH * len(self._said)
+        return (at_once and now - self._asked >= least) or (running and now - self._asked >= max(_FRESH_SECONDS, least))
+
+    def _shown(self, name: str, epochs: Epochs, now: float) -> display.Shown:
+        lately = self._lately.setdefault(name, collections.deque([(now, 0, self._begun.get(name, {}))]))
+        if lately[-1][0] < self._asked:
+            lately.append((self._asked, epochs.steps, dict(self._said)))
+        while len(lately) > 2 and now - lately[1][0] >= _LATELY_SECONDS and lately[1][1] < epochs.steps:
+            lately.popleft()
+        return display.Shown(epochs.text(), self._waits(name, lately[0][2]), epochs.number, epochs.steps, epochs.whole,
+                             epochs.guessed, rows_per_second(epochs.rate()))
+
+    def _waits(self, name: str, before: _Words) -> str:
+        """Who waits for whom, since then."""
+        for channel in times.channels(times.since(self._said.values(), before)):
+            if channel.name == name:
+                return verdict.judge(channel).brief(len(channel.trainers))
+        return "" if self._epochs[name].steps else "rank 0 waits for its first batch"
+
+    # ---- Forks.
+
+    def before_fork(self) -> None:
+        # A write that is stuck must not keep the program from forking.
+        self._held = self._showing.acquire(timeout=_JOIN_SECONDS)
+
+    def after_fork(self) -> None:
+        if self._held:
+            self._showing.release()
+
+    def in_child(self) -> None:
+        """The thread is not there, and what it has shown is its parent's."""
+        forget = getattr(self._display, "forget", None)
+        if forget is not None:
+            forget()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the epochs are, from constructed looks at the numbers, and how it is shown; in whole jobs:
+tests/faults/test_progress_jobs.py."""
+
+import io
+import sys
+
+import pytest
+from horovod_data import settings, times
+from horovod_data.launcher import options
+from horovod_data.progress import display, watch
+from horovod_data.progress.epochs import Ended, Epochs, Tally, Total
+from horovod_data.reporting import verdict
+
+
+def looks(epochs, *given):
+    """What has ended by each of them: (seconds, epoch, its steps, steps of all epochs, seconds of all); a step has four rows."""
+    return [epochs.look(at, Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
+            for at, epoch, steps, all_steps, seconds in given]
+
+
+def test_an_epoch_whose_length_is_known():
+    epochs = Epochs(expected=1000)
+    assert looks(epochs, (0, 0, 0, 0, 0.0), (1, 1, 200, 200, 1.0), (2, 1, 450, 450, 2.0)) == [[], [], []]
+    assert epochs.text() == "epoch 1: 45 %, 450 of 1,000 steps, 1,000 rows/s on rank 0"
+    last, (ended,) = looks(epochs, (5, 1, 1000, 1000, 5.0), (6, 1, 1000, 1000, 5.0))
+    assert last == [] and not epochs.under_way
+    assert ended.text() == "epoch 1 ended after 1,000 steps: 4,000 rows on rank 0 in 5.0 s, 800 rows/s"
+    assert looks(epochs, (7, 1, 1000, 1000, 5.0)) == [[]], "it ends once"
+
+
+def test_an_epoch_that_is_left():
+    epochs = Epochs(expected=1000)
+    *_, (ended,) = looks(epochs, (1, 1, 1, 1, 1.0), (2, 1, 450, 450, 2.0), (3, 1, 450, 450, 2.0))
+    assert ended.text() == "epoch 1 ended after 450 steps of 1,000: 1,800 rows on rank 0 in 2.0 s, 900 rows/s"
+    _, (ended,) = looks(epochs, (4, 2, 1, 451, 2.5), (5, 2, 1, 451, 2.5))
+    assert ended.text() == "epoch 2 ended after 1 step of 1,000: 4 rows on rank 0 in 0.5 s, 8 rows/s"
+
+
+def test_a_length_that_is_not_known():
+    """The second epoch is measured by the first, and says so; one that is longer has no end in sight."""
+    epochs = Epochs()
+    looks(epochs, (1, 1, 50, 50, 1.0))
+    assert epochs.text() == "epoch 1: 50 steps, 200 rows/s on rank 0" and epochs.whole is None
+    looks(epochs, (2, 1, 60, 60, 1.5), (3, 1, 60, 60, 1.5), (4, 2, 20, 80, 2.0), (5, 2, 30, 90, 3.0))
+    assert epochs.text() == "epoch 2: about 50 %, 30 steps (60 in the epoch before), 40 rows/s on rank 0"
+    looks(epochs, (6, 2, 61, 121, 4.0))
+    assert epochs.text().startswith("epoch 2: 61 steps, ")
+
+
+def test_epochs_that_follow_at_once():
+    """A look finds the next one under way: what the one before has had since is what the totals say, and nothing is lost."""
+    epochs = Epochs()
+    *_, ended = looks(epochs, (1, 1, 40, 40, 1.0), (2, 2, 10, 110, 2.0))
+    assert [(one.first, one.last, one.steps, one.rows) for one in ended] == [(1, 1, 100, 400)]
+    assert ended[0].seconds == pytest.approx(1 + 60 / 70)
+    assert (epochs.number, epochs.steps, epochs.seconds) == (2, 10, pytest.approx(10 / 70))
+
+
+def test_epochs_between_two_looks():
+    epochs = Epochs(expected=3)
+    (ended,), = looks(epochs, (1, 4, 1, 10, 1.0))
+    assert ended == Ended(1, 3, 9, 36, pytest.approx(0.9), 3)
+    assert ended.text() == "epochs 1 to 3 ended after 9 steps: 36 rows on rank 0 in 0.9 s, 40 rows/s"
+    looks(epochs, (2, 4, 3, 12, 1.2), (3, 4, 3, 12, 1.2))
+    (ended,), = looks(epochs, (4, 6, 2, 17, 2.0))
+    assert (ended.first, ended.last, ended.steps) == (5, 5, 3), "the fourth was over already"
+
+
+def test_numbers_that_begin_anew():
+    """stats(reset=True) in mid-epoch; a new channel of the name."""
+    epochs = Epochs()
+    assert looks(epochs, (1, 1, 40, 40, 9.0), (2, 1, 50, 5, 0.5)) == [[], []]
+    assert (epochs.steps, epochs.seconds) == (50, 9.5)
+    looks(epochs, (3, 2, 7, 12, 1.5), (4, 2, 8, 13, 2.0))
+    (ended,), = looks(epochs, (5, 1, 3, 3, 0.2))
+    assert (ended.first, ended.steps) == (2, 8) and (epochs.number, epochs.steps) == (1, 3)
+
+
+def test_the_rate_is_of_late():
+    """And of a step at least, however long that takes; one that takes longer than those before slows it down while it lasts."""
+    epochs = Epochs(expected=10**6)
+    looks(epochs, *[(at, 1, 100 * at, 100 * at, float(at)) for at in range(1, 11)])
+    assert epochs.rate() == pytest.approx(400)
+    looks(epochs, *[(at, 1, 1000, 1000, float(at)) for at in range(11, 26)])
+    assert epochs.rate() == pytest.approx(2000 / 20, rel=0.01)
+    for step in range(1, 4):
+        looks(epochs, (20 + 30 * step, 1, 1000 + step, 1000 + step, 20.0 + 30 * step))
+    assert epochs.rate() == pytest.approx(4 / 30)
+
+
+def test_times_since():
+    before = {"rank": 0, "reader": 0, "channels": {"a": {"options": {}, "trainer": {"wait": 5, "waited_for": [5]}}}}
+    before["channels"]["c"] = {"options": {}, "reader": {"deal": 3, "untaken": 4}}
+    now = {"rank": 0, "reader": 0, "channels": {
+        "a": {"options": {}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {}, "reader": {"deal": 3}},
+        "c": {"options": {}, "reader": {"deal": 4, "untaken": 1}}}}
+    (since,) = times.since([now], {(0, 0): before})
+    assert since["channels"]["c"]["reader"] == {"deal": 1, "untaken": 1}, "that is no sum"
+    assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {"deal": 3}
+    anew = {**now, "channels": {"a": {"options": {}, "trainer": {"wait": 6, "waited_for": [1]}}}}
+    assert times.since([anew], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 6, "waited_for": [1]}
+    assert times.since([now], {}) == [now]
+
+
+@pytest.mark.parametrize("found, text", [
+    (verdict.Verdict("trainer", "", 0.004), "ranks wait 0.4 % of the time"),
+    (verdict.Verdict("reader", "", 0.71), "ranks wait 71 % for the pipeline"),
+    (verdict.Verdict("link", "", 0.9, awaited="network"), "ranks wait 90 % for the network"),
+    (verdict.Verdict("rank", "", 0.5, rank=3, awaited="slow rank 3 on b"), "ranks wait 50 % for the slow rank 3 on b"),
+])
+def test_who_waits_in_a_few_words(found, text):
+    assert found.brief(4) == text and found.brief(1) == text.replace("ranks wait", "rank 0 waits")
+
+
+# ---- Displays.
+
+
+def shown(steps, whole=90, number=2, guessed=True, text="", waits="ranks wait 71 % for the pipeline"):
+    return display.Shown(text or f"epoch {number}: {steps} steps", waits, number, steps, whole, guessed, "3,200 rows/s")
+
+
+@pytest.fixture
+def stderr(monkeypatch, capsys):
+    """All that has been written."""
+    monkeypatch.setenv("COLUMNS", "100")
+    said = []
+    return lambda: said.append(capsys.readouterr().err) or "".join(said)
+
+
+def test_lines(stderr):
+    """One every so many seconds; of a channel that stands still only while no other one goes on."""
+    lines = display.make("1", 10.0)
+    for at, train, valid in [(0, 1, 0), (9, 5, 0), (10, 6, 0), (15, 7, 1), (20, 7, 2), (25, 7, 3), (30, 7, 3), (35, 7, 3)]:
+        lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
+    lines.end("train", "over")
+    lines.close()
+    waits = "; ranks wait 71 % for the pipeline"
+    assert stderr().splitlines() == [
+        f"horovod_data: channel train, epoch 2: 6 steps{waits}",
+        f"horovod_data: channel train, epoch 2: 7 steps{waits}",
+        f"horovod_data: channel valid, epoch 1: 3 steps{waits}",
+        f"horovod_data: channel train, epoch 2: 7 steps{waits}",
+        f"horovod_data: channel valid, epoch 1: 3 steps{waits}", "over"]
+
+
+def test_one_line_without_tqdm(stderr, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    line = display.make("bar", 10.0)
+    line.show({"train": shown(31)}, 0)
+    line.show({"train": shown(32)}, 0.25)  # too soon
+    line.show({"train": shown(33, waits=""), "valid": shown(1, None, 1, False)}, 0.5)
+    line.end("train", "over")
+    line.show({}, 1)
+    line.show({"train": shown(1)}, 2)
+    line.close()
+    assert stderr() == (
+        "\rtrain 2: ~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K"
+        "\rtrain 2: ~36 %, 33/~90 steps, 3,200 rows/s | valid 1: 1 steps, 3,200 rows/s, ranks wait 71 % for th\x1b[K"
+        "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K")
+
+
+def test_bars_of_tqdm(stderr):
+    pytest.importorskip("tqdm", reason="tqdm is not installed: bars are plain lines then")
+    bars = display.make("bar", 10.0)
+    bars.show({"train": shown(31)}, 0)
+    first = stderr()
+    assert "train 2: ~34 %|" in first and "| 31/~90, 3,200 rows/s, ranks wait 71 % for the pipeline" in first, repr(first)
+    bars.show({"train": shown(33), "valid": shown(1, None, 1, False)}, 1)
+    assert "\n\rvalid 1: 1 steps, 3,200 rows/s" in stderr(), "a line of its own"
+    bars.end("valid", "over")
+    bars.show({"train": shown(34)}, 2)
+    assert "over\n" in stderr() and "34/~90" in stderr().split("over\n")[1]
+    bars.close()
+    said = stderr()
+    bars.show({"train": shown(35)}, 3)
+    bars.forget()
+    assert stderr().count("35/~90") == 1 and not bars._bars and len(said) < len(stderr())
+
+
+# ---- Settings.
+
+
+def test_off_by_default():
+    read = settings.read_settings({})
+    assert (read.progress, read.progress_seconds) == ("0", 10.0)
+    before = watch._watch
+    watch.start("0", 10.0)
+    assert watch._watch is before
+
+
+@pytest.mark.parametrize("name, value, says", [
+    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
+                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
+    ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
+    *[("PROGRESS_SECONDS", text, f"HOROVOD_DATA_PROGRESS_SECONDS='{text}' is not a time in seconds of 0.1 or more")
+      for text in ("0", "-1", "0.01", "nan", "inf", "often")]])
+def test_useless_values(name, value, says):
+    with pytest.raises(ValueError) as raised:
+        settings.read_settings({f"HOROVOD_DATA_{name}": value})
+    assert says in str(raised.value)
+
+
+def test_very_long_is_never():
+    assert settings.read_settings({"HOROVOD_DATA_PROGRESS_SECONDS": "1e300"}).progress_seconds == 1e8
+
+
+@pytest.mark.parametrize("terminal, more, value", [(False, [], "1"), (True, [], "bar"), (True, ["--tag-output"], "1")])
+def test_the_launcher(monkeypatch, terminal, more, value):
+    """It knows whether lines can be rewritten; ranks don't."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    given = options.parse(["-np", "2", "--progress", *more, "python", "train.py"])
+    assert options.extras_of(given, {}, []).environ["HOROVOD_DATA_PROGRESS"] == value
+    without = options.parse(["-np", "2", "python", "train.py"])
+    assert "HOROVOD_DATA_PROGRESS" not in options.extras_of(without, {}, []).environ
