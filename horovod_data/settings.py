@@ -14,7 +14,7 @@ from .limits import memory_bytes
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
 PAYLOADS = ("auto", "message", "arena")
 _DEFAULT_ARENA = 4 << 30
-_LEAST_ARENA, _MOST_ARENA = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
+_LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
 _MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
 
 
@@ -31,6 +31,8 @@ class Settings:
     embedded: bool = False  # the readers of the nodes train as well
     audit: bool = False  # what goes into Model.fit
     report: bool = False  # where the time went, at the end
+    timeline: str = ""  # the file for who has done what when; empty: none is wanted
+    timeline_bytes: int = 1 << 30
 
 
 class Roles(NamedTuple):
@@ -59,7 +61,9 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         payload=_payload_in(environ),
         arena_bytes=_arena_bytes_in(environ),
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
-        report=_flag_in(environ, "HOROVOD_DATA_REPORT"))
+        report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
+        timeline=environ.get("HOROVOD_DATA_TIMELINE", ""),
+        timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -149,18 +153,23 @@ def _payload_in(environ: Mapping[str, str]) -> str:
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:
-    name = "HOROVOD_DATA_ARENA_MB"
+    return _size_in(environ, "HOROVOD_DATA_ARENA_MB", min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
+                    "; HOROVOD_DATA_PAYLOAD=message does without shared memory")
+
+
+def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
+    """Bytes, of a variable that says MiB."""
     text = environ.get(name, "").strip()
     if not text:
-        return min(_DEFAULT_ARENA, memory_bytes()[0] // 4)
+        return default
     try:
         megabytes = float(text)
     except ValueError:
         megabytes = math.nan
-    if not math.isfinite(megabytes) or megabytes < _LEAST_ARENA:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_ARENA:g} or more",
-                                 f"Set {name} to a number such as 1024, or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
-    return int(min(megabytes, _MOST_ARENA) * (1 << 20))
+    if not math.isfinite(megabytes) or megabytes < _LEAST_MB:
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_MB:g} or more",
+                                 f"Set {name} to a number such as 1024, or unset it{otherwise}"))
+    return int(min(megabytes, _MOST_MB) * (1 << 20))
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
