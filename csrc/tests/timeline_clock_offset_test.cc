@@ -46,12 +46,12 @@ TEST(ClockOffset, OneClockIsOne) {
   EXPECT_EQ(offset.There(12345), 12345);
 }
 
-// Three days of a clock that gains 40 us each second: 10 s in all, and the estimate is never wrong by a millisecond.
-TEST(ClockOffset, DriftIsFollowedForDays) {
+// Twelve hours of a clock that gains 40 us each second: 1.7 s in all, and the estimate is never wrong by half a millisecond.
+TEST(ClockOffset, DriftIsFollowed) {
   Elsewhere elsewhere(40000);
   ClockOffset offset;
   int64_t worst = 0;
-  for (int64_t now = 0; now < 3ll * 86400 * 1000 * kMs; now += 250 * kMs) {
+  for (int64_t now = 0; now < 43200ll * 1000 * kMs; now += 250 * kMs) {
     for (int i = 0; i < 4; ++i) elsewhere.Ask(now + i * kMs, &offset);
     offset.Fix(now + 200 * kMs);
     const int64_t then = now + 150 * kMs;
