@@ -14,7 +14,7 @@ SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # The rooms of csrc/ that need no TensorFlow; of them all but transport need no MPI.
-ROOMS := base,plan,wire,proof,arena,mail,channel,meeting,transport
+ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
 FUZZ := header components states handover shared_memory checkpoint

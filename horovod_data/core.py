@@ -256,7 +256,8 @@ def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: S
     n = len(hosts)
     given = _structure("EngineSettings", dict(
         stall_seconds=settings.stall_seconds, timeout_seconds=settings.timeout_seconds,
-        payload=PAYLOADS.index(settings.payload), arena_bytes=settings.arena_bytes, finalize_waits=finalize_waits))
+        payload=PAYLOADS.index(settings.payload), arena_bytes=settings.arena_bytes, finalize_waits=finalize_waits,
+        timeline=bool(settings.timeline), timeline_bytes=settings.timeline_bytes))
     _check("start", comm, (c_int * n)(*layout.reader_index), (c_int * n)(*layout.trainer_index), (c_int * n)(*layout.group),
            (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
 

@@ -38,6 +38,7 @@ class Introduction:
     readers_per_node: Optional[int]
     embedded: bool
     payload: str
+    timeline: str
     horovod: bool  # Horovod can be imported
     horovod_rank: Optional[int]  # None: Horovod has not been initialised
     horovod_size: Optional[int]
@@ -46,8 +47,8 @@ class Introduction:
     def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
         """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
-        return cls(host, __version__, settings.readers, settings.readers_per_node, settings.embedded, settings.payload, horovod,
-                   rank, size)
+        return cls(host, __version__, settings.readers, settings.readers_per_node, settings.embedded, settings.payload,
+                   settings.timeline, horovod, rank, size)
 
 
 def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
@@ -66,7 +67,8 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
                        place(rank, mine.host), size, settings, absent)
     everybody = [Introduction(**json.loads(one)) for one in encoded]
     for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
-                        ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD")):
+                        ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD"),
+                        ("timeline", "HOROVOD_DATA_TIMELINE")):
         values = [getattr(one, field) for one in everybody]
         if len(set(values)) > 1:
             raise RuntimeError(explain(
@@ -106,6 +108,25 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
                 f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
                 "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
                 "has", where))
+
+
+def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
+    """Requires that the first reader, which has this rank, can write the timeline to `path`; empties it there. Collective.
+
+    Raises:
+      ValueError: otherwise; on every rank.
+    """
+    trouble = ""
+    if rank == reader:
+        try:
+            with open(path, "wb"):
+                pass
+        except (OSError, ValueError) as error:
+            trouble = explain(f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
+                              f"{getattr(error, 'strerror', None) or error}",
+                              "Name a file in a folder that is there on that host", where="")
+    if said := exchange(trouble.encode())[reader].decode():
+        raise ValueError(said)
 
 
 def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:

@@ -131,6 +131,9 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
     meeting.check_horovod(everybody, layout, place(rank, host))
+    if settings.timeline:
+        meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine),
+                               place(rank, host))
     if horovod is not None and layout.trainer_index[rank] >= 0:
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))

@@ -16,7 +16,7 @@ PAYLOADS = ("auto", "message", "arena")
 # How far an epoch is: not shown; a line that is rewritten on a terminal, lines elsewhere; rewritten in any case.
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
-_LEAST_ARENA, _MOST_ARENA = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
+_LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
 _MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
 
 
@@ -35,6 +35,8 @@ class Settings:
     report: bool = False  # where the time went, at the end
     progress: str = "0"  # one of PROGRESS
     progress_seconds: float = 10.0  # from line to line
+    timeline: str = ""  # the file for who has done what when; empty: none is wanted
+    timeline_bytes: int = 1 << 30
 
 
 class Roles(NamedTuple):
@@ -65,7 +67,9 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         audit=_flag_in(environ, "HOROVOD_DATA_AUDIT"),
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
         progress=_progress_in(environ),
-        progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1))
+        progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
+        timeline=environ.get("HOROVOD_DATA_TIMELINE", ""),
+        timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -163,18 +167,23 @@ def _progress_in(environ: Mapping[str, str]) -> str:
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:
-    name = "HOROVOD_DATA_ARENA_MB"
+    return _size_in(environ, "HOROVOD_DATA_ARENA_MB", min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
+                    "; HOROVOD_DATA_PAYLOAD=message does without shared memory")
+
+
+def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
+    """Bytes, of a variable that says MiB."""
     text = environ.get(name, "").strip()
     if not text:
-        return min(_DEFAULT_ARENA, memory_bytes()[0] // 4)
+        return default
     try:
         megabytes = float(text)
     except ValueError:
         megabytes = math.nan
-    if not math.isfinite(megabytes) or megabytes < _LEAST_ARENA:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_ARENA:g} or more",
-                                 f"Set {name} to a number such as 1024, or unset it; HOROVOD_DATA_PAYLOAD=message does without shared memory"))
-    return int(min(megabytes, _MOST_ARENA) * (1 << 20))
+    if not math.isfinite(megabytes) or megabytes < _LEAST_MB:
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_MB:g} or more",
+                                 f"Set {name} to a number such as 1024, or unset it{otherwise}"))
+    return int(min(megabytes, _MOST_MB) * (1 << 20))
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:

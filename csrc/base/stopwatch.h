@@ -18,18 +18,29 @@ class Stopwatch {
   static constexpr auto kThings = static_cast<size_t>(What::kCount);
   using Sums = std::array<int64_t, kThings>;  // nanoseconds
 
-  // From now on: this. How long it has been what it was.
-  int64_t Turn(What what) {
+  // One stretch of time that counts for one thing, by the steady clock.
+  struct Lap {
+    What what;
+    int64_t begin, end;
+    int64_t spent() const { return end - begin; }
+  };
+
+  // From now on: this. What it was until now.
+  Lap Turn(What what) {
     const uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1);  // before we look at the clock: nobody is to have counted beyond that moment
-    const int64_t now = Now(), spent = now - since_.load(std::memory_order_relaxed);
-    std::atomic<int64_t>& sum = sums_[doing_.load(std::memory_order_relaxed)];
-    sum.store(sum.load(std::memory_order_relaxed) + spent, std::memory_order_release);
+    const size_t doing = doing_.load(std::memory_order_relaxed);
+    const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), Now()};
+    std::atomic<int64_t>& sum = sums_[doing];
+    sum.store(sum.load(std::memory_order_relaxed) + lap.spent(), std::memory_order_release);
     doing_.store(static_cast<size_t>(what), std::memory_order_release);
-    since_.store(now, std::memory_order_release);
+    since_.store(lap.end, std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
-    return spent;
+    return lap;
   }
+
+  // What it is, up to now.
+  Lap UnderWay() const { return {static_cast<What>(doing_.load()), since_.load(), Now()}; }
 
   // Up to now.
   Sums Read() const {

@@ -102,7 +102,7 @@ class ReaderEpoch::NoRoom {
   ~NoRoom() {
     source_->mu_.AssertHeld();
     if (!waits_) return;
-    const int64_t spent = source_->clock.Turn(ReaderDoes::kDeals);
+    const int64_t spent = source_->clock.Turn(ReaderDoes::kDeals, last_);
     if (last_ < 0) return;
     source_->times_.no_room[static_cast<size_t>(last_)] += spent;
     ++source_->times_.no_room_times[static_cast<size_t>(last_)];
@@ -127,6 +127,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
   MutexLock lock(&source_->mu_);
   pulling_ = false;
   const bool ahead = source_->world_->source_count() > 1;
+  source_->clock.At(epoch_, Now());
   NoRoom no_room(source_);
   for (;;) {
     const auto ready = [this, ahead, &changed, &no_room] {
@@ -272,8 +273,7 @@ void ReaderEpoch::End() {
   Account(true);
   SayReady(Says::kLeft, lanes_->dealt());
   for (const SaveRequest& request : saves_) {
-    source_->SendLastWords(request, {kFailedPrecondition,
-                                     Where(Now()) + "the epoch was over before its state was saved"});
+    source_->SendLastWords(request, {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
   }
   FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
   source_->clock.Turn(ReaderDoes::kNothing);

@@ -12,7 +12,8 @@
 
 namespace hvdata {
 
-Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door)
+Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door,
+           TraceLog* trace)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
@@ -21,6 +22,9 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       changed_(std::move(door)) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
+  std::vector<int> readers;
+  for (const int member : world->sources) readers.push_back(world->members[static_cast<size_t>(member)].reader);
+  clock_.TraceTo(trace, config_.number, std::move(readers));
 }
 
 std::string Sink::Where(uint64_t epoch, EpochStep step) const {
@@ -80,6 +84,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     }
   }
   if (Runs(*iterator)) {
+    clock_.At(iterator->epoch, iterator->taken);
     clock_.Turn(TrainerDoes::kReceives);
     times_.queued += epoch_->Queued();
   }
@@ -103,6 +108,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       ++times_.steps;
       times_.rows += arrival->rows;
       times_.waits += waited_for_it ? 1 : 0;
+      handed_out_.store(arrival->reader, std::memory_order_relaxed);
       return {};
     }
     if (word == TrainerEpoch::Word::kEnd) {
@@ -116,14 +122,16 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     }
     epoch_->Wait(true);
     const auto awaited = static_cast<size_t>(epoch_->Next());
+    clock_.At(iterator->epoch, iterator->taken, static_cast<int>(awaited));
     clock_.Turn(TrainerDoes::kWaits);
+    clock_.At(iterator->epoch, iterator->taken);
     waited_for_it = true;
     Outcome waited = Wait(
         &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) {
       epoch_->Wait(false);
-      const int64_t spent = clock_.Turn(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps);
+      const int64_t spent = clock_.Turn(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
       times_.waited_for[awaited] += spent;
       times_.first += iterator->taken == 0 ? spent : 0;
     }

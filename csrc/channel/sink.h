@@ -19,6 +19,7 @@
 #include "base/world.h"
 #include "channel/channel_config.h"
 #include "channel/times.h"
+#include "channel/traced_watch.h"
 #include "channel/trainer_epoch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
@@ -38,7 +39,9 @@ struct SinkIterator {
 
 class Sink {
  public:
-  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door = {});
+  // `trace`: where the timeline's events go; null: nowhere.
+  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door = {},
+       TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
 
@@ -50,7 +53,9 @@ class Sink {
   // Verified channels: the share that Next() gave last, as it is known by now. An error where that is not what its reader says.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
   // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
-  void HandedOut() { clock_.Turn(TrainerDoes::kSteps); }
+  void HandedOut() { clock_.Turn(TrainerDoes::kSteps, handed_out_.load(std::memory_order_relaxed)); }
+  // See TracedWatch.
+  void NoteUnderWay(int64_t least) { clock_.NoteUnderWay(least); }
   // From any thread: a Next() of this iterator that waits returns kCancelled.
   void Cancel(SinkIterator* iterator);
   // The iterator is gone. A state that it was restored from and has not begun is forgotten.
@@ -108,7 +113,8 @@ class Sink {
   uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose error an iterator has returned
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
-  Stopwatch<TrainerDoes> clock_;
+  TracedWatch<TrainerDoes> clock_;
+  std::atomic<int> handed_out_{-1};  // whose share Next() gave last
   TrainerTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
   uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run
   const SinkIterator* handed_ GUARDED_BY(mu_) = nullptr;  // whose state the reader has for the next epoch

@@ -18,7 +18,7 @@ void Interrupt(std::function<void()> cancel) {
 
 }  // namespace
 
-Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door)
+Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door, TraceLog* trace)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
@@ -28,6 +28,9 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
   times_.no_room.resize(trainers_.size());
   times_.no_room_times.resize(trainers_.size());
   until_reset_ = times_;
+  std::vector<int> ranks;
+  for (const int member : world->audience) ranks.push_back(world->members[static_cast<size_t>(member)].trainer);
+  clock.TraceTo(trace, config_.number, std::move(ranks));
 }
 
 void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
@@ -77,6 +80,7 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
 
 std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   MutexLock lock(&mu_);
+  clock.At(epoch, 0);
   clock.Turn(ReaderDoes::kDeals);
   begun_ = epoch;
   epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(cancel));

@@ -18,6 +18,7 @@
 #include "base/world.h"
 #include "channel/channel_config.h"
 #include "channel/times.h"
+#include "channel/traced_watch.h"
 #include "mail/share.h"
 #include "mail/signal.h"
 #include "wire/coordinates.h"
@@ -36,7 +37,9 @@ struct SaveRequest {
 // Trainers are counted as in World::audience.
 class Source {
  public:
-  Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door = {});
+  // `trace`: where the timeline's events go; null: nowhere.
+  Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door = {},
+         TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
   const World& world() const { return *world_; }
@@ -44,7 +47,7 @@ class Source {
   // Iterators that dealers have made of the dataset; theirs alone.
   uint64_t inputs_made = 0;
   // The dealer's: what it does. Who keeps it waiting is the epoch's to say.
-  Stopwatch<ReaderDoes> clock;
+  TracedWatch<ReaderDoes> clock;
   // Since the channel was made, or since the last `reset`.
   ReaderTimes Times(bool reset);
 

@@ -29,6 +29,16 @@ enum class ReaderDoes {
   kCount,
 };
 
+// As the timeline shows them.
+inline const char* NameOf(TrainerDoes does) {
+  static constexpr const char* kNames[] = {"", "wait for data", "receive", "step"};
+  return kNames[static_cast<size_t>(does)];
+}
+inline const char* NameOf(ReaderDoes does) {
+  static constexpr const char* kNames[] = {"", "pipeline", "deal", "wait for room", "serve"};
+  return kNames[static_cast<size_t>(does)];
+}
+
 template <typename Numbers>
 void Subtract(Numbers* from, const Numbers& what) {
   for (size_t i = 0; i < from->size(); ++i) (*from)[i] -= what[i];

@@ -22,8 +22,8 @@ uint64_t RandomSession() {
   return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
 }
 
-std::string CertificateFile() {
-  const char* file = std::getenv("HOROVOD_DATA_CERTIFICATE");
+std::string FileIn(const char* variable) {
+  const char* file = std::getenv(variable);
   return file == nullptr ? "" : file;
 }
 
@@ -37,10 +37,16 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       agreements_(std::make_unique<Agreements>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       exchange_(std::make_unique<Exchange>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       coordinator_(std::make_unique<StepCoordinator>(&world_, MakeSend())),
-      certifier_(std::make_unique<Certifier>(&world_, MakeSend(), CertificateFile())),
+      certifier_(std::make_unique<Certifier>(&world_, MakeSend(), FileIn("HOROVOD_DATA_CERTIFICATE"))),
+      timeline_(settings.timeline ? std::make_unique<Timeline>(&world_, MakeSend(), FileIn("HOROVOD_DATA_TIMELINE"),
+                                                               settings.timeline_bytes)
+                                  : nullptr),
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
+  // What lasts for long is shown in pieces: the job may be killed before it ends.
+  constexpr int64_t kPiece = 1000000000;
+  if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
 }
 
 Post::Ways Engine::MakeWays() {
@@ -82,8 +88,23 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
   }
   if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
+  if (wire::IsOneOf<wire::Ping, wire::Pong, wire::Events>(header.message)) return DispatchToTimeline(member, std::move(header));
   if (!std::holds_alternative<wire::Ready>(header.message)) return exchange_->Handle(member, std::move(header), std::move(bundle));
   coordinator_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
+}
+
+void Engine::NoteUnderWay(int64_t least) {
+  for (const Channel& channel : Channels()) {
+    if (channel.sink) channel.sink->NoteUnderWay(least);
+    if (channel.source) channel.source->clock.NoteUnderWay(least);
+  }
+}
+
+void Engine::DispatchToTimeline(int member, Header header) {
+  if (!timeline_) return;
+  if (const auto* ping = std::get_if<wire::Ping>(&header.message)) timeline_->On(member, *ping);
+  else if (const auto* pong = std::get_if<wire::Pong>(&header.message)) timeline_->On(*pong);
+  else if (auto* events = std::get_if<wire::Events>(&header.message)) timeline_->On(member, std::move(*events));
 }
 
 void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
@@ -129,13 +150,14 @@ void Engine::CreateChannel(ChannelConfig config) {
   channel.uses = 1;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, MakeSend(),
-                                          post_->sink_door(number));
+                                          post_->sink_door(number), trace());
   }
   if (config.is_source) {
     channel.source =
-        std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(), post_->source_door(number));
+        std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(), post_->source_door(number), trace());
   }
   certifier_->OnChannel(config.verify);
+  if (timeline_) timeline_->NameChannel(number, config.name);
   {
     MutexLock lock(&mu_);
     accounts_[config.name] = {};

@@ -32,6 +32,7 @@
 #include "mail/share.h"
 #include "meeting/agreements.h"
 #include "meeting/exchange.h"
+#include "timeline/timeline.h"
 #include "transport/transport.h"
 
 namespace hvdata {
@@ -49,6 +50,8 @@ Hooks& TheHooks();
   FIELD(double, timeout_seconds, 0)     /* one that lasts so long is an error; 0: never */      \
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                          \
   FIELD(uint64_t, arena_bytes, 0)       /* of shared memory for batches, on a reader */         \
+  FIELD(bool, timeline, false)          /* the same on every rank */                            \
+  FIELD(uint64_t, timeline_bytes, 0)    /* of its file, at most */                              \
   FIELD(bool, finalize_waits, false)    /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 
@@ -65,6 +68,9 @@ class Engine : public Inbox {
   // Collective on `comm`, which stays the caller's: makes a duplicate on the caller's thread.
   // `roles` need not know pids: they are exchanged here.
   static Outcome Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings);
+  ~Engine() override {
+    if (timeline_) timeline_->Halt();  // its thread uses what goes first
+  }
   // The engine of this process; null before Start and in a forked child.
   static std::shared_ptr<Engine> Current();
   static EngineState State();
@@ -124,9 +130,13 @@ class Engine : public Inbox {
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   Send MakeSend();
+  TraceLog* trace() { return timeline_ ? timeline_->log() : nullptr; }
+  void NoteUnderWay(int64_t least) EXCLUDES(mu_);
+  void EndTimeline();
   void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
+  void DispatchToTimeline(int member, wire::Header header);
   void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
   void DeliverEarly(const Channel& channel, uint32_t number) EXCLUDES(mu_);
   void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle);
@@ -159,6 +169,7 @@ class Engine : public Inbox {
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<StepCoordinator> coordinator_;
   std::unique_ptr<Certifier> certifier_;
+  std::unique_ptr<Timeline> timeline_;  // null: nobody wants one
   std::unique_ptr<Post> post_;
 
   Mutex mu_;

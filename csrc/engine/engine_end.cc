@@ -28,12 +28,19 @@ void Engine::Bye() {
   for (const Channel& channel : Channels()) {
     if (channel.sink) channel.sink->Leave(ShutDownOutcome());
   }
+  if (!world_.me().reads()) EndTimeline();  // a reader has something to tell until all ranks are done
   const wire::Bye bye{exchange_->Told(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
   if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{TimesJson()}));
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
+}
+
+void Engine::EndTimeline() {
+  if (!timeline_) return;
+  NoteUnderWay(0);
+  timeline_->End();
 }
 
 // Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.
@@ -90,6 +97,7 @@ void Engine::Stop() {
     if (channel.source) channel.source->Shut();
   }
   certifier_->OnEnd();
+  EndTimeline();
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());
   NoteEnd(EngineState::kShutDown);
@@ -120,6 +128,7 @@ void Engine::EndForFinalize(void (*on_finalize)()) {
 void Engine::FailAll(const Outcome& outcome) {
   NoteEnd(EngineState::kBroken, outcome.message);
   broken_ = true;
+  if (timeline_) timeline_->GiveUp();
   {
     MutexLock lock(&mu_);
     changed_.NotifyAll();

@@ -18,9 +18,13 @@ void Sleep(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 TEST(Stopwatch, EveryMomentCountsOnce) {
   Watch watch;
   Sleep(5);
-  EXPECT_GE(watch.Turn(Does::kWaits), 5000000);
+  EXPECT_GE(watch.Turn(Does::kWaits).spent(), 5000000);
   Sleep(20);
-  EXPECT_GE(watch.Turn(Does::kWorks), 20000000);
+  const Watch::Lap lap = watch.Turn(Does::kWorks);
+  EXPECT_EQ(lap.what, Does::kWaits);
+  EXPECT_GE(lap.spent(), 20000000);
+  EXPECT_EQ(watch.UnderWay().what, Does::kWorks);
+  EXPECT_EQ(watch.UnderWay().begin, lap.end) << "no moment is left out";
   Sleep(10);
   const int64_t waited = At(watch.Read(), Does::kWaits), worked = At(watch.Read(), Does::kWorks);
   EXPECT_GE(waited, 20000000);

@@ -19,8 +19,9 @@ enum class Kind : size_t {
   kHello, kAbsent, kVerdict, kOpen, kTaken, kClose, kRecalled, kRelease, kWhy, kSave, kRestore, kWithdraw, kClaim, kData, kEnd,
   kRecall, kBecause, kState, kNumbered, kReady, kGo, kScatter, kGather, kCalled, kWhoLeft, kLeft, kBye,
   kChecked, kReport, kVerified, kHowLong, kTimes,
+  kPing, kPong, kEvents,
 };
-static_assert(static_cast<size_t>(Kind::kTimes) + 1 == std::variant_size_v<wire::Message>);
+static_assert(static_cast<size_t>(Kind::kEvents) + 1 == std::variant_size_v<wire::Message>);
 
 inline Kind KindOf(const wire::Header& header) { return static_cast<Kind>(header.message.index()); }
 
@@ -83,6 +84,9 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
     P operator()(const wire::HowLong&) { return {}; }
     P operator()(const wire::Times& m) { return {0, 0, 0, m.words}; }
+    P operator()(const wire::Ping& m) { return {0, m.asked, 0, ""}; }
+    P operator()(const wire::Pong& m) { return {0, m.asked, m.there, ""}; }
+    P operator()(const wire::Events& m) { return {0, I(m.left_out), m.last, m.head + m.lines}; }
   } plain;
   return std::visit(plain, message);
 }

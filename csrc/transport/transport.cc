@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/exceptions.h"
+#include "base/threads.h"
 #include "transport/check.h"
 
 namespace hvdata {
@@ -43,22 +43,6 @@ std::string WhereAmI(int rank) {
   gethostname(host, sizeof host - 1);
   return "rank " + std::to_string(rank) + " on " + host;
 }
-
-// A thread inherits the signal mask of its maker. With these blocked no handler of the user's program runs on it, but those of
-// crashes: where such a signal is blocked the process dies without a trace.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (int crash : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP}) sigdelset(&blocked, crash);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -11,6 +11,7 @@ import argparse
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
@@ -80,8 +81,9 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     """What goes to mpirun beside the placement.
 
     Raises:
-      LaunchError: -x names a variable that is not set, or one that says who reads.
+      LaunchError: -x names a variable that is not set, or one that says who reads; a timeline has no name.
     """
+    timeline = _timeline_of(args)
     variables = _horovod_environ(args)
     if args.audit:
         variables["HOROVOD_DATA_AUDIT"] = "1"
@@ -91,6 +93,8 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         # Ranks write into a pipe of mpirun's. What it does to their lines leaves none that could be rewritten.
         bar = sys.stderr.isatty() and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
         variables["HOROVOD_DATA_PROGRESS"] = "bar" if bar else "1"
+    if timeline is not None:
+        variables["HOROVOD_DATA_TIMELINE"] = str(timeline)
     interfaces = [name for text in args.network_interfaces or () for name in text.split(",") if name]
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -117,6 +121,18 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         timestamps=args.prefix_output_with_timestamp,
         root=os.geteuid() == 0,
     )
+
+
+def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
+    """The file for ours, if one is wanted; then Horovod is to write its own beside it."""
+    if args.timeline is None:
+        return None
+    if not Path(args.timeline).name:
+        raise LaunchError(explain(f"--timeline-filename {args.timeline!r} names no file",
+                                  "Name one, as in --timeline-filename trace.json"))
+    file = Path(args.timeline).absolute()
+    args.timeline_filename = args.timeline_filename or str(file.with_name(f"{file.stem}.horovod{file.suffix}"))
+    return file
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:
@@ -164,6 +180,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
     add("--report", action="store_true", help="at the end, say where the time went and who waited for whom (docs/report.md)")
     add("--progress", action="store_true", help="while it runs, show how far the epochs are and who waits (docs/report.md)")
+    add("--timeline-filename", dest="timeline", metavar="FILE", help="write who did what when, for Perfetto, to this file, and "
+        "Horovod's own timeline to another beside it (docs/timeline.md)")
+    parser.set_defaults(timeline_filename=None)  # Horovod's: of its configuration file alone
     add("--certificate", metavar="FILE", help="verify every batch, and write what became of each epoch's rows to this file "
         "(docs/certificate.md)")
     add("--dry-run", action="store_true", help="print the command line, and start nothing")

@@ -438,10 +438,36 @@ def test_values_that_horovod_refuses(words, text, said, tmp_path):
     assert said.replace("FILE", str(path)) in done.stderr, done
 
 
+def variables_of(*words):
+    return options_of.extras_of(options_of.parse([*words, "-np", "1", "true"]), {}, []).environ
+
+
+@pytest.mark.horovod
+def test_horovods_timeline_stands_beside_ours(tmp_path):
+    given = variables_of("--timeline-filename", str(tmp_path / "job.json"), "--timeline-mark-cycles")
+    assert given["HOROVOD_DATA_TIMELINE"] == str(tmp_path / "job.json")
+    assert given["HOROVOD_TIMELINE"] == str(tmp_path / "job.horovod.json") and given["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
+    assert variables_of("--timeline-filename", "job")["HOROVOD_DATA_TIMELINE"] == str(Path("job").absolute())
+    assert "HOROVOD_TIMELINE" not in variables_of() and "HOROVOD_DATA_TIMELINE" not in variables_of()
+    config = tmp_path / "config.yaml"
+    config.write_text("timeline:\n  filename: horovods.json\n")
+    given = variables_of("--timeline-filename", str(tmp_path / "job.json"), "--config-file", str(config))
+    assert given["HOROVOD_DATA_TIMELINE"] == str(tmp_path / "job.json") and given["HOROVOD_TIMELINE"] == "horovods.json"
+
+
+@pytest.mark.parametrize("name", ["", "/", "."])
+def test_a_timeline_has_a_name(name):
+    with pytest.raises(LaunchError, match="--timeline-filename .* names no file"):
+        variables_of("--timeline-filename", name)
+
+
 def test_without_horovod(monkeypatch, capsys):
     for name in "horovod", "horovod.runner":  # which another test may have imported
         monkeypatch.setitem(sys.modules, name, None)
     assert main.main(["-np", "2", "--readers", "1", "--dry-run", "--", "true"]) == 0
     assert "-np 2" in capsys.readouterr().out
+    assert main.main(["-np", "1", "--timeline-filename", "job.json", "--dry-run", "--", "true"]) == 0
+    shown = capsys.readouterr().out
+    assert f"HOROVOD_DATA_TIMELINE={Path('job.json').absolute()}" in shown and "HOROVOD_TIMELINE" not in shown
     with pytest.raises(SystemExit):
         main.main(["-np", "2", "--fusion-threshold-mb", "32", "true"])

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stopwatch whose every turn is shown in the timeline, where there is one: without it a turn costs one look at a pointer more.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/stopwatch.h"
+#include "channel/times.h"
+#include "timeline/trace_log.h"
+
+namespace hvdata {
+
+template <typename Does>
+class TracedWatch {
+ public:
+  // `others`: how people number the lanes that Turn() is told of. Before the first turn.
+  void TraceTo(TraceLog* log, uint32_t channel, std::vector<int> others) {
+    log_ = log;
+    channel_ = channel;
+    others_ = std::move(others);
+  }
+
+  // What begins with the next turn belongs to this step, and has to do with `lane`; -1: with none, or that is not known yet.
+  void At(uint64_t epoch, uint64_t step, int lane = -1) {
+    if (log_ == nullptr) return;
+    epoch_.store(epoch, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+    lane_.store(lane, std::memory_order_relaxed);
+  }
+
+  // From now on: this. How long it has been what it was, which had to do with `lane`, where that is known now.
+  int64_t Turn(Does what, int lane = -1) {
+    const auto lap = watch_.Turn(what);
+    if (log_ != nullptr) {
+      Note(lap, lane);
+      if (what == Does::kNothing && lap.what != what) Moment("epoch ends", lap.end);
+      begun_epoch_.store(epoch_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      begun_step_.store(step_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      begun_lane_.store(lane_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      if (lap.what == Does::kNothing && lap.what != what) Moment("epoch begins", lap.end);
+    }
+    return lap.spent();
+  }
+
+  // In the timeline: what is under way and not there for `least` nanoseconds, as far as it has come. From any thread.
+  void NoteUnderWay(int64_t least = 0) {
+    if (log_ == nullptr) return;
+    const auto lap = watch_.UnderWay();
+    if (lap.end - std::max(lap.begin, noted_.load(std::memory_order_relaxed)) >= least) Note(lap, -1);
+  }
+
+  typename Stopwatch<Does>::Sums Read() const { return watch_.Read(); }
+
+ private:
+  static constexpr bool kReads = std::is_same_v<Does, ReaderDoes>;
+  static constexpr int64_t kLeast = 1000;  // ns: a look at a queue that is empty is nothing to see
+
+  void Note(const typename Stopwatch<Does>::Lap& lap, int lane) {
+    const int64_t begin = std::max(lap.begin, noted_.exchange(lap.end, std::memory_order_relaxed));
+    if (lap.what == Does::kNothing || lap.end - begin < kLeast) return;
+    if (lane < 0) lane = begun_lane_.load(std::memory_order_relaxed);
+    Add(NameOf(lap.what), begin, lap.end, lane < 0 ? TraceEvent::kNobody : others_[static_cast<size_t>(lane)], false);
+  }
+
+  void Moment(const char* name, int64_t now) { Add(name, now, now, TraceEvent::kNobody, true); }
+
+  void Add(const char* name, int64_t begin, int64_t end, int32_t whom, bool moment) {
+    log_->Add({begin, end, name, begun_epoch_.load(std::memory_order_relaxed), begun_step_.load(std::memory_order_relaxed),
+               channel_, whom, kReads, moment});
+  }
+
+  Stopwatch<Does> watch_;
+  TraceLog* log_ = nullptr;
+  uint32_t channel_ = 0;
+  std::vector<int> others_;
+  std::atomic<uint64_t> epoch_{0}, step_{0}, begun_epoch_{0}, begun_step_{0};
+  std::atomic<int> lane_{-1}, begun_lane_{-1};
+  std::atomic<int64_t> noted_{0};  // up to when
+};
+
+}  // namespace hvdata

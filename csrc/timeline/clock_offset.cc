@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timeline/clock_offset.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <fstream>
+#include <functional>
+#include <string>
+
+namespace hvdata {
+
+void ClockOffset::Add(int64_t asked, int64_t there, int64_t back) {
+  if (samples_.size() == kSamples) samples_.pop_front();
+  samples_.push_back({there - (asked + (back - asked) / 2), back - asked});
+}
+
+const ClockOffset::Sample& ClockOffset::Best() const {
+  return *std::min_element(samples_.begin(), samples_.end(),
+                           [](const Sample& a, const Sample& b) { return a.round_trip < b.round_trip; });
+}
+
+void ClockOffset::Fix(int64_t now) {
+  if (!known()) return;
+  const int64_t offset = this->offset();
+  const size_t n = fixes_.size();
+  if (n >= 2 && fixes_[n - 1].offset == offset && fixes_[n - 2].offset == offset) {
+    fixes_.back().here = now;  // still
+    return;
+  }
+  if (n > 0) {
+    // Their clock goes on, too.
+    const int64_t least = fixes_.back().offset - (now - fixes_.back().here);
+    fixes_.push_back({now, std::max(offset, least)});
+  } else {
+    fixes_.push_back({now, offset});
+  }
+  if (fixes_.size() > kFixes) fixes_.pop_front();
+}
+
+int64_t ClockOffset::There(int64_t here) const {
+  if (fixes_.empty()) return here + offset();
+  const auto before = [](const Fixed& fixed, int64_t time) { return fixed.here < time; };
+  const auto after = std::lower_bound(fixes_.begin(), fixes_.end(), here, before);
+  if (after == fixes_.begin()) return here + fixes_.front().offset;
+  const Fixed& last = *(after - 1);
+  if (after == fixes_.end() || after->here == last.here) return here + last.offset;
+  const double part = static_cast<double>(here - last.here) / static_cast<double>(after->here - last.here);
+  return here + last.offset + static_cast<int64_t>(part * static_cast<double>(after->offset - last.offset));
+}
+
+// Processes of one kernel and one time namespace: containers on one host may have several of these.
+uint64_t SteadyClockId() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char space[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/ns/time", space, sizeof space);
+  if (boot.empty()) return 0;
+  return std::hash<std::string>()(boot + (n > 0 ? std::string(space, static_cast<size_t>(n)) : "")) | 1;
+}
+
+}  // namespace hvdata

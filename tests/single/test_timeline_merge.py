@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m horovod_data.timeline merge: which files it takes, and where events go. With files of real jobs:
+tests/faults/test_timelines_of_jobs.py."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from horovod_data import timeline
+
+START = 1_700_000_000_000_000  # microseconds: rank 0's time 0
+
+
+def ours(*events, ended=True, began=START, rank0=True):
+    head = [{"ph": "M", "name": "horovod_data", "pid": 0, "tid": 1000, "args": {"timeline": 1, "ranks": 2, "readers": 1}}]
+    if rank0:
+        head.append({"ph": "M", "name": "horovod_data clock", "pid": 0, "tid": 1000, "args": {
+            "start_time_since_epoch_in_micros": began, "offset_in_micros": 0.0, "round_trip_in_micros": 0.0}})
+    tail = [{"ph": "M", "name": "horovod_data end", "pid": 0, "tid": 1000, "args": {"left_out": 7}}] if ended else []
+    text = "[\n" + ",\n".join(json.dumps(event) for event in [*head, *events, *tail])
+    return text + ("\n]\n" if ended else ",\n")
+
+
+def step(ts, dur=1000.0, pid=0):
+    return {"ph": "X", "name": "step", "cat": "trainer", "pid": pid, "tid": 1002, "ts": ts, "dur": dur, "args": {"step": 1}}
+
+
+# As Horovod 0.28.1 writes it: events in one line, each of which takes the place of the end of the list.
+HOROVODS = ('[\n{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%d}},\n'
+            '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n'
+            '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "DistributedGrad_0"}},\n'
+            '{"name": "process_sort_index", "ph": "M", "pid": 1, "args": {"sort_index": 1}},\n'
+            '{"ph": "B", "name": "ALLREDUCE", "ts": 500, "pid": 1, "args": {"dtype": "float32"}},'
+            '{"ph": "E", "ts": 900, "pid": 1},'
+            '{"ph": "i", "name": "CYCLE_START", "ts": 950, "s": "g"}]')
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="trace.json"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+    return write
+
+
+def merge(*words):
+    command = [sys.executable, "-m", "horovod_data.timeline", "merge", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+
+def test_horovods_events_come_where_they_were(file, tmp_path):
+    """Horovod began 2.5 ms after our time 0: its 500 is our 3000."""
+    out = str(tmp_path / "both.json")
+    ran = merge(file(HOROVODS % (START + 2500), "hvd.json"), file(ours(step(2000.5), step(4000.25, pid=1))), "-o", out)
+    assert ran.returncode == 0, ran.stderr
+    assert "7 were left out" in ran.stdout and "of Horovod" in ran.stdout, ran.stdout
+    events = json.loads((tmp_path / "both.json").read_text())
+    times = {event.get("name", event["ph"]): event["ts"] for event in events if "ts" in event and event.get("pid") != 1}
+    assert times == {"step": 2000.5, "ALLREDUCE": 3000, "E": 3400, "CYCLE_START": 3450}, times
+    rows = {event["args"]["name"]: event["pid"] for event in events if event.get("name") == "process_name"}
+    assert rows == {"Horovod": 1_000_000, "Horovod: DistributedGrad_0": 1_000_001}, rows
+    pids = {event["pid"] for event in events if event["ph"] == "X"}
+    assert pids == {0, 1}, "ours stay as they are"
+
+
+def test_timelines_of_two_runs_stand_below_each_other(file, tmp_path):
+    first = timeline.read(file(ours(step(10)), "a.json"))
+    second = timeline.read(file(ours(step(10), began=START + 1000), "b.json"))
+    merged = [(event["pid"], event["ts"]) for event in timeline.merge([first, second]) if event["ph"] == "X"]
+    assert merged == [(0, 10), (1_000_000, 1010)]
+
+
+@pytest.mark.parametrize("cut", range(1, 120, 7))
+def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
+    for text in (ours(step(10), step(20), ended=False), HOROVODS % START):
+        read = timeline.read(file(text[:-cut]))
+        assert read.broken_off
+        assert all("ph" in event for event in read.events)
+
+
+@pytest.mark.parametrize("text, says", [
+    ("", "is empty: the job ended before it wrote anything"),
+    ("{}", "it doesn't begin with a list of events"),
+    ("hello", "it doesn't begin with a list of events"),
+    (b"\x7fELF\x00\xff", "byte 5 is no text"),
+    ("[1, 2]", "1 is no event"),
+    ('[{"name": "a"}]', "is no event"),
+    ('[{"ph": "X", "ts": "now"}]', "an event's time is 'now'"),
+    ('[{"ph": "i", "ts": 1}]', "it doesn't say when it began"),
+    (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
+    (ours(step(1)) + "more", "something stands behind its end"),
+    (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
+    (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
+])
+def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
+    path = file(text)
+    ran = merge(path, "-o", str(tmp_path / "out.json"))
+    assert ran.returncode == 2 and ran.stderr.startswith(f"horovod_data.timeline: error: {path} is no timeline: "), ran.stderr
+    assert says in ran.stderr, ran.stderr
+    assert not (tmp_path / "out.json").exists() and "Traceback" not in ran.stderr
+
+
+def test_useless_names(file, tmp_path):
+    good, horovods = file(ours(step(1))), file(HOROVODS % START, "hvd.json")
+    for words, says in (((str(tmp_path / "none.json"), "-o", "x"), "none.json: No such file or directory"),
+                        ((good, "-o", good), "is one of the files to be merged. Give -o another name."),
+                        ((good, "-o", str(tmp_path / "no" / "out.json")), "out.json: No such file or directory"),
+                        ((good, "-o", str(tmp_path)), "Is a directory"),
+                        ((horovods, "-o", str(tmp_path / "x")), "None of these timelines is horovod_data's")):
+        ran = merge(*words)
+        assert ran.returncode == 2 and says in ran.stderr and "Traceback" not in ran.stderr, (words, ran.stderr)

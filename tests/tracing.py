@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timelines that jobs of tests have written: their events, and what is true of those of every job."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+TRAINER = {"wait for data", "receive", "step"}
+READER = {"pipeline", "deal", "wait for room", "serve"}
+
+
+def load(path: Path, killed: bool = False) -> list[dict[str, Any]]:
+    """The events. Of a killed job each line must be whole, and closing the list make it JSON."""
+    text = path.read_text()
+    if not killed:
+        assert text.endswith("\n]\n"), text[-200:]
+        return json.loads(text)
+    assert text.rstrip().endswith(","), "a whole line with its comma: " + text[-200:]
+    return json.loads(text.rstrip()[:-1] + "]")
+
+
+def rows(events: list[dict[str, Any]]) -> dict[int, str]:
+    """The processes' names, by their rows."""
+    named = [(event["pid"], event["args"]["name"]) for event in events if event["ph"] == "M" and event["name"] == "process_name"]
+    assert len(dict(named)) == len(named), f"a row has two names: {named}"
+    return dict(named)
+
+
+def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "train") -> list[dict[str, Any]]:
+    """What a process did in a channel, in order; they don't overlap."""
+    found = sorted((event for event in events if event["ph"] == "X" and event["pid"] == row and event["cat"] == role
+                    and event["args"]["channel"] == channel), key=lambda event: event["ts"])
+    assert {event["name"] for event in found} <= (TRAINER if role == "trainer" else READER)
+    for one, other in zip(found, found[1:]):
+        assert one["ts"] + one["dur"] <= other["ts"] + 0.0015, (one, other)  # of a nanosecond, as it is rounded
+    return found
+
+
+def seconds(found: list[dict[str, Any]]) -> dict[str, float]:
+    """How long each of them took, in sum."""
+    sums: dict[str, float] = defaultdict(float)
+    for event in found:
+        sums[event["name"]] += event["dur"] / 1e6
+    return sums
+
+
+def left_out(events: list[dict[str, Any]]) -> int:
+    (end,) = [event for event in events if event["name"] == "horovod_data end"]
+    return int(end["args"]["left_out"])
