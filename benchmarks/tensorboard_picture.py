@@ -27,7 +27,8 @@ from pathlib import Path
 import launch
 
 ROWS, STEPS, WRITES = 32, 500, 50
-SLOW, QUICK = 0.03, 0.004  # seconds of a step
+# Seconds of a step: the pipeline's and the ranks' own, in the first half of the job and in the second.
+PIPELINE, OWN = (0.03, 0.004), (0.004, 0.015)
 
 
 def job(log_dir: str) -> None:
@@ -40,7 +41,7 @@ def job(log_dir: str) -> None:
     def make() -> tf.data.Dataset:
         def batches() -> Iterator[list[int]]:
             for step in range(STEPS):
-                time.sleep(SLOW if step < STEPS // 2 else QUICK)
+                time.sleep(PIPELINE[step >= STEPS // 2])
                 yield list(range(ROWS * (hvdata.size() or 1)))
 
         return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([None], tf.int32))
@@ -48,7 +49,7 @@ def job(log_dir: str) -> None:
     dataset = hvdata.distribute_dataset(make, batch="global", name="train", prefetch=4)
     scalars = hvdata.callbacks.DeliveryScalars(log_dir)
     for step, _ in enumerate(dataset, start=1):
-        time.sleep(QUICK if step <= STEPS // 2 else SLOW)
+        time.sleep(OWN[step > STEPS // 2])
         if step % (STEPS // WRITES) == 0:
             scalars.write(step)
     scalars.close()
@@ -107,8 +108,8 @@ def main() -> int:
         with tensorboard(folder) as address:
             subprocess.run(
                 [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                 f"--user-data-dir={folder}/browser", "--window-size=1240,900", "--virtual-time-budget=20000",
-                 f"--screenshot={picture}", f"{address}?smoothing=0&darkMode=false#timeseries"],
+                 f"--user-data-dir={folder}/browser", "--window-size=1110,1060", "--virtual-time-budget=20000",
+                 f"--screenshot={picture}", f"{address}?darkMode=false#scalars&_smoothingWeight=0"],
                 check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
     return 0
