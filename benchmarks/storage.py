@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training profiles of MLPerf Storage: how busy delivery keeps four simulated H100 accelerators, beside the alternatives.
 
-    python benchmarks/storage.py                     # CosmoFlow, ResNet-50, 3D U-Net; about 9 minutes
+    python benchmarks/storage.py                     # CosmoFlow, ResNet-50, 3D U-Net; about 10 minutes
     python benchmarks/storage.py --docs              # and publish it in docs/
 
 Follows github.com/mlcommons/storage (commit caa90c9: the profiles, see profiles.py; accelerator utilisation, section 4 of
@@ -27,7 +27,7 @@ from profiles import PROFILES
 
 def main() -> int:
     parser = launch.options(__doc__, seconds=1.0, limit=1200)
-    parser.set_defaults(rounds=5)
+    parser.set_defaults(rounds=4)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--profiles", nargs="+", choices=list(PROFILES), default=list(PROFILES))
     parser.add_argument("--least", type=int, default=2, help="timed steps of a round, where fewer fit in its seconds")

@@ -45,8 +45,8 @@ def a_step(way: Result) -> float:
 
 
 def cores(way: Result) -> float:
-    """Processor seconds of all ranks in a second; the untimed step counts as one like the others."""
-    return statistics.median(round_["cpu"] / (round_["a_step"] * (1 + round_["steps"])) for round_ in way["rounds"])
+    """Processor seconds of all ranks in a second."""
+    return statistics.median(round_["cpu"] / (round_["a_step"] * round_["steps"]) for round_ in way["rounds"])
 
 
 def allowed(result: Result) -> float:
@@ -70,13 +70,13 @@ def text(told: dict[str, Any]) -> list[str]:
     lines = [
         prose(f"""
             Accelerator utilisation of MLPerf Storage's training profiles for H100, as DLIO computes it: a step of training is a
-            sleep, then a barrier of all ranks; time slept over all time, of all steps but an epoch's first, mean over
-            {results[0]["ranks"] if results else 0} simulated accelerators on this one machine. Each round of a way is an epoch
-            of a pipeline of its own; medians of {told["rounds"]} rounds of about {told["seconds"]:.2g} s, all ways in turn in
-            one job; in brackets the worst and the best round. Ways that take long have fewer rounds, two at least. *Of the sleep
-            asked for*: the profile's computation time over the time of a step. It is stricter, since a sleep that
-            ends late because the cores are busy counts as work in the first column. *Cores*: processor time of
-            all processes, over time."""),
+            sleep, then a barrier of all ranks; time slept over all time, of all steps but an epoch's first (and its
+            barrier), mean over {results[0]["ranks"] if results else 0} simulated accelerators on this one machine. Each
+            round of a way is an epoch of a pipeline of its own; medians of {told["rounds"]} rounds of about
+            {told["seconds"]:.2g} s, all ways in turn in one job; in brackets the worst and the best round. Ways that take long
+            have fewer rounds, two at least. *Of the sleep asked for*: the profile's computation time over the time of a
+            step. It is stricter, since a sleep that ends late because the cores are busy counts as work in the first
+            column. *Cores*: processor time of all processes, over time."""),
         "",
         prose("""
             Files: in the profile's format, all records of the mean length, about 1 GB, written just before and read
@@ -101,9 +101,9 @@ def text(told: dict[str, Any]) -> list[str]:
                          f"{read_allowed(result):.2f}", f"{profile.seconds * 1e3:g} ms", f"{a_step(alone) * 1e3:,.1f} ms",
                          f"{allowed(result):.2f}"])
     return [*lines, "", "## What this machine allows", "", prose("""
-        *read()*: what accelerators that never wait would need read, beside what all ranks together read in blocks of 1 MiB
-        and do nothing with. *Pipeline*: a step, beside the time that one process, which does nothing else, takes for all
-        ranks' batches of a step. *Would allow*: the utilisation if that were all."""),
+        *read()*: what accelerators that never wait would need read, beside what all ranks together read, a sample at a
+        time into the same memory, and do nothing with. *Pipeline*: a step, beside the time that one process, which does
+        nothing else, takes for all ranks' batches of a step. *Would allow*: the utilisation if that were all."""),
         *table(["", "GB/s needed", "GB/s, read()", "would allow", "a step", "pipeline", "pipeline would allow"], rows)]
 
 

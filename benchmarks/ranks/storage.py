@@ -6,7 +6,8 @@ Given: profiles (their keys), shrink (samples and computation so many times smal
 A round of a way is an epoch of a pipeline of its own, so that nothing was buffered while others had their turn. The loop is
 DLIO's (_train in main.py, compute_metrics_train in utils/statscounter.py): a rank takes its batch, sleeps for as long as the
 accelerator would compute, and meets the others. Utilisation is the time slept over all time, of every step but the first; on each
-rank by its own clock, and the mean of all.
+rank by its own clock, and the mean of all. DLIO leaves out a rank's first step up to the barrier; we leave the barrier
+out as well, since in our short epochs a rank's late first batch would count on all others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from ranks.start import cpu_seconds, horovod_running, meet, start, tell
 from ranks.turns import Steps
 from rivals import own_files
 
-BLOCK = 1 << 20  # bytes that a bare read() asks for: they stay in the processor's cache
 BARE = 0.5  # seconds of reading
 ALL_READ = (rivals.shard, own_files)  # with a pipeline on every rank
 FEWEST = 2  # rounds of a way that takes longer than it should
@@ -68,24 +68,22 @@ def ways() -> list[Way]:
 def epoch(job: Job, ranks: InStep, elements: Steps, seconds: float, steps: int) -> dict[str, Any]:
     """One untimed step and `steps` more.
 
-    `busy`: utilisation; `a_step`: seconds, of the slowest rank; `cpu`: seconds of all ranks, the untimed step among them.
+    `busy`: utilisation; `a_step`: seconds, of the slowest rank; `cpu`: seconds of all ranks.
     """
     meet(job.comm)
-    used, slept, first = cpu_seconds(), 0.0, 0.0
-    began = loading = time.perf_counter()
+    used, slept, began = 0.0, 0.0, 0.0
     for step in range(1 + steps):
         batch = next(elements)
         computing = time.perf_counter()
         time.sleep(seconds)
-        ended = time.perf_counter()
+        computed = time.perf_counter() - computing
         del batch
-        if step == 0:
-            first = ended - loading
-        else:
-            slept += ended - computing
         ranks.meet()  # DLIO's barrier, which stands for an allreduce
-        loading = time.perf_counter()
-    total = loading - began - first
+        if step == 0:
+            began, used = time.perf_counter(), cpu_seconds()
+        else:
+            slept += computed
+    total = time.perf_counter() - began
     told = job.comm.allgather((slept / total, total, cpu_seconds() - used))
     return {"busy": statistics.fmean(busy for busy, *_ in told), "a_step": max(total for _, total, _ in told) / steps,
             "cpu": sum(used for *_, used in told)}
@@ -105,16 +103,16 @@ def alone(job: Job, elements: Steps | None, steps: int) -> dict[str, Any]:
     return {"a_step": job.comm.bcast(took, root=READER)}
 
 
-def bare(job: Job, paths: list[str]) -> float:
-    """GB/s of all ranks together that read() the files, and do nothing else."""
-    block = bytearray(BLOCK)
+def bare(job: Job, paths: list[str], size: int) -> float:
+    """GB/s of all ranks together that read() the files, `size` bytes at a time into the same memory, and do nothing else."""
+    memory = bytearray(size)
     read, number = 0, job.rank
     meet(job.comm)
     began = time.perf_counter()
     while (took := time.perf_counter() - began) < BARE:
         with open(paths[number % len(paths)], "rb", buffering=0) as file:
-            while size := file.readinto(block):
-                read += size
+            while count := file.readinto(memory):
+                read += count
         number += 1
     return float(sum(job.comm.allgather(read / took)) / 1e9)
 
@@ -169,7 +167,7 @@ def measure(job: Job, ranks: InStep, given: dict[str, Any], profile: Profile, di
             if number or measured["a_step"] > SLOW * given["seconds"]:
                 way.rounds.append(measured)
         if number:
-            read.append(bare(job, stored.paths))
+            read.append(bare(job, stored.paths, profile.read))
             yield {"ranks": job.size, "read": read, "ways": [way.told() for way in contestants]}
     gc.unfreeze()
     if job.reads:
