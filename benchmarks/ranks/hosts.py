@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
-from ranks.start import meet, start, tell
+from ranks.start import horovod_running, meet, start, tell
 import horovod_data as hvdata
 from horovod_data import core
 from ranks.setting import READER, ROWS, Batch, Job
@@ -70,18 +70,6 @@ def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
     return iterate
 
 
-@contextlib.contextmanager
-def horovod() -> Iterator[None]:
-    """Only while it is measured: its threads spin at times, and all hosts have the same processors."""
-    import horovod.tensorflow as hvd  # not before start()
-
-    hvd.init()
-    try:
-        yield
-    finally:
-        hvd.shutdown()
-
-
 def broadcast(job: Job, batch: Batch, steps: int) -> Callable[[], None]:
     import horovod.tensorflow as hvd
 
@@ -111,7 +99,7 @@ def main() -> None:
             lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=16))),
         "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.whole(job.size).take(steps), batch="global"))),
-        "hvd.broadcast + slice": ("rival", horovod, broadcast(job, batch, steps)),
+        "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, steps)),
     }
     results: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "seconds": [],

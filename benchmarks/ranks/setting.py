@@ -30,6 +30,10 @@ class Batch:
     bytes: int
 
     @property
+    def rows(self) -> int:
+        return ROWS
+
+    @property
     def columns(self) -> int:
         return self.bytes // (4 * ROWS)
 
@@ -42,5 +46,5 @@ class Batch:
         owners = tf.repeat(tf.range(ranks, dtype=tf.float32), ROWS)
         return tf.data.Dataset.from_tensors(tf.tile(owners[:, None], [1, self.columns])).repeat()
 
-    def nothing(self) -> tf.Tensor:
-        return tf.zeros([0, self.columns])
+    def zeros(self, rows: int) -> tf.Tensor:
+        return tf.zeros([rows, self.columns])

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,18 @@ def start(horovod: bool = False) -> tuple[Job, dict[str, Any]]:
         del sys.modules["horovod"]
     comm = MPI.COMM_WORLD.Dup()
     return Job(comm.rank, comm.size, comm), json.loads(sys.argv[1])
+
+
+@contextlib.contextmanager
+def horovod_running() -> Iterator[None]:
+    """Horovod only while it is measured, in a job that started without it: its threads spin at times, on cores that others need."""
+    import horovod.tensorflow as hvd  # not before start()
+
+    hvd.init()
+    try:
+        yield
+    finally:
+        hvd.shutdown()
 
 
 def tell(given: dict[str, Any], results: list[dict[str, Any]]) -> None:

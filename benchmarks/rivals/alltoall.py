@@ -2,8 +2,6 @@
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from ranks.setting import ROWS
-
 NAME, KIND, MOVES = "hvd.alltoall", "rival", True
 CUTS = True
 ABOUT = "with `splits`: the reader sends each rank its rows, the others send nothing"
@@ -11,8 +9,8 @@ ABOUT = "with `splits`: the reader sends each rank its rows, the others send not
 
 def steps(job, batch):
     source = iter(batch.whole(job.size)) if job.reads else None
-    nothing = batch.nothing()
-    splits = tf.fill([job.size], ROWS if job.reads else 0)
+    nothing = batch.zeros(0)
+    splits = tf.fill([job.size], batch.rows if job.reads else 0)
     while True:
         mine, _ = hvd.alltoall(next(source) if source else nothing, splits, name=f"alltoall.{batch.bytes}")
         yield mine

@@ -2,7 +2,7 @@
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from ranks.setting import READER, ROWS
+from ranks.setting import READER
 
 NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True
 CUTS = True
@@ -11,8 +11,8 @@ ABOUT = "the reader broadcasts the global batch, every rank cuts its rows out"
 
 def steps(job, batch):
     source = iter(batch.whole(job.size)) if job.reads else None
-    room = tf.zeros([job.size * ROWS, batch.columns])
-    first = job.rank * ROWS
+    room = batch.zeros(job.size * batch.rows)
+    first = job.rank * batch.rows
     while True:
         whole = next(source) if source else room
-        yield hvd.broadcast(whole, root_rank=READER, name=f"broadcast.{batch.bytes}")[first : first + ROWS]
+        yield hvd.broadcast(whole, root_rank=READER, name=f"broadcast.{batch.bytes}")[first : first + batch.rows]

@@ -2,7 +2,7 @@
 NAME, KIND, MOVES = "all read + shard", "rival", False
 CUTS = False
 ABOUT = ("every rank runs the whole pipeline and keeps every N-th element; nothing moves, and reading N times costs "
-         "nothing here, where the elements are ready-made")
+         "nothing where the elements are ready-made")
 
 
 def steps(job, batch):
