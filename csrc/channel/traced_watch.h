@@ -18,10 +18,12 @@ namespace hvdata {
 template <typename Does>
 class TracedWatch {
  public:
-  // `others`: how people number the lanes that Turn() is told of. Before the first turn.
-  void TraceTo(TraceLog* log, uint32_t channel, std::vector<int> others) {
+  // `others`: how people number the lanes that Turn() is told of. What takes less than `least` nanoseconds is not shown: a look
+  // at a queue that is empty is nothing to see. Before the first turn.
+  void TraceTo(TraceLog* log, uint32_t channel, std::vector<int> others, int64_t least = 1000) {
     log_ = log;
     channel_ = channel;
+    least_ = least;
     others_ = std::move(others);
   }
 
@@ -58,11 +60,10 @@ class TracedWatch {
 
  private:
   static constexpr bool kReads = std::is_same_v<Does, ReaderDoes>;
-  static constexpr int64_t kLeast = 1000;  // ns: a look at a queue that is empty is nothing to see
 
   void Note(const typename Stopwatch<Does>::Lap& lap, int lane) {
     const int64_t begin = std::max(lap.begin, noted_.exchange(lap.end, std::memory_order_relaxed));
-    if (lap.what == Does::kNothing || lap.end - begin < kLeast) return;
+    if (lap.what == Does::kNothing || lap.end - begin < least_) return;
     if (lane < 0) lane = begun_lane_.load(std::memory_order_relaxed);
     Add(NameOf(lap.what), begin, lap.end, lane < 0 ? TraceEvent::kNobody : others_[static_cast<size_t>(lane)], false);
   }
@@ -77,6 +78,7 @@ class TracedWatch {
   Stopwatch<Does> watch_;
   TraceLog* log_ = nullptr;
   uint32_t channel_ = 0;
+  int64_t least_ = 0;
   std::vector<int> others_;
   std::atomic<uint64_t> epoch_{0}, step_{0}, begun_epoch_{0}, begun_step_{0};
   std::atomic<int> lane_{-1}, begun_lane_{-1};
