@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps as fast as delivery makes them, of ready-made elements. Given: settings, a list of [bytes, prefetch or None], and steps.
+
+Only what every version of horovod_data has is used.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ranks.start import meet, start, tell
+import horovod_data as hvdata
+from ranks.setting import Batch
+
+
+def main() -> None:
+    job, given = start()
+    results = []
+    for size, prefetch in given["settings"]:
+        window = {} if prefetch is None else {"prefetch": prefetch}
+        elements = iter(hvdata.distribute_dataset(Batch(size).own, batch="per_rank", **window))
+        steps = max(given["steps"] * 4096 // max(size, 4096), 20)
+        for _ in range(steps // 10 + 1):
+            next(elements)
+        meet(job.comm)
+        began, spent = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            next(elements)
+        took, spent = time.perf_counter() - began, time.process_time() - spent
+        processor = job.comm.allreduce(spent)
+        slowest = max(job.comm.allgather(took))
+        results.append({"bytes": size, "prefetch": prefetch, "microseconds": slowest / steps * 1e6,
+                        "processor": processor / steps / job.size * 1e6})
+        del elements
+    if job.rank == 0:
+        tell(given, results)
+    hvdata.shutdown()
+
+
+if __name__ == "__main__":
+    main()
