@@ -320,7 +320,7 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
     batches that were there, on average, when one was asked for. On a reader `train/pipeline_seconds` (the dataset works),
     `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
-    was the last), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
+    was the last, `train/room_waits/3` times), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
     (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
     there; those of a role that it has not are 0. `report()` shows those of all.
 

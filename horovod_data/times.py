@@ -177,6 +177,7 @@ def flat(process: Mapping[str, Any]) -> dict[str, float]:
             f"{name}/room_seconds": other.room if other else 0.0,
             f"{name}/serve_seconds": other.serve if other else 0.0,
             f"{name}/untaken": other.untaken if other else 0}
-        room = other.room_of if other else {}
-        named |= {f"{name}/room_seconds/{rank}": room.get(rank, 0.0) for rank in range(process["ranks"])}
+        room, times = (other.room_of, other.room_times_of) if other else ({}, {})
+        for rank in range(process["ranks"]):
+            named[f"{name}/room_seconds/{rank}"], named[f"{name}/room_waits/{rank}"] = room.get(rank, 0.0), times.get(rank, 0)
     return named

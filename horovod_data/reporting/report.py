@@ -84,7 +84,7 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
         rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
     for reader in readers:
         most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
-        whose = f"{most} ({_percent(reader.room_of[most], reader.room)})" if most is not None and reader.room_of[most] else "-"
+        whose = f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)" if most is not None and reader.room_of[most] else "-"
         pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
         rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, whose, serve))
     if readers:

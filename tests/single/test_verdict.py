@@ -97,7 +97,7 @@ def test_a_report_of_many_ranks_is_short():
                                  "room_of": [10**9] + [0] * 99, "room_times_of": [7] + [0] * 99}} if r == 0 else {})}}} for r in range(100)]
     text = str(report.make(processes))
     assert text.count("\n") < 25 and "100 ranks, 1 reader, 10,000 batches" in text and "and 84 more ranks" in text
-    assert "reader 0 on node0 10,000 50.0 % 0.0 % 50.0 % 0 (100.0 %) 0.0 %" in " ".join(text.split())
+    assert "reader 0 on node0 10,000 50.0 % 0.0 % 50.0 % 0 (100.0 %, 7x) 0.0 %" in " ".join(text.split())
     assert times.flat(processes[3])["train/wait_seconds"] == pytest.approx(0.03)
 
 
