@@ -39,12 +39,21 @@ class Stopwatch {
     return lap;
   }
 
-  // What it is, up to now.
-  Lap UnderWay() const { return {static_cast<What>(doing_.load()), since_.load(), Now()}; }
+  // What it is, up to now: a moment at which it was that. Whoever reads may be held up between two looks.
+  Lap UnderWay() const {
+    Lap lap{};
+    for (int i = 0; i < kTries; ++i) {
+      const uint64_t before = version_.load(std::memory_order_acquire);
+      lap.what = static_cast<What>(doing_.load(std::memory_order_acquire));
+      lap.begin = since_.load(std::memory_order_acquire);
+      lap.end = Now();
+      if (before % 2 == 0 && version_.load() == before) break;
+    }
+    return lap;
+  }
 
   // Up to now.
   Sums Read() const {
-    constexpr int kTries = 100000;  // two writers at once, against the rule, must not keep us here
     Sums sums{};
     for (int i = 0; i < kTries; ++i) {
       const uint64_t before = version_.load(std::memory_order_acquire);
@@ -57,6 +66,8 @@ class Stopwatch {
   }
 
  private:
+  static constexpr int kTries = 100000;  // two writers at once, against the rule, must not keep a reader for ever
+
   static int64_t Now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }

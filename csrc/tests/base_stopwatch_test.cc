@@ -5,6 +5,7 @@
 
 #include <numeric>
 #include <thread>
+#include <vector>
 
 namespace hvdata {
 namespace {
@@ -56,6 +57,29 @@ TEST(Stopwatch, IsReadWhileItTurns) {
   }
   over = true;
   owner.join();
+}
+
+// Else the timeline would show a phase for as long as the thread that asked was held up, in place of all that came after it.
+TEST(Stopwatch, WhatIsUnderWayIsNotLongerThanItWas) {
+  Watch watch;
+  std::atomic<bool> over{false};
+  std::vector<Watch::Lap> laps;
+  std::thread owner([&] {
+    for (int i = 0; !over; ++i) laps.push_back(watch.Turn(static_cast<Does>(i % 3)));
+  });
+  std::vector<Watch::Lap> seen;
+  for (int i = 0; i < 20000; ++i) seen.push_back(watch.UnderWay());
+  over = true;
+  owner.join();
+  laps.push_back(watch.Turn(Does::kNothing));
+  size_t at = 0;
+  for (const Watch::Lap& lap : seen) {
+    while (at < laps.size() && laps[at].end <= lap.begin) ++at;
+    ASSERT_LT(at, laps.size());
+    ASSERT_EQ(lap.begin, laps[at].begin);
+    ASSERT_EQ(lap.what, laps[at].what);
+    ASSERT_LE(lap.end, laps[at].end);
+  }
 }
 
 }  // namespace

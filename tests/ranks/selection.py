@@ -2,6 +2,7 @@
 """`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: all others. By rule:
 
 - a test marked `slow` is not quick;
+- of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
   a job of its own, the file's name says it for all of its tests;
@@ -22,6 +23,7 @@ import pytest
 from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
+FEW = 4
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
@@ -49,8 +51,9 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             by_case: dict[str, list[pytest.Item]] = {}
             for test in tests:
                 by_case.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
+            cases = list(by_case.items())
             alone = environment_of(tests[0]) is not None
-            for name, same in one_in_the_middle(list(by_case.items())) if alone else by_case.items():
+            for name, same in one_in_the_middle(cases) if alone else with_all_values(cases):
                 said_by = function.partition("::")[0] if same[0].get_closest_marker("own_job") else name
                 worlds = worlds_chosen(said_by, [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
@@ -60,6 +63,19 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             elif tests[0].path not in files or zlib.crc32(function.encode()) % 9 == 0:
                 files.add(tests[0].path)
                 yield from one_in_the_middle(tests)
+
+
+def with_all_values(cases: list[tuple[str, list[pytest.Item]]]) -> list[tuple[str, list[pytest.Item]]]:
+    """Each value of each parameter is that of one of these. Which ones: by name, for every other would leave out a value of two."""
+    seen: set[tuple[str, int]] = set()
+    chosen = []
+    for name, same in sorted(cases, key=lambda case: zlib.crc32(case[0].encode())):
+        callspec = getattr(same[0], "callspec", None)
+        values = {(key, id(value)) for key, value in callspec.params.items() if key != "world"} if callspec else set()
+        if len(chosen) < FEW or not values <= seen:
+            seen |= values
+            chosen.append((name, same))
+    return chosen
 
 
 def one_in_the_middle(cases: list[Any]) -> list[Any]:
