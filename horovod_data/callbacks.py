@@ -45,21 +45,24 @@ class DeliveryScalars:
                                        "Call horovod_data.serve() before it"))
         self._channel = channel
         self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
-        self._last: dict[str, times.Trainer] = {}
+        self._last, self._resets = times.trainers(core.own_times()), core.resets
 
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still."""
         written: dict[str, float] = {}
         own = core.own_times()
+        if self._resets != core.resets:
+            self._last, self._resets = {}, core.resets
         now, reading = times.trainers(own), times.readers(own)
         for name, here in now.items():
             last = self._last.get(name)
-            if last is not None and last.steps > here.steps:  # stats(reset=True), or a new channel of that name
+            if last is not None and last.steps > here.steps:  # a new channel of that name
                 last = None
             steps = here.steps - (last.steps if last else 0)
             seconds = here.total - (last.total if last else 0.0)
             if steps == 0 or seconds <= 0 or self._channel not in (None, name):
                 continue
+            self._last[name] = here
             written |= {
                 f"delivery/{name}/wait_share": (here.wait - (last.wait if last else 0.0)) / seconds,
                 f"delivery/{name}/steps_per_second": steps / seconds,
@@ -67,7 +70,6 @@ class DeliveryScalars:
                 f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps}
             if name in reading:
                 written[f"delivery/{name}/untaken"] = reading[name].untaken
-        self._last = now
         with self._writer.as_default():
             for tag, value in written.items():
                 tf.summary.scalar(tag, value, step=step)

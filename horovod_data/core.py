@@ -308,6 +308,9 @@ def abort(status: int) -> NoReturn:
     raise AssertionError("hvdata_abort returned")
 
 
+resets = 0  # how often stats() has had the times begin anew
+
+
 def stats(*, reset: bool = False) -> dict[str, Any]:
     """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
 
@@ -315,8 +318,8 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
     the epoch is over, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole job.
 
-    Of each channel, in seconds since it was made, or since the last `stats(reset=True)`: on a rank `train/wait_seconds` (for batches,
-    inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
+    Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
+    a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
     `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
     batches that were there, on average, when one was asked for. On a reader `train/pipeline_seconds` (the dataset works),
     `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
@@ -342,6 +345,8 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     """
     if state() is State.FORKED:
         raise RuntimeError(forked("stats()"))
+    global resets
+    resets += reset
     said: dict[str, Any] = _json("stats", int(reset))
     said.pop("certificates", None)
     times = said.pop("times", None)

@@ -118,9 +118,14 @@ def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes]
     """
     trouble = ""
     if rank == reader:
+        horovods = os.environ.get("HOROVOD_TIMELINE")
         try:
-            with open(path, "wb"):
-                pass
+            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
+                trouble = explain(f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}", "Give each its own",
+                                  where="")
+            else:
+                with open(path, "wb"):
+                    pass
         except (OSError, ValueError) as error:
             trouble = explain(f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
                               f"{getattr(error, 'strerror', None) or error}",

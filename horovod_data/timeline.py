@@ -51,6 +51,7 @@ def read(path: str) -> Timeline:
         if error.end < len(data) or not data.lstrip().startswith(b"["):
             raise ValueError(_no_timeline(path, f"byte {error.start} is no text")) from None
         text = data[:error.start].decode()  # broken off within a letter
+    del data
     if not text.strip():
         raise ValueError(_no_timeline(path, "it is empty: the job ended before it wrote anything, or runs on"))
     events: list[Event] = []
@@ -79,7 +80,8 @@ def read(path: str) -> Timeline:
 
 
 def merge(timelines: Sequence[Timeline]) -> list[Event]:
-    """The events of all, in the time of the first and with rows of their own; those of ours come first.
+    """The events of all, in the time of the one that began first and with rows of their own; those of ours come first. It is the
+    events themselves that are changed.
 
     Raises:
       ValueError: there is none.
@@ -87,13 +89,13 @@ def merge(timelines: Sequence[Timeline]) -> list[Event]:
     if not timelines:
         raise ValueError(explain("There is no timeline to merge"))
     ordered = sorted(timelines, key=lambda one: not one.ours)
-    return [moved for number, one in enumerate(ordered) for moved in _moved(one, one.began - ordered[0].began, number)]
+    zero = min(one.began for one in ordered)  # Perfetto leaves out what was before time 0
+    return [moved for number, one in enumerate(ordered) for moved in _moved(one, one.began - zero, number)]
 
 
 def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
     """Its events, so many microseconds later, in rows that no timeline with another number has."""
     for event in timeline.events:
-        event = dict(event)
         if "ts" in event:
             event["ts"] = round(event["ts"] + later, 3)
         if number:
@@ -138,6 +140,10 @@ def _events(path: str, text: str) -> Iterator[Optional[Event]]:
             raise ValueError(_no_timeline(path, f"what stands at character {at} is no event ({error})")) from None
         if not isinstance(event, dict) or not isinstance(event.get("ph"), str) or not isinstance(event.get("args", {}), dict):
             raise ValueError(_no_timeline(path, f"{_short(event)} is no event"))
+        if event["ph"] == "M" or event.get("cat") == "left out":
+            args = event.setdefault("args", {})
+            if not isinstance(args.get("left_out", 0), int):
+                raise ValueError(_no_timeline(path, f"{_short(event)} has no number of events"))
         if not isinstance(event.get("ts", 0), (int, float)):
             raise ValueError(_no_timeline(path, f"an event's time is {_short(event['ts'])}"))
         yield event
@@ -166,8 +172,14 @@ def _no_timeline(path: str, why: str) -> str:
 
 
 def _write(path: str, events: Sequence[Event]) -> None:
-    with open(path, "w", encoding="utf-8") as out:
-        out.write("[\n" + ",\n".join(json.dumps(event, separators=(",", ":")) for event in events) + "\n]\n")
+    try:
+        with open(path, "w", encoding="utf-8") as out:
+            for number, event in enumerate(events):
+                out.write((",\n" if number else "[\n") + json.dumps(event, separators=(",", ":")))
+            out.write("\n]\n")
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
 
 
 def _describe(timeline: Timeline) -> str:
@@ -182,7 +194,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser("python -m horovod_data.timeline", description="Puts timelines of a job into one.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     merging = commands.add_parser("merge", help="several timelines of one job into one file", description=(
-        "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the first of ours, for Perfetto "
+        "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
         "(https://ui.perfetto.dev) or chrome://tracing. Timelines that a killed job has left are taken, too."))
     merging.add_argument("files", nargs="+", metavar="FILE", help="timelines of horovod_data and of Horovod, in any order")
     merging.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")

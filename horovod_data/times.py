@@ -86,6 +86,11 @@ class Channel:
     trainers: tuple[Trainer, ...]
     readers: tuple[Reader, ...]
 
+    @property
+    def grouped(self) -> bool:
+        """Whether each reader serves the ranks of its own host (readers_per_node), and no others."""
+        return len({tuple(one.waited_for) for one in self.trainers}) > 1
+
 
 def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
     return Trainer(

@@ -84,7 +84,8 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (const auto* absent = std::get_if<wire::Absent>(&header.message)) return agreements_->On(member, *absent);
   if (const auto* verdict = std::get_if<wire::Verdict>(&header.message)) return agreements_->On(member, *verdict);
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
-  if (std::holds_alternative<wire::HowLong>(header.message)) {
+  if (const auto* how_long = std::get_if<wire::HowLong>(&header.message)) {
+    if (how_long->anew) return static_cast<void>(TimesJson(true));
     return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
   }
   if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
@@ -293,6 +294,7 @@ std::string Engine::StatsJson(bool reset) {
     json += comma + Quoted(name) + ": " + record;
     comma = ", ";
   }
+  if (reset && world_.me().trainer == 0) ResetReaders();
   return json + "}, \"times\": " + TimesJson(reset) + "}";
 }
 

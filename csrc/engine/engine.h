@@ -148,6 +148,7 @@ class Engine : public Inbox {
   bool CheckDescriptors();
   std::vector<Channel> Channels() EXCLUDES(mu_);
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
+  void ResetReaders();
   std::string TimesJson(bool reset = false) EXCLUDES(mu_);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
   std::string Position() EXCLUDES(mu_);

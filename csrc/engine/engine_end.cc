@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
@@ -39,8 +40,12 @@ void Engine::Bye() {
 
 void Engine::EndTimeline() {
   if (!timeline_) return;
-  NoteUnderWay(0);
-  timeline_->End();
+  try {
+    NoteUnderWay(0);
+    timeline_->End();
+  } catch (const std::exception& thrown) {  // whoever ends goes on to say BYE, which others wait for
+    Log(hvdata::Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
+  }
 }
 
 // Our program finalises MPI in mid-run: whoever still waits for what we read must not wait for ever.

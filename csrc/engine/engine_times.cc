@@ -77,6 +77,13 @@ std::string Engine::TimesJson(bool reset) {
   return text.substr(0, text.size() - 1) + ", \"host\": " + Quoted(me.host) + ", \"channels\": {" + channels + "}}";
 }
 
+// Dedicated ones, whose programs can't ask for it: they are inside serve().
+void Engine::ResetReaders() {
+  for (const int member : world_.readers) {
+    if (!world_.members[static_cast<size_t>(member)].trains()) post_->Send(member, MakeHeader(0, 0, wire::HowLong{true}));
+  }
+}
+
 void Engine::OnTimes(int member, const wire::Times& times) {
   MutexLock lock(&mu_);
   times_[member] = times.words;

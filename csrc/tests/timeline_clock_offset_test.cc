@@ -60,6 +60,24 @@ TEST(ClockOffset, DriftIsFollowed) {
   EXPECT_LT(worst, kMs / 2);
 }
 
+// Batches fill the link in one direction for ten seconds: all answers of these are late by up to 30 ms.
+TEST(ClockOffset, ABusyLinkDoesNotMoveIt) {
+  Elsewhere elsewhere(20000);
+  ClockOffset offset;
+  int64_t worst = 0;
+  for (int64_t now = 0; now < 30ll * 1000 * kMs; now += 250 * kMs) {
+    const bool busy = now >= 10000 * kMs && now < 20000 * kMs;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t asked = now + i * 40 * kMs, there = asked + 50000;
+      offset.Add(asked, elsewhere.At(there), there + 50000 + (busy ? 5 * kMs + static_cast<int64_t>(elsewhere.random() % 30) * kMs : 0));
+    }
+    offset.Fix(now + 200 * kMs);
+    const int64_t then = now + 150 * kMs;
+    worst = std::max(worst, std::abs(offset.There(then) - elsewhere.At(then)));
+  }
+  EXPECT_LT(worst, kMs);
+}
+
 TEST(ClockOffset, WhatWasSaidStaysAndKeepsItsOrder) {
   std::mt19937_64 random(7);
   ClockOffset offset;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timeline/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +91,44 @@ TEST_F(TimelineFileTest, WhatCannotBeWrittenIsSaid) {
   ASSERT_EQ(file.Open("/dev/full"), "");
   EXPECT_EQ(file.Append("a\n"), "No space left on device");
   EXPECT_FALSE(file.open());
+}
+
+TEST_F(TimelineFileTest, WhatFindsNoRoomLeavesNoHalfLine) {
+  const auto old = signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 5000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string why;
+  {
+    TimelineFile file;
+    ASSERT_EQ(file.Open(path_), "");
+    for (int i = 0; i < 100 && why.empty(); ++i) why = file.Append("<" + std::string(98, 'l') + ">\n");
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, old);
+  EXPECT_EQ(why, "File too large");
+  EXPECT_GE(Lines().size(), 30u);
+  for (const std::string& line : Lines()) ASSERT_TRUE(line.front() == '<' && line.back() == '>') << line;
+  EXPECT_EQ(All().back(), '\n');
+}
+
+// As code that makes a daemon of a program does; its next files get these numbers.
+TEST_F(TimelineFileTest, AFileOfTheProgramsIsLeftAlone) {
+  const int first = dup(0);
+  close(first);
+  TimelineFile file;
+  ASSERT_EQ(file.Open(path_), "");
+  close(first);
+  const std::string other = path_ + ".other";
+  const int theirs = open(other.c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(theirs, first) << "the number that the timeline had";
+  EXPECT_EQ(file.Append("a\n"), "the program has closed its descriptor");
+  EXPECT_FALSE(file.open());
+  EXPECT_EQ(lseek(theirs, 0, SEEK_END), 0);
+  EXPECT_EQ(close(theirs), 0);
+  unlink(other.c_str());
 }
 
 }  // namespace

@@ -136,6 +136,20 @@ TEST_F(TimelineJob, MessagesAreSmall) {
   EXPECT_GE(sent_, 10) << "2.5 MB in messages of 256 KiB";
 }
 
+// Of two readers, say, either may be done first.
+TEST_F(TimelineJob, TheLastOneIsWaitedFor) {
+  Make(kPlenty, 1000);
+  std::thread first([this] { timelines_[0]->End(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  Add(1, 20);
+  timelines_[1]->End();
+  first.join();
+  while (under_way_ > 0) std::this_thread::yield();
+  std::ostringstream text;
+  text << std::ifstream(path_).rdbuf();
+  EXPECT_EQ(Count(text.str(), "\"ph\":\"X\""), 20u);
+}
+
 TEST_F(TimelineJob, NobodyIsWaitedForWhenOneIsLost) {
   Make(kPlenty, 1000);
   Add(0, 10);

@@ -12,13 +12,9 @@
 namespace hvdata {
 
 void ClockOffset::Add(int64_t asked, int64_t there, int64_t back) {
-  if (samples_.size() == kSamples) samples_.pop_front();
-  samples_.push_back({there - (asked + (back - asked) / 2), back - asked});
-}
-
-const ClockOffset::Sample& ClockOffset::Best() const {
-  return *std::min_element(samples_.begin(), samples_.end(),
-                           [](const Sample& a, const Sample& b) { return a.round_trip < b.round_trip; });
+  const Sample one{there - (asked + (back - asked) / 2), back - asked, back};
+  // All age alike: of two the better one stays it.
+  if (!best_ || one.round_trip / 2 <= best_->round_trip / 2 + (back - best_->at) / kDriftOneIn) best_ = one;
 }
 
 void ClockOffset::Fix(int64_t now) {

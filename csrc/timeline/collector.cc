@@ -73,7 +73,7 @@ void TimelineCollector::AwaitLast(std::chrono::milliseconds patience) {
   MutexLock lock(&mu_);
   changed_.WaitFor(&mu_, patience, [this] {
     mu_.AssertHeld();
-    return given_up_ || ended_.size() + 1 >= world_->members.size();
+    return given_up_ || ended_.size() >= world_->members.size();
   });
 }
 

@@ -27,7 +27,7 @@ class TimelineCollector {
   void Take(int member, wire::Events events);
   // Calls of these come one at a time.
   void Write();
-  // Waits until all others have said their last, or for so long.
+  // Waits until all have said their last, this process too, or for so long.
   void AwaitLast(std::chrono::milliseconds patience);
   void Close();
   // Nobody is to be waited for any more.

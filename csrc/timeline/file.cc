@@ -2,6 +2,7 @@
 #include "timeline/file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,11 +20,25 @@ std::string TimelineFile::Open(const std::string& path) {
   Close();
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   bytes_ = 0;
-  return fd_ < 0 ? std::strerror(errno) : "";
+  if (fd_ < 0) return std::strerror(errno);
+  struct stat file {};
+  fstat(fd_, &file);
+  device_ = file.st_dev, inode_ = file.st_ino;
+  return "";
+}
+
+// A program that closes all descriptors (`os.closerange`) may have opened a file of its own by this number.
+bool TimelineFile::Ours() const {
+  struct stat file {};
+  return fd_ >= 0 && fstat(fd_, &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;
 }
 
 // A line that would lie on two pages begins on the second one, behind spaces, which JSON ignores. Each page is a write().
 std::string TimelineFile::Append(std::string_view lines) {
+  if (!Ours()) {
+    fd_ = -1;
+    return "the program has closed its descriptor";
+  }
   std::string page;
   bool written = true;
   const auto room = [&] { return kPage - (bytes_ + page.size()) % kPage; };
@@ -46,10 +61,16 @@ std::string TimelineFile::Append(std::string_view lines) {
 }
 
 bool TimelineFile::Write(std::string_view text) {
+  const uint64_t whole = bytes_;
   while (!text.empty()) {
     const ssize_t n = write(fd_, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
+    if (n < 0) {
+      const int why = errno;
+      if (ftruncate(fd_, static_cast<off_t>(whole)) == 0) bytes_ = whole;  // no half a line
+      errno = why;
+      return false;
+    }
     bytes_ += static_cast<uint64_t>(n);
     text.remove_prefix(static_cast<size_t>(n));
   }
@@ -57,7 +78,8 @@ bool TimelineFile::Write(std::string_view text) {
 }
 
 void TimelineFile::Close() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (Ours()) ::close(fd_);
+  fd_ = -1;
 }
 
 }  // namespace hvdata

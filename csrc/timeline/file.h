@@ -25,8 +25,10 @@ class TimelineFile {
 
  private:
   bool Write(std::string_view text);
+  bool Ours() const;
 
   int fd_ = -1;
+  uint64_t device_ = 0, inode_ = 0;
   uint64_t bytes_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
@@ -77,8 +78,12 @@ void Timeline::Run() {
       MutexLock lock(&mu_);
       if (changed_.WaitFor(&mu_, kEvery, [this] { return mu_.AssertHeld(), ending_; })) return;
     }
-    note_();
-    Round(kPatience, false);
+    try {
+      note_();
+      Round(kPatience, false);
+    } catch (const std::exception& thrown) {  // no memory, say: the job goes on
+      return Log(Place(world_->Name(world_->self)) + "the timeline ends here for this process: " + Explained(thrown).message);
+    }
   }
 }
 
@@ -148,7 +153,8 @@ void Timeline::Tell(milliseconds patience, bool last) {
   if (first) events.head = lines_.Process();
   if (first || last || std::abs(offset.offset() - told_offset_) > kWorthTelling) {
     told_offset_ = offset.offset();
-    events.head += lines_.Clock(WallMicros() - told(Now()) / 1000, offset.offset(), offset.round_trip());
+    std::string* const where = first || last ? &events.head : &events.lines;  // of these there are few, and they are always written
+    *where += lines_.Clock(WallMicros() - told(Now()) / 1000, offset.offset(), offset.round_trip());
   }
   if (events.left_out > 0) events.lines += lines_.LeftOut(events.left_out, told(now));
   for (size_t i = 0; i < batch_.size(); ++i) {

@@ -251,7 +251,8 @@ struct Left {  // the answer
 // ---- Between any two: where the time goes (engine/engine_times.cc).
 
 struct HowLong {
-  HVDATA_MESSAGE("HOW LONG") {}
+  bool anew = false;  // no answer is wanted: the times begin anew
+  HVDATA_MESSAGE("HOW LONG") { codec->Flag("anew", m.anew); }
 };
 struct Times {  // the answer; unasked to reader 0 when the sender needs nothing more
   std::string words;

@@ -106,6 +106,8 @@ class Watch:
         self._said[times.who(own)] = own
         ended: list[tuple[str, Ended]] = []
         for name, one in times.trainers(own).items():
+            if name not in tallies:  # it was made between the two lists
+                continue
             epochs = self._epochs.setdefault(name, Epochs())
             epochs.expected = _expected.get(name)
             tally = tallies[name]

@@ -46,14 +46,16 @@ def judge(channel: Channel) -> Verdict:
         return slow
     if fmean(one.later_share for one in trainers) < LITTLE:
         text = f"trainer-bound: delivery costs {_percent(delivery)} of a step"
-        if share >= LITTLE:
+        if delivery - share >= LITTLE:
+            text += ", most of it making tensors of batches (verify=True looks at every row)"
+        elif share >= LITTLE:
             text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / max(1, one.epochs) for one in trainers))})"
         return Verdict("trainer", text, share)
     reader = _awaited(channel, trainers)
     if reader is None or reader.room <= reader.pipeline + reader.deal:
         return _reader_bound(channel, trainers, share)
-    if all(one.host == reader.host for one in trainers):
-        # Memory of one host is no link: ranks and reader have waited for each other at different times.
+    if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
+        # Memory of one host is no link, and elsewhere they need not have waited at the same time.
         text = (f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
                 "the reader for them; stats(reset=True) on all ranks between the parts tells them apart")
         return Verdict("reader", text, share)
@@ -64,20 +66,29 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     """Where all step together, one rank that takes its batches late has the others wait for theirs, and does not wait itself."""
     if len(trainers) < 2 or channel.dynamic:
         return None
-    slow = min(trainers, key=lambda one: one.later_share)
-    others = [one for one in trainers if one is not slow]
-    theirs = fmean(one.later_share for one in others)
-    room = {rank: sum(one.room_of.get(rank, 0.0) for one in channel.readers) for rank in (one.rank for one in trainers)}
-    if theirs < LITTLE or slow.later_share * _SLOWER > theirs or room[slow.rank] < 0.5 * sum(room.values()):
+    most = max(one.later_share for one in trainers)
+    slow = [one for one in trainers if one.later_share * _SLOWER <= most]
+    others = [one for one in trainers if one not in slow]
+    theirs = fmean(one.later_share for one in others) if others else 0.0
+    room = {one.rank: sum(reader.room_of.get(one.rank, 0.0) for reader in channel.readers) for one in trainers}
+    whole = sum(room.values())
+    if theirs < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
+        return None  # the readers don't wait for ranks: their pipelines are what all wait for
+    if sum(room[one.rank] for one in slow) < 0.5 * whole:
         return None
-    if slow.step / slow.steps < _SLOWER / 2 * min(one.step / one.steps for one in others):
+    worst = max(slow, key=lambda one: room[one.rank])
+    if worst.step / worst.steps < _WORTH * min(one.step / one.steps for one in others):
         return None  # its steps are no longer than theirs: it is nearer to the data
     wait = fmean((one.wait - one.first) / one.steps for one in others)
-    at_theirs = _own(others)
-    gain = slow.seconds_per_step / at_theirs if at_theirs else 1.0
-    text = (f"{slow.name} is slow: the others wait {_time(wait)} of each step for it; at their pace a step would take "
+    at_theirs = max(_own(others), _pace(channel))
+    gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
+    if gain < _WORTH:
+        return None
+    who = f"{worst.name} is slow" if len(slow) == 1 else (
+        f"ranks {', '.join(str(one.rank) for one in slow[:4])}{' ...' if len(slow) > 4 else ''} are slow, {worst.name} most")
+    text = (f"{who}: the others wait {_time(wait)} of each step for {'it' if len(slow) == 1 else 'them'}; at their pace a step would take "
             f"{_time(at_theirs)} ({gain:.1f}x). schedule=\"dynamic\" gives each rank as many batches as it can take")
-    return Verdict("rank", text, theirs, rank=slow.rank, gain=gain, awaited=f"slow {slow.name}")
+    return Verdict("rank", text, theirs, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
@@ -85,12 +96,14 @@ def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
     def waited(reader: Reader) -> float:
         return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
 
+    if channel.grouped:  # all hosts go at the pace of the slowest one's
+        return max(channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None)
     return max(channel.readers, key=waited, default=None)
 
 
 def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -> Verdict:
     text = f"reader-bound: ranks wait {_percent(share)} of a step for the pipeline"
-    if not channel.readers:
+    if not channel.readers or channel.grouped:  # of each host's own there is one
         return Verdict("reader", text, share)
     copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
     if copying:
@@ -129,8 +142,16 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: int) -> f
 
 def _busy(channel: Channel) -> float:
     """Seconds of one reader for one step: its pipeline's, and for dealing."""
-    steps = sum(one.steps for one in channel.readers)
-    return sum(one.pipeline + one.deal for one in channel.readers) / steps if steps else 0.0
+    steps = sum(one.steps for one in channel.readers) / (len(channel.trainers) if channel.dynamic else 1)  # dynamic: elements
+    first = min((one.first for one in channel.trainers if one.steps), default=0.0)  # fills buffers, however many read
+    return sum(max(0.0, one.pipeline - first) + one.deal for one in channel.readers) / steps if steps else 0.0
+
+
+def _pace(channel: Channel) -> float:
+    """Seconds of a step if only the readers took time: they take turns, or each serves its own host."""
+    if channel.grouped:
+        return max(((one.pipeline + one.deal) / one.steps for one in channel.readers if one.steps), default=0.0)
+    return _busy(channel) / max(1, len(channel.readers))
 
 
 def _own(trainers: Sequence[Trainer]) -> float:
@@ -139,7 +160,7 @@ def _own(trainers: Sequence[Trainer]) -> float:
 
 
 def _now(trainers: Sequence[Trainer]) -> float:
-    return fmean(one.seconds_per_step for one in trainers)
+    return fmean(max(0.0, one.total - one.first) / one.steps for one in trainers)
 
 
 def _percent(part: float) -> str:

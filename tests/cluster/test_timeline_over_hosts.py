@@ -45,8 +45,11 @@ def test_clocks_are_aligned_within_a_millisecond(tmp_path):
     said = [event for event in events if event["name"] == "horovod_data clock"]
     for event in said:
         expected = -AHEAD * 1e6 if event["pid"] >= 2 else 0
-        assert abs(event["args"]["offset_in_micros"] - expected) <= 1000, event
+        unsure = event["args"]["round_trip_in_micros"] / 2 + 50  # while all ranks start up, on this machine
+        assert abs(event["args"]["offset_in_micros"] - expected) <= max(1000, unsure), event
         assert (event["args"]["round_trip_in_micros"] == 0) == (event["pid"] < 2), event
+    for row, event in {event["pid"]: event for event in said}.items():
+        assert abs(event["args"]["offset_in_micros"] - (-AHEAD * 1e6 if row >= 2 else 0)) <= 1000, "in the end"
     starts = [event["args"]["start_time_since_epoch_in_micros"] for event in said]
     assert max(starts) - min(starts) <= 2000, "of one moment, by a clock that these hosts have in common"
 
@@ -61,7 +64,7 @@ def test_clocks_are_aligned_within_a_millisecond(tmp_path):
     compared = 0
     for rank in range(4):
         for event in tracing.phases(events, rank, "trainer"):
-            if event["name"] == "receive" and event["args"]["step"] > 0:
+            if event["name"] == "receive" and event["args"]["step"] > 0 and "reader" in event["args"]:  # a batch is there
                 assert deals[event["args"]["step"]] <= event["ts"] + event["dur"] + 1000, (rank, event)
                 compared += 1
     assert compared > 100

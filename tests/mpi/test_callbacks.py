@@ -74,6 +74,31 @@ def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
         assert second["delivery/loop/steps_per_second"] == pytest.approx(8 / second["took"], rel=0.2), second
 
 
+def test_what_was_before_does_not_count(hvdata, comm, tmp_path):
+    """Neither what came before it was made, nor what stats(reset=True) has left behind: epochs of the same length, say."""
+    ds = rows_of_two(hvdata, comm, "anew")
+
+    def loop():
+        for _ in ds:
+            time.sleep(0.05)
+        log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="anew")
+        told = []
+        for epoch in range(3):
+            it = iter(ds)
+            began = time.monotonic()
+            for _ in it:
+                time.sleep(0.01)
+            told.append(log.write(epoch) | {"took": time.monotonic() - began})
+            if epoch:
+                hvdata.stats(reset=True)
+        log.close()
+        return told
+
+    for told in results(comm, loop):
+        for one in told:
+            assert one.get("delivery/anew/steps_per_second") == pytest.approx(8 / one["took"], rel=0.2), told
+
+
 def test_what_makes_no_sense(hvdata, comm, tmp_path):
     got = outcomes(comm, lambda: hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq="often"))
     assert all(one.kind is ValueError and "a number of batches, not 'often'" in one.text for one in got), got

@@ -103,6 +103,25 @@ def test_they_begin_anew(hvdata, comm):
     assert results(comm, lambda: hvdata.stats()["anew/steps"]) == [4] * comm.size, "an epoch's, as ever"
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.readers(1)
+def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
+    """Its own program is inside serve(), in most jobs."""
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(20 * (comm.size - 1)), batch="per_rank", name="served")
+
+    def run():
+        for _ in range(2 if hvdata.is_trainer() else 0):
+            for _ in ds:
+                pass
+            hvdata.stats(reset=True)
+        for _ in ds if hvdata.is_trainer() else ():
+            pass
+        return hvdata.report().channels["served"].readers[0].elements if hvdata.rank() == 0 else None
+
+    trainers = comm.size - 1
+    assert 0 <= results(comm, run)[0] <= 20 * trainers
+
+
 def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
     """The others need not call anything, and may be in the middle of an epoch."""
     ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(6 * comm.size), batch="per_rank", name="asked")

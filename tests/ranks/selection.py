@@ -23,7 +23,7 @@ import pytest
 from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
-FEW = 4
+FEW = 3
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 

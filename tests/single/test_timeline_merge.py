@@ -66,6 +66,14 @@ def test_horovods_events_come_where_they_were(file, tmp_path):
     assert pids == {0, 1}, "ours stay as they are"
 
 
+def test_nothing_is_before_time_0(file, tmp_path):
+    """Perfetto would leave it out: what Horovod did before horovod_data began."""
+    ran = merge(file(HOROVODS % (START - 1000), "hvd.json"), file(ours(step(10))), "-o", str(tmp_path / "both.json"))
+    assert ran.returncode == 0, ran.stderr
+    times = {event.get("name"): event["ts"] for event in json.loads((tmp_path / "both.json").read_text()) if "ts" in event}
+    assert times["ALLREDUCE"] == 500 and times["step"] == 1010, times
+
+
 def test_timelines_of_two_runs_stand_below_each_other(file, tmp_path):
     first = timeline.read(file(ours(step(10)), "a.json"))
     second = timeline.read(file(ours(step(10), began=START + 1000), "b.json"))
@@ -93,6 +101,8 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
     (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
     (ours(step(1)) + "more", "something stands behind its end"),
     (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
+    (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
+    (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
     (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
 ])
 def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
@@ -109,6 +119,7 @@ def test_useless_names(file, tmp_path):
                         ((good, "-o", good), "is one of the files to be merged. Give -o another name."),
                         ((good, "-o", str(tmp_path / "no" / "out.json")), "out.json: No such file or directory"),
                         ((good, "-o", str(tmp_path)), "Is a directory"),
+                        ((good, "-o", "/dev/full"), "error: /dev/full: No space left on device"),
                         ((horovods, "-o", str(tmp_path / "x")), "None of these timelines is horovod_data's")):
         ran = merge(*words)
         assert ran.returncode == 2 and says in ran.stderr and "Traceback" not in ran.stderr, (words, ran.stderr)

@@ -6,9 +6,9 @@ from horovod_data import times
 from horovod_data.reporting import report, verdict
 
 
-def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0):
-    """Seconds are of one step."""
-    return times.Trainer(rank, host, steps, steps, wait * steps, receive * steps, step * steps, steps, 0, {reader: wait * steps})
+def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0, first=0.0):
+    """Seconds are of one step, but for `first`."""
+    return times.Trainer(rank, host, steps, steps, wait * steps, receive * steps, step * steps, steps, 0, {reader: wait * steps}, 1, first)
 
 
 def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"):
@@ -64,6 +64,69 @@ def test_one_slow_rank():
     assert found.text.startswith("rank 3 on node3 is slow: the others wait 35 ms of each step for it; at their pace a step would take "
                                  "5 ms (8.0x). schedule=\"dynamic\" gives")
     assert judged(ranks, room, dynamic=True).bound_by != "rank", "there nobody waits for it"
+
+
+def test_a_rank_that_is_somewhat_slow():
+    for hosts in (["node0"] * 3, ["node0", "node1", "node2"]):
+        ranks = [trainer(r, 0 if r == 1 else 0.008, 0.028 if r == 1 else 0.02, host=host) for r, host in enumerate(hosts)]
+        found = judged(ranks, [reader(0.001, 0.001, 0.026, room_of={1: 0.026})])
+        assert found.text.startswith(f"rank 1 on {hosts[1]} is slow: the others wait 8 ms of each step for it; ") and "(1.4x)" in found.text
+
+
+def test_several_slow_ranks():
+    """A slow host, say."""
+    for hosts in (["node0"] * 8, ["node0"] * 4 + ["node1"] * 4):
+        ranks = [trainer(r, 0.035 if r < 4 else 0.002, 0.005 if r < 4 else 0.038, host=host) for r, host in enumerate(hosts)]
+        found = judged(ranks, [reader(0.002, 0.001, 0.037, room_of={4: 0.009, 5: 0.010, 6: 0.009, 7: 0.009})])
+        assert found.text.startswith(f"ranks 4, 5, 6, 7 are slow, rank 5 on {hosts[5]} most: the others wait 35 ms of each step for them; ")
+        assert (found.bound_by, found.rank, round(found.gain)) == ("rank", 5, 8)
+
+
+def test_a_rank_with_long_steps_that_nobody_waits_for():
+    """The pipeline takes as long; or the rank has left after one long step."""
+    found = judged([trainer(0, 0.085, 0.005), trainer(1, 0.004, 0.086), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)])
+    assert (found.bound_by, found.gain) == ("reader", None), found.text
+    found = judged([trainer(0, 0.085, 0.005), trainer(1, 0, 0.3, steps=1), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)])
+    assert found.bound_by == "reader", found.text
+
+
+def test_without_the_slow_rank_the_pipeline_would_bind():
+    found = judged([trainer(0, 0.055, 0.005), trainer(1, 0, 0.06), trainer(2, 0.055, 0.005)],
+                   [reader(0.049, 0.001, 0.01, room_of={1: 0.01})])
+    assert found.bound_by == "rank" and "at their pace a step would take 50 ms (1.2x)" in found.text
+
+
+def test_elements_of_a_dynamic_channel():
+    """Three of them are what a step is elsewhere."""
+    found = judged([trainer(r, 0.085, 0.005) for r in range(3)], [reader(0.0299, 0.0001, 0, steps=300)], dynamic=True)
+    assert found.bound_by == "reader" and round(found.gain, 2) == 2.0
+
+
+@pytest.mark.parametrize("slow", [[0, 1], [1]])
+def test_readers_of_hosts(slow):
+    """One more is no advice there; and where one host's is slow, the others' ranks wait for it as well."""
+    ranks = [trainer(r, 0.095, 0.005, host=f"node{r // 2}", reader=r // 2) for r in range(4)]
+    readers = [reader(0.099, 0.001, 0, host, host=f"node{host}") if host in slow else
+               reader(0.019, 0.001, 0.08, host, host=f"node{host}", room_of={2 * host: 0.08}) for host in range(2)]
+    found = judged(ranks, readers)
+    assert found.text == "reader-bound: ranks wait 95 % of a step for the pipeline" and found.readers is None
+
+
+def test_the_wait_for_a_first_batch_is_no_step_of_the_pipeline():
+    """However many readers there are, each fills its shuffle buffer first."""
+    found = judged([trainer(r, 0.103, 0.008, first=10.0) for r in range(2)], [reader(0.11, 0.0002, 0)])
+    assert found.bound_by == "reader" and 1.2 < found.gain < 1.4
+
+
+def test_one_long_step_is_no_link():
+    """A minute of tracing in the first step, in which the reader has waited; afterwards the ranks wait."""
+    found = judged([trainer(r, 0.085, 0.605, host=f"node{r}") for r in range(2)], [reader(0.089, 0.001, 0.6, room_of={1: 0.6})])
+    assert found.text.startswith("reader-bound in a part of the time: ranks wait 12 %")
+
+
+def test_batches_that_take_long_to_make():
+    found = judged([trainer(r, 0.0002, 0.01, 0.01) for r in range(2)], [reader(0.001, 0.001, 0.018)])
+    assert found.text == "trainer-bound: delivery costs 50 % of a step, most of it making tensors of batches (verify=True looks at every row)"
 
 
 def test_a_link_that_is_full():
