@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: all others. By rule:
+"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, which together take most
+of an hour. Without either all tests run, in all worlds. By rule:
 
-- a test marked `slow` is not quick;
+- with `--rest` each case of a function of tests/mpi that has more than MANY runs in two of its worlds, `--quick` counted, and so
+  in other worlds than the next case;
 - of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
@@ -13,7 +15,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
 FEW = 3
+MANY = 3
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
@@ -38,22 +40,48 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         raise pytest.UsageError("--quick and --rest together are all tests: give neither")
     if quick or rest:
         chosen = set(quick_ones(items))
-        config.hook.pytest_deselected(items=[item for item in items if (item in chosen) != quick])
-        items[:] = [item for item in items if (item in chosen) == quick]
+        wanted = chosen if quick else set(in_two_worlds(items)) - chosen
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = [item for item in items if item in wanted]
+
+
+def in_two_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    for function, tests in by_function(items).items():
+        cases = by_case(function, tests) if is_ranked(tests[0].path) else {}
+        if len(cases) <= MANY:
+            yield from tests
+        for name, same in cases.items() if len(cases) > MANY else ():
+            worlds = [world_of(test) for test in same]
+            kept = worlds_chosen(name, worlds)
+            others = [world for world in worlds if world not in kept]
+            if len(kept) == 1 and others:
+                kept.add(others[zlib.crc32(name.encode()) // 4096 % len(others)])
+            yield from (test for test in same if world_of(test) in kept)
+
+
+def by_function(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return found
+
+
+def by_case(function: str, tests: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """The same case in its worlds: test_x[np=1-case], test_x[np=2,message-case]."""
+    found: dict[str, list[pytest.Item]] = {}
+    for test in tests:
+        found.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
+    return found
 
 
 def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
     files = set()  # of whole jobs, that have a test already
-    for function, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
+    for function, cases in by_function(items).items():
         tests = [case for case in cases if not case.get_closest_marker("slow")]
         if tests and is_ranked(tests[0].path):
-            # The same case in its worlds: test_x[np=1-case], test_x[np=2,message-case].
-            by_case: dict[str, list[pytest.Item]] = {}
-            for test in tests:
-                by_case.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
-            cases = list(by_case.items())
+            named = list(by_case(function, tests).items())
             alone = environment_of(tests[0]) is not None
-            for name, same in one_in_the_middle(cases) if alone else with_all_values(cases):
+            for name, same in one_in_the_middle(named) if alone else with_all_values(named):
                 said_by = function.partition("::")[0] if same[0].get_closest_marker("own_job") else name
                 worlds = worlds_chosen(said_by, [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
