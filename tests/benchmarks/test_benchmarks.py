@@ -42,6 +42,9 @@ def test_all_parts_of_a_benchmark_run(name, tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick", "--out", str(tmp_path)]
     if name not in ON_HOSTS:
         command += ["--mpirun", " ".join(launcher())]
+    program = ROOT / "build" / "cpp" / "csrc" / "tests" / "scale_job"
+    if name == "scale" and program.exists():
+        command += ["--program", str(program)]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {"HOROVOD_CYCLE_TIME": None}),
                           capture_output=True, text=True, timeout=290)
     assert done.returncode == 0, done.stdout + done.stderr
