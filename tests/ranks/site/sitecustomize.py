@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every Python of a test's job begins with: imports TensorFlow without the garbage collector, which otherwise goes
-over hundreds of thousands of objects time and again while they are made, and once more at exit. A suite that starts
-a thousand ranks spends most of its time there."""
+over hundreds of thousands of objects time and again while they are made, and once more at exit. And without Keras, which
+it imports at its end if it is there; so those import it that use it (`tf.keras`). A suite that starts a thousand ranks spends
+most of its time there."""
 
 import gc
 import importlib.util
@@ -25,9 +26,13 @@ class _Uncollected(MetaPathFinder, Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
         gc.disable()
+        late = {"keras", "tf_keras"} - set(sys.modules)
+        sys.modules.update(dict.fromkeys(late))
         try:
             self.loader.exec_module(module)
         finally:
+            for name in late:
+                sys.modules.pop(name, None)
             gc.freeze()
             gc.enable()
 
