@@ -32,16 +32,32 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
 	@$(call python_tests,--quick)
 
-test-rest: op test-cpp-rest  ## what `make test` leaves out
-	@$(call python_tests,--rest)
+test-rest: op test-cpp-rest  ## what `make test` leaves out, but for cases of tests/mpi in some worlds
+	@$(rest_tests)
 
-test-all: op test-cpp typecheck  ## all tests at once
+test-all: op test-cpp typecheck  ## every test in every world
 	@$(call python_tests,)
 
 define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
 PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
+endef
+
+# Jobs on bad days wait more than they work, so that the others run beside them; their log comes when both are over.
+define rest_tests
+$(SETUP) horovod hosts
+$(say) "Python tests --rest, jobs on bad days beside the others; tests of tests/mpi run at 1, 2, 3 and 4 ranks"
+export PATH=$(abspath $(BIN)):$$PATH
+mkdir -p build
+pytest tests/faults tests/slurm --rest --durations=25 $(PYTEST_ARGS) >build/bad-days.log 2>&1 &
+bad_days=$$!
+trap 'kill $$bad_days 2>/dev/null || true' EXIT
+failed=0
+pytest tests --ignore=tests/faults --ignore=tests/slurm --rest --durations=25 $(PYTEST_ARGS) || failed=$$?
+wait $$bad_days || failed=$$?
+cat build/bad-days.log
+exit $$failed
 endef
 
 # build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.
@@ -72,7 +88,7 @@ if type -P valgrind >/dev/null; then
   $(say) "C++ tests under valgrind: build/cpp"
   cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >build/cpp.log 2>&1 ||
     { cat build/cpp.log; exit 1; }
-  cmake --build build/cpp --target channel_test mail_test transport_mpi_test transport_stress
+  cmake --build build/cpp --target channel_test mail_test transport_mpi_test transport_stress scale_job
   ctest --test-dir build/cpp -L valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
 else
   $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"

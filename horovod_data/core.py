@@ -12,7 +12,7 @@ import struct
 import threading
 from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
                     c_void_p)
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence, Union
 
 from . import loader
 from .errors import explain, forked
@@ -311,7 +311,7 @@ def abort(status: int) -> NoReturn:
 resets = 0  # how often stats() has had the times begin anew
 
 
-def stats(*, reset: bool = False) -> dict[str, Any]:
+def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
 
     Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
@@ -352,7 +352,8 @@ def stats(*, reset: bool = False) -> dict[str, Any]:
     times = said.pop("times", None)
     for name, tally in said.pop("channels", {}).items():
         said |= {f"{name}/{what}": number for what, number in tally.items()}
-    return said | (flat(times) if times else {})
+    numbers: dict[str, Union[int, float]] = said
+    return {**numbers, **(flat(times) if times else {})}
 
 
 def own_times() -> dict[str, Any]:

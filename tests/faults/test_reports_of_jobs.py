@@ -2,6 +2,8 @@
 """Who waits for whom, in jobs that were built so that the answer is known; over a slow link: tests/cluster/."""
 
 import ast
+import functools
+import re
 
 import pytest
 from jobs import run_job
@@ -48,8 +50,9 @@ except RuntimeError as error:
 LAYOUTS = {"embedded": 0, "dedicated": 1, "two readers": 2}
 
 
+@functools.cache
 def run(kind, readers):
-    """The seconds of a step, and the job."""
+    """The seconds of a step, and the job: one for all tests."""
     job = run_job(STEPS, 3, kind, readers=readers, env={"HOROVOD_DATA_REPORT": "1"}, timeout=150)
     assert job.returncode == 0, job.describe()
     measured = []
@@ -87,10 +90,16 @@ def test_the_sentence_is_right(kind, says, layout):
 
 @pytest.mark.slow
 @pytest.mark.limit(400)
-def test_two_readers_gain_what_was_predicted():
-    before, job = run("pipeline", 1)
-    text = verdict_of(job, 1)
-    assert "; two readers would give " in text, text
-    gain = float(text.split("would give ")[1].split("x")[0])
-    after, _ = run("pipeline", 2)
-    assert before / after == pytest.approx(gain, rel=0.15), (before, after, text)
+@pytest.mark.parametrize("kind, readers, advised, pattern", [
+    ("pipeline", 0, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
+    ("pipeline", 1, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
+    ("slow rank", 0, ("trainers", 0), r"\(([\d.]+)x\)"),
+    ("slow rank", 1, ("trainers", 1), r"\(([\d.]+)x\)"),
+    ("slow rank", 2, ("trainers", 2), r"\(([\d.]+)x\)")])
+def test_the_gain_is_what_was_predicted(kind, readers, advised, pattern):
+    before, job = run(kind, readers)
+    text = verdict_of(job, readers)
+    found = re.search(pattern, text)
+    assert found, text
+    after, _ = run(*advised)
+    assert before / after == pytest.approx(float(found[1]), rel=0.15), (before, after, text)

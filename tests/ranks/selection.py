@@ -2,8 +2,8 @@
 """`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, which together take most
 of an hour. Without either all tests run, in all worlds. By rule:
 
-- with `--rest` each case of a function of tests/mpi that has more than MANY runs in two of its worlds, `--quick` counted, and so
-  in other worlds than the next case;
+- with `--rest` each case of a function of tests/mpi that has more than MANY runs in two of its worlds, of one that has more than LOTS
+  in one (and in that of one process, one in five), `--quick` counted, and so in other worlds than the next case;
 - of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
@@ -25,13 +25,13 @@ from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
 FEW = 3
-MANY = 3
+MANY, LOTS = 3, 12
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a part of the tests that covers every feature, in minutes")
-    parser.addoption("--rest", action="store_true", help="the tests that --quick leaves out")
+    parser.addoption("--rest", action="store_true", help="the tests that --quick leaves out, but for cases of tests/mpi in some worlds")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,12 +40,12 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         raise pytest.UsageError("--quick and --rest together are all tests: give neither")
     if quick or rest:
         chosen = set(quick_ones(items))
-        wanted = chosen if quick else set(in_two_worlds(items)) - chosen
+        wanted = chosen if quick else set(in_some_worlds(items)) - chosen
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = [item for item in items if item in wanted]
 
 
-def in_two_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+def in_some_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
     for function, tests in by_function(items).items():
         cases = by_case(function, tests) if is_ranked(tests[0].path) else {}
         if len(cases) <= MANY:
@@ -54,7 +54,7 @@ def in_two_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             worlds = [world_of(test) for test in same]
             kept = worlds_chosen(name, worlds)
             others = [world for world in worlds if world not in kept]
-            if len(kept) == 1 and others:
+            if len(kept) == 1 and others and len(cases) <= LOTS:
                 kept.add(others[zlib.crc32(name.encode()) // 4096 % len(others)])
             yield from (test for test in same if world_of(test) in kept)
 
