@@ -33,7 +33,7 @@ test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers 
 	@$(call python_tests,--quick)
 
 test-rest: op test-cpp-rest  ## what `make test` leaves out, but for cases of tests/mpi in some worlds
-	@$(rest_tests)
+	@$(call python_tests,--rest)
 
 test-all: op test-cpp typecheck  ## every test in every world
 	@$(call python_tests,)
@@ -42,22 +42,6 @@ define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
 PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
-endef
-
-# Jobs on bad days wait more than they work, so that the others run beside them; their log comes when both are over.
-define rest_tests
-$(SETUP) horovod hosts
-$(say) "Python tests --rest, jobs on bad days beside the others; tests of tests/mpi run at 1, 2, 3 and 4 ranks"
-export PATH=$(abspath $(BIN)):$$PATH
-mkdir -p build
-pytest tests/faults tests/slurm --rest --durations=25 $(PYTEST_ARGS) >build/bad-days.log 2>&1 &
-bad_days=$$!
-trap 'kill $$bad_days 2>/dev/null || true' EXIT
-failed=0
-pytest tests --ignore=tests/faults --ignore=tests/slurm --rest --durations=25 $(PYTEST_ARGS) || failed=$$?
-wait $$bad_days || failed=$$?
-cat build/bad-days.log
-exit $$failed
 endef
 
 # build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.

@@ -2,8 +2,8 @@
 """`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, which together take most
 of an hour. Without either all tests run, in all worlds. By rule:
 
-- with `--rest` each case of a function of tests/mpi that has more than MANY runs in two of its worlds, of one that has more than LOTS
-  in one (and in that of one process, one in five), `--quick` counted, and so in other worlds than the next case;
+- with `--rest` each test of tests/mpi runs in two of its worlds, a case of a function that has more than LOTS in one (and in that of
+  one process, one in five), `--quick` counted, and so in other worlds than the next;
 - of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
@@ -25,7 +25,7 @@ from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
 FEW = 3
-MANY, LOTS = 3, 12
+LOTS = 12
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
@@ -47,10 +47,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def in_some_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
     for function, tests in by_function(items).items():
-        cases = by_case(function, tests) if is_ranked(tests[0].path) else {}
-        if len(cases) <= MANY:
+        if not is_ranked(tests[0].path):
             yield from tests
-        for name, same in cases.items() if len(cases) > MANY else ():
+            continue
+        cases = by_case(function, tests)
+        for name, same in cases.items():
             worlds = [world_of(test) for test in same]
             kept = worlds_chosen(name, worlds)
             others = [world for world in worlds if world not in kept]

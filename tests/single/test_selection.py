@@ -64,11 +64,11 @@ def test_both_together_have_every_case(chosen):
         return {re.sub(r"np=[^]-]*", "", name) for name in names}
 
     def worlds(names):
-        return {(function_of(name), re.search(r"np=[^]-]*", name)[0]) for name in names if "[np=" in name}
+        return {(name.partition("::")[0], re.search(r"np=[^]-]*", name)[0]) for name in names if "[np=" in name}
 
     assert cases(quick | rest) == cases(every)
-    lacking = worlds(every) - worlds(quick | rest)
-    assert len(lacking) < len(worlds(every)) // 50, lacking
+    lacking = worlds(every) - worlds(quick | rest)  # small files have not one test in each
+    assert len(lacking) <= 10 < len(worlds(every)) / 10, lacking
 
 
 def test_no_function_is_left_out_that_is_not_slow(chosen):
