@@ -2,6 +2,7 @@
 """What the times of hvdata.stats() cost: the clocks' part of a step of 4 KiB, on a rank and on its reader.
 
     mpirun -np 2 python benchmarks/clocks.py
+    mpirun -np 2 python benchmarks/clocks.py --quick     # whether it runs
 
 Each rank takes ready-made batches as fast as it can, so that a step is as short as delivery makes it; what a turn of a clock
 takes is measured between these rounds, by a loop of the very header that the library has (csrc/base/stopwatch.h; needs a C++
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +23,8 @@ import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
 
-ROUNDS, STEPS, BYTES = 15, 4000, 4 << 10
+QUICK = "--quick" in sys.argv[1:]
+ROUNDS, STEPS, BYTES = (2, 50, 4 << 10) if QUICK else (15, 4000, 4 << 10)
 TURNS = 2_000_000
 # Of one step, at most. A rank that waits: receives, waits, receives, steps. A reader, for each rank's element: pulls, deals,
 # and, where a window was full, two more.

@@ -45,7 +45,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                 if result["name"] == "horovod_data":
                     what = f"{size_name(result['bytes'])}, 2 ranks, an element that is there"
                     figures[what][name].append(statistics.median(result["microseconds"]))
-        for ranks in RANKS:
+        for ranks in arguments.ranks:
             for name, env in arguments.versions:
                 settings = [[size, window] for size in SIZES for window in WINDOWS]
                 for result in launch.run("steps", ranks, arguments, {"settings": settings, "steps": arguments.steps}, env=env):
@@ -59,12 +59,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="+", type=version, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
+    parser.add_argument("--quick", action="store_true", help="whether it runs")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--limit", type=float, default=120, help="seconds for each job")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()
     arguments.seconds = 0.0
+    arguments.ranks = RANKS
+    if arguments.quick:
+        arguments.rounds, arguments.steps, arguments.ranks = 1, 50, RANKS[:1]
     names = [name for name, _ in arguments.versions]
     load = machine.load()
     figures = measure(arguments)

@@ -27,6 +27,26 @@ def parts(page: str) -> set[str]:
     return {part for part in found if not FIGURE.fullmatch(re.sub(r" ?\([\d.,-]+\)|[%x]", "", part))}
 
 
+@pytest.mark.slow
+@pytest.mark.limit(200)
+def test_versions_run_in_turns(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "versions.py"), "--quick", "--mpirun", " ".join(launcher()), f"one={ROOT}",
+               f"other={ROOT},HOROVOD_DATA_VERIFY=1"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=190)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| microseconds | one | other | other - one |" in done.stdout, done.stdout
+    assert len(re.findall(r"^\| 4 KiB, 1 rank, prefetch=64: a step \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|$", done.stdout, re.MULTILINE)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.limit(120)
+def test_clocks_are_measured(tmp_path):
+    command = [*launcher(), "-np", "2", sys.executable, str(ROOT / "benchmarks" / "clocks.py"), "--quick"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%", done.stdout)
+
+
 def test_every_benchmark_has_a_page():
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "launch.options(" in path.read_text()}
     assert set(BENCHMARKS) == scripts
