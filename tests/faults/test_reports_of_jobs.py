@@ -62,7 +62,9 @@ def run(kind, readers):
         assert sum(parts) == pytest.approx(wall, rel=0.02, abs=0.02), "the parts are not the whole"
         measured.append(wall / 60)
         assert "report() was called after horovod_data.shutdown(). Call it before" in text, job.describe()
-    assert "horovod_data report: no batch has been delivered yet" in job.stdout[0], job.describe()
+    # Unless the others were so much quicker than rank 0 that they have their first ones.
+    assert re.search(r"^horovod_data report: (no batch has been delivered yet|channel train: 3 ranks, .*, \d batches)", job.stdout[0],
+                     re.MULTILINE), job.describe()
     return max(measured), job
 
 
