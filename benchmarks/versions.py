@@ -3,6 +3,7 @@
 
     python benchmarks/versions.py before=../before after=.
     python benchmarks/versions.py off=. on=.,HOROVOD_DATA_TIMELINE=/tmp/trace.json
+    python benchmarks/versions.py --quick one=. other=.      # whether it runs
 
 Each is NAME=FOLDER[,VARIABLE=VALUE...], with the library built in FOLDER/horovod_data. Every round runs all of them, one after the other.
 Prints medians of the rounds in microseconds and, against the first, the median of the differences that rounds show.

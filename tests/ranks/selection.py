@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, which together take most
-of an hour. Without either all tests run, in all worlds. By rule:
+"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, but for tests of
+tests/mpi in some of their worlds. Without either all tests run, in all worlds. By rule:
 
 - with `--rest` each test of tests/mpi runs in two of its worlds, a case of a function that has more than LOTS in one (and in that of
   one process, one in five), `--quick` counted, and so in other worlds than the next;
@@ -37,7 +37,7 @@ def add_options(parser: pytest.Parser) -> None:
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     quick, rest = config.getoption("quick"), config.getoption("rest")
     if quick and rest:
-        raise pytest.UsageError("--quick and --rest together are all tests: give neither")
+        raise pytest.UsageError("--quick and --rest are two parts of the tests: give one of them, or neither for all tests in all worlds")
     if quick or rest:
         chosen = set(quick_ones(items))
         wanted = chosen if quick else set(in_some_worlds(items)) - chosen

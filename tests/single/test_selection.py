@@ -53,7 +53,7 @@ def function_of(name: str) -> str:
 
 @pytest.mark.limit(300)
 def test_both_together_have_every_case(chosen):
-    """But cases of functions that have many: of these each is there on some numbers of ranks, and all of these are there."""
+    """Those of tests/mpi not in each of their worlds; but a file that has more than a few has some in each."""
     every, quick, rest = (set(chosen[option]) for option in ("", "--quick", "--rest"))
     assert len(every) > 2000
     assert quick | rest <= every and not quick & rest
