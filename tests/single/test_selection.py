@@ -118,4 +118,4 @@ def test_the_options_choose(chosen, option):
 def test_only_one_of_the_two():
     done = subprocess.run([sys.executable, "-m", "pytest", "--quick", "--rest", "--collect-only", __file__], cwd=ROOT,
                           capture_output=True, text=True)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "give neither" in done.stderr, done
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "give one of them, or neither" in done.stderr, done
