@@ -88,7 +88,8 @@ def test_what_was_before_does_not_count(hvdata, comm, tmp_path):
             began = time.monotonic()
             for _ in it:
                 time.sleep(0.01)
-            told.append(log.write(epoch) | {"took": time.monotonic() - began})
+            took = time.monotonic() - began
+            told.append(log.write(epoch) | {"took": took})
             if epoch:
                 hvdata.stats(reset=True)
         log.close()
