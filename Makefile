@@ -32,7 +32,7 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
 	@$(call python_tests,--quick)
 
-test-rest: op test-cpp-rest  ## what `make test` leaves out, but for cases of tests/mpi in some worlds
+test-rest: op test-cpp-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
 	@$(call python_tests,--rest)
 
 test-all: op test-cpp typecheck  ## every test in every world

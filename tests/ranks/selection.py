@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: the others, but for tests of
-tests/mpi in some of their worlds. Without either all tests run, in all worlds. By rule:
+"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: what of `--once` it leaves out;
+`--once`: each test of tests/mpi in one of its worlds, and of the tests of whole jobs enough cases. Without any of them all
+tests run, in all worlds. By rule:
 
-- with `--rest` each test of tests/mpi runs in two of its worlds, a case of a function that has more than LOTS in one (and in that of
-  one process, one in five), `--quick` counted, and so in other worlds than the next;
+- with `--once` a test of tests/mpi runs in one of its worlds, the next one in another; of a function of whole jobs that has
+  more than FEW cases so many run that each value of each of its parameters is among them;
 - of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
@@ -25,39 +26,38 @@ from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
 FEW = 3
-LOTS = 12
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a part of the tests that covers every feature, in minutes")
-    parser.addoption("--rest", action="store_true", help="the tests that --quick leaves out, but for cases of tests/mpi in some worlds")
+    parser.addoption("--once", action="store_true", help="each test of tests/mpi in one world, all values of the parameters of whole jobs")
+    parser.addoption("--rest", action="store_true", help="what of --once is not in --quick")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    quick, rest = config.getoption("quick"), config.getoption("rest")
-    if quick and rest:
-        raise pytest.UsageError("--quick and --rest are two parts of the tests: give one of them, or neither for all tests in all worlds")
-    if quick or rest:
-        chosen = set(quick_ones(items))
-        wanted = chosen if quick else set(in_some_worlds(items)) - chosen
+    parts = [name for name in ("quick", "rest", "once") if config.getoption(name)]
+    if len(parts) > 1:
+        raise pytest.UsageError("--quick, --rest and --once are parts of the tests: give one of them, or none for all tests in all worlds")
+    if parts:
+        quick = set(quick_ones(items))
+        once = quick | set(each_once(items))
+        wanted = {"quick": quick, "rest": once - quick, "once": once}[parts[0]]
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = [item for item in items if item in wanted]
 
 
-def in_some_worlds(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+def each_once(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    """Those of --once, but for some that are quick."""
     for function, tests in by_function(items).items():
-        if not is_ranked(tests[0].path):
+        if is_ranked(tests[0].path):
+            for name, same in by_case(function, tests).items():
+                worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
+                yield from (test for test in same if world_of(test) in worlds)
+        elif tests[0].path.parent.name in WHOLE_JOBS:
+            yield from (same[0] for _, same in with_all_values([(test.nodeid, [test]) for test in tests]))
+        else:
             yield from tests
-            continue
-        cases = by_case(function, tests)
-        for name, same in cases.items():
-            worlds = [world_of(test) for test in same]
-            kept = worlds_chosen(name, worlds)
-            others = [world for world in worlds if world not in kept]
-            if len(kept) == 1 and others and len(cases) <= LOTS:
-                kept.add(others[zlib.crc32(name.encode()) // 4096 % len(others)])
-            yield from (test for test in same if world_of(test) in kept)
 
 
 def by_function(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
@@ -83,8 +83,7 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             named = list(by_case(function, tests).items())
             alone = environment_of(tests[0]) is not None
             for name, same in one_in_the_middle(named) if alone else with_all_values(named):
-                said_by = function.partition("::")[0] if same[0].get_closest_marker("own_job") else name
-                worlds = worlds_chosen(said_by, [world_of(test) for test in same])
+                worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
         else:
             if not tests or tests[0].path.parent.name not in WHOLE_JOBS:
@@ -109,6 +108,10 @@ def with_all_values(cases: list[tuple[str, list[pytest.Item]]]) -> list[tuple[st
 
 def one_in_the_middle(cases: list[Any]) -> list[Any]:
     return cases[len(cases) // 2 :][:1]
+
+
+def name_for_worlds(name: str, same: Sequence[pytest.Item]) -> str:
+    return name.partition("::")[0] if same[0].get_closest_marker("own_job") else name
 
 
 def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
