@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from statistics import fmean
 from typing import Optional, Sequence
@@ -110,7 +111,7 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
         text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
     awaited = "reader, which copies and sends" if copying else "pipeline"
     more = max(2, len(channel.readers) + 1)
-    now, then = _now(trainers), _predicted(channel, trainers, more)
+    now, then = _now(trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
     gain = now / then if then else 1.0
     if gain < _WORTH:
         return Verdict("reader", text, share, awaited=awaited)
@@ -122,22 +123,22 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
     hosts = sorted({one.host for one in trainers} - {reader.host})
     way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else f"on {reader.host}"
-    now, then = _now(trainers), max(_own(trainers), _busy(channel) / max(1, len(channel.readers)))
+    now, then = _now(trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
-        text += f"; a reader on every host (readers_per_node=1) would give up to {now / then:.1f}x, smaller elements some of it"
+        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements some of it"
         return Verdict("link", text, share, gain=now / then, awaited="network")
     return Verdict("link", text, share, awaited="network")
 
 
-def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: int) -> float:
-    """Seconds of a step with so many dedicated readers, by plan's model with what was measured here."""
-    ranks, step = len(trainers), _own(trainers)
+def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Readers) -> float:
+    """Seconds of a step with such readers and links that are never full, by plan's model with what was measured here."""
+    ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
     busy = max(_busy(channel), 1e-9)
-    job = plan.Job(ranks=ranks, batch_bytes=1.0, step_seconds=step, link_gbit=1e6, prefetch=max(channel.prefetch, readers),
-                   pipeline_bytes_per_second=ranks / busy)
+    job = plan.Job(ranks=ranks, ranks_per_host=max(hosts.values()), batch_bytes=1.0, step_seconds=_own(trainers), link_gbit=1e6,
+                   prefetch=max(channel.prefetch, readers.dedicated), pipeline_bytes_per_second=ranks / busy)
     costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # is in `busy`
-    return 1 / plan.predict(job, plan.Readers(dedicated=readers), costs).steps_per_second
+    return 1 / plan.predict(job, readers, costs).steps_per_second
 
 
 def _busy(channel: Channel) -> float:

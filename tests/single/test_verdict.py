@@ -134,8 +134,15 @@ def test_a_link_that_is_full():
     ranks = [trainer(0, 0.09, 0.01), trainer(1, 0.09, 0.01, host="node1")]
     found = judged(ranks, [reader(0.002, 0.001, 0.097, room_of={1: 0.097})])
     assert found.text == ("link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
-                          "(readers_per_node=1) would give up to 10.0x, smaller elements some of it")
+                          "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements some of it")
     assert found.bound_by == "link"
+
+
+def test_a_link_and_then_the_pipelines_of_the_hosts():
+    """Each would read for the ranks of its own host: where one host has two of three, two thirds of what one reader reads now."""
+    ranks = [trainer(0, 0.09, 0.01)] + [trainer(r, 0.09, 0.01, host="node1") for r in (1, 2)]
+    found = judged(ranks, [reader(0.03, 0, 0.07, room_of={1: 0.07})])
+    assert found.bound_by == "link" and round(found.gain, 2) == 5.0
 
 
 def test_two_parts_of_a_job():
