@@ -6,7 +6,7 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  test-latest-tf test-mpich typecheck lint bench dist venv op clean
+  test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
 
 VENV ?= .venv
 export VENV
@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-FUZZ := header components states handover shared_memory checkpoint
+FUZZ := header mailbag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -127,6 +127,10 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	export HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
+test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
+	@$(SETUP) horovod returnn
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
+
 typecheck: op
 	@$(say) "types of the package"
 	$(BIN)/mypy
@@ -157,7 +161,7 @@ soak: op  ## random jobs, verified and compared with plain Python, for MINUTES=1
 bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	@$(SETUP) horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH
-	for name in delivery pipeline storage cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
+	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
 dist: venv  ## sdist and wheel in dist/

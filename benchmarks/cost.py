@@ -21,6 +21,8 @@ from delivery_report import cpu_per_gigabyte
 from page import COLOURS, prose, size_name, table, write
 
 Results = list[dict[str, Any]]
+# Of rivals/ those that move batches; of windows the default, and a wide one.
+MOVERS = ["ours_per_rank", "ours_ahead", "ours_global", "broadcast", "alltoall", "service", "mpi_scatter", "mpi4py_scatter"]
 LOCAL = ["local dataset", "local dataset, nothing injected"]
 # Where the two processes of the training step run. Left alone, the kernel at times wakes the reader where the trainer is.
 PLACES = {
@@ -35,7 +37,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Results]:
     burst = {"bytes": [4 << 10, 1 << 20], "burst": 64}
     step = {"bytes": [1 << 20, 16 << 20], "milliseconds": 20}
     return {
-        "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": [], "horovod": True}),
+        "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": MOVERS, "horovod": True}),
         "iteration": launch.run("iteration", 2, arguments, burst),
         "idle": launch.run("idle", 2, arguments, {"pause": 0.2 if arguments.quick else 5}),
         "step": [{**result, "place": place} for place, env in PLACES.items() for result in

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fixed job over several hosts on lines of 1 Gbit/s, beside plain MPI and broadcast + slice.
 
-    sudo python benchmarks/hosts.py                  # 2 and 4 hosts, three sizes; about 5 minutes
-    sudo python benchmarks/hosts.py --per-host 2     # with ranks on the reader's host as well
+    sudo python benchmarks/hosts.py                  # 2 and 4 hosts of a rank, 2 of four; three sizes; about 8 minutes
+    sudo python benchmarks/hosts.py --hosts 2 3x2    # 2 hosts of a rank, 3 of two
     sudo python benchmarks/hosts.py --docs           # and publish it in docs/
 
 The hosts are simulated on this machine (tests/cluster/bed.py), which needs root, and Open MPI. Needs Horovod and mpi4py.
@@ -42,21 +42,35 @@ def of_leaving(result: Result, what: str) -> str:
     return f"{count / result['leaving']:.4f}" if count else ""
 
 
+def messages(result: Result) -> str:
+    """That the reader sends by MPI for a step."""
+    count = statistics.median(result["messages"]) / result["steps"]
+    return f"{count:.2f}" if count else ""
+
+
+def layout(text: str) -> tuple[int, int]:
+    hosts, _, per_host = text.partition("x")
+    return int(hosts), int(per_host or 1)
+
+
+def layout_name(hosts: int, per_host: int) -> str:
+    return f"{hosts} hosts" if per_host == 1 else f"{hosts} hosts x {per_host} ranks"
+
+
 def main() -> int:
     parser = launch.options(__doc__, limit=180)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--per-host", type=int, default=1, help="ranks on each host")
+    parser.add_argument("--hosts", type=layout, nargs="+", default=[(2, 1), (4, 1), (2, 4)], metavar="HOSTS[xRANKS]",
+                        help="and the ranks on each; 1 where it is not said")
     parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
     parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 64 << 10, 4 << 10], help="per rank's batch")
     parser.add_argument("--leaving", type=int, default=96 << 20, help=f"bytes that must leave the reader's host, in {MOST_SHARES} shares at most")
-    arguments = launch.parsed(parser, hosts=[2], bytes=[64 << 10], leaving=1 << 20)
+    arguments = launch.parsed(parser, hosts=[(2, 1)], bytes=[64 << 10], leaving=1 << 20)
     if reason := why_not():
         sys.exit(f"benchmarks/hosts.py simulates hosts: {reason}")
-    told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate,
-                    "per_host": arguments.per_host}
+    told: Result = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate}
     results: list[Result] = []
-    for count in arguments.hosts:
-        places = [host for host in range(count) for _ in range(arguments.per_host)]
+    for count, per_host in arguments.hosts:
+        places = [host for host in range(count) for _ in range(per_host)]
         with Bed(count, arguments.rate) as bed:
             for size in arguments.bytes:
                 results += launch.run("hosts", len(places), arguments, env=bed.environment,
@@ -65,39 +79,39 @@ def main() -> int:
     told["results"] = results
 
     text = [prose(f"""
-        Hosts are network namespaces of one machine, ranks on each: {arguments.per_host}, lines of {arguments.rate};
+        Hosts are network namespaces of one machine, of one rank each if not said otherwise, with lines of {arguments.rate};
         rank 0 reads. The job: an epoch of ready-made batches of the given size per rank, of which the
         given bytes must leave the reader's host, the other ranks' shares. Medians of {arguments.rounds} rounds, in
         turns. *Plain MPI*: `Isend` of these bytes in messages of 4 MiB. *Over plain MPI*: the median of the rounds'
         ratios. The rest, in parts of the bytes that must leave: *handed to MPI* by horovod_data on the reader,
         payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
-        (Ethernet, IP, TCP) for each packet counted.""")]
+        (Ethernet, IP, TCP) for each packet counted. *Messages a step*: those that the reader hands to MPI, by its counter.""")]
     summary_rows = []
-    groups = {(count, size): [r for r in results if (r["hosts"], r["bytes"]) == (count, size)]
-              for size in arguments.bytes for count in arguments.hosts}
-    for (count, size), group in groups.items():
+    groups = {(count, per_host, size): [r for r in results if (r["hosts"], r["ranks"], r["bytes"]) == (count, count * per_host, size)]
+              for size in arguments.bytes for count, per_host in arguments.hosts}
+    for (count, per_host, size), group in groups.items():
         if not group:
             continue
         plain = next(r for r in group if r["name"] == PLAIN)
-        text += ["", f"**{count} hosts, {size_name(size)}, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
+        text += ["", f"**{layout_name(count, per_host)}, {size_name(size)}, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
                      f"{gigabits(plain):.3f} Gbit/s**",
-                 *table(["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off"], [
+                 *table(["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off", "messages a step"], [
                      [r["name"],
                       f"{statistics.median(r['seconds']):.3f} ({min(r['seconds']):.3f}-{max(r['seconds']):.3f})",
                       f"{over_plain(r, plain):.3f}",
-                      *[of_leaving(r, what) for what in ("handed", "line", "line_payload")]] for r in group])]
-        summary_rows += [[f"{count} hosts, {size_name(size)}: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
-                          of_leaving(r, "line_payload")] for r in group if r is not plain]
-    summary = table(["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off"], summary_rows)
+                      *[of_leaving(r, what) for what in ("handed", "line", "line_payload")], messages(r)] for r in group])]
+        summary_rows += [[f"{layout_name(count, per_host)}, {size_name(size)}: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
+                          of_leaving(r, "line_payload"), messages(r)] for r in group if r is not plain]
+    summary = table(["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off", "messages a step"], summary_rows)
 
     def draw(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(len(arguments.bytes), len(arguments.hosts), sharey=True, squeeze=False, figsize=(
             5 * len(arguments.hosts), 2.6 * len(arguments.bytes)))
-        for axis, ((count, size), group) in zip(axes.flat, groups.items()):
+        for axis, ((count, per_host, size), group) in zip(axes.flat, groups.items()):
             group = group[::-1]
             axis.barh([r["name"] for r in group], [statistics.median(r["seconds"]) for r in group],
                       color=[COLOURS[r["kind"]] for r in group])
-            axis.set_title(f"{count} hosts, {arguments.rate}, {size_name(size)}")
+            axis.set_title(f"{layout_name(count, per_host)}, {arguments.rate}, {size_name(size)}")
             axis.set_xlabel("seconds for the job")
         return figure
 

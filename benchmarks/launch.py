@@ -107,13 +107,13 @@ def end(job: subprocess.Popen[bytes]) -> None:
             job.wait()
 
 
-def described(only: Sequence[str]) -> dict[str, str]:
-    """NAME and ABOUT of the contestants, from a process of its own: importing them starts MPI."""
-    script = ("import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, r.ABOUT) "
+def described(only: Sequence[str]) -> dict[str, tuple[str, float]]:
+    """NAME of the contestants, with ABOUT and LARGEST, from a process of its own: importing them starts MPI."""
+    script = ("import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
               "for r in rivals.ALL}))")
     ran = subprocess.run([sys.executable, "-c", script], cwd=HERE, env={**ENVIRONMENT, **os.environ}, text=True,
                          stdout=subprocess.PIPE, check=True)
-    known: dict[str, tuple[str, str]] = json.loads(ran.stdout.splitlines()[-1])
+    known: dict[str, tuple[str, tuple[str, float]]] = json.loads(ran.stdout.splitlines()[-1])
     unknown = set(only) - set(known)
     if unknown:
         sys.exit(f"--only: not known: {', '.join(sorted(unknown))}. There are: {', '.join(known)}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory, measured beside the formula that docs/guarantees.md states.
 
-    python benchmarks/memory.py                      # prefetch 1, 2 and 8, four pipelines; about three minutes
+    python benchmarks/memory.py                      # default settings, prefetch 1, 2 and 8; four pipelines; about four minutes
     python benchmarks/memory.py --docs               # and publish it in docs/
 
 Writes memory.json, .md and .png to --out. Status 1: something failed, or took more than the formula allows.
@@ -22,7 +22,17 @@ PIPELINES = {
     "flat_map": "yields tensors that it lets go of, made in memory of its own",
     "messages": "is *batch* once more, whose batches travel as messages, as between hosts",
 }
+MESSAGES = "messages"
 SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
+
+
+DEFAULT = 0  # for `prefetch`: none is given
+BOUND, MOST_STEPS = 64 << 20, 64  # of the window of default settings, where it fits itself: HOROVOD_DATA_PREFETCH_MB
+
+
+def window(said: object, step: int) -> int:
+    """Steps that it has at most: what was given, or is the default; or as many as the bound has room for, 2 at least."""
+    return said if isinstance(said, int) else max(2, min(MOST_STEPS, BOUND // step))
 
 
 def reader_bytes(prefetch: int, step: int) -> int:
@@ -51,17 +61,23 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=64, help="of a global batch")
     parser.add_argument("--row-bytes", type=int, default=256 << 10)
     parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES))
-    parser.add_argument("--prefetch", type=int, nargs="+", default=[1, 2, 8])
-    arguments = launch.parsed(parser, seconds=0.3, ranks=2, row_bytes=16 << 10, prefetch=[2])
+    parser.add_argument("--prefetch", type=int, nargs="+", default=[DEFAULT, 1, 2, 8], help=f"{DEFAULT}: default settings")
+    arguments = launch.parsed(parser, seconds=0.3, ranks=2, row_bytes=16 << 10, prefetch=[DEFAULT])
     step = arguments.rows * arguments.row_bytes
     share = step // arguments.ranks
     told: dict[str, Any] = {"machine": machine.describe(), "step": step, "ranks": arguments.ranks}
     results: list[dict[str, Any]] = []
     cases = [(pipeline, prefetch) for pipeline in arguments.pipelines for prefetch in arguments.prefetch]
-    for pipeline, prefetch in cases:  # a job of its own for each: memory that was used once may be kept
+    # A job of its own for each: memory that was used once may be kept. Where nothing is measured one does.
+    jobs = [([pipeline], prefetch) for pipeline, prefetch in cases]
+    if arguments.quick:
+        shared_jobs = [[name for name in arguments.pipelines if (name == MESSAGES) == apart] for apart in (False, True)]
+        jobs = [(names, prefetch) for names in shared_jobs if names for prefetch in arguments.prefetch]
+    for names, prefetch in jobs:
         results += launch.run("memory", arguments.ranks, arguments, {
-            "pipeline": pipeline, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch},
-            env={"HOROVOD_DATA_PAYLOAD": "message"} if pipeline == "messages" else None)
+            "pipelines": names, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch},
+            env={**({"HOROVOD_DATA_PAYLOAD": "message"} if names == [MESSAGES] else {}),
+                 **({"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {})})
     told["results"] = results
 
     rows, bars = [], []
@@ -71,13 +87,15 @@ def main() -> int:
             continue
         shared = sum(r["shared"] for r in group)
         reader = shared + group[0]["private"]
-        most = reader_bytes(prefetch, step) + hands_bytes(step)
+        steps = window(group[0]["window"], step)
+        most = reader_bytes(steps, step) + hands_bytes(step)
         trainer = max((r["private"] for r in group[1:]), default=0)
-        trainer_most = trainer_bytes(prefetch, share)
+        trainer_most = trainer_bytes(steps, share)
         holds = reader <= most + SLACK and trainer <= trainer_most + SLACK
-        rows.append([pipeline, str(prefetch), mib(shared), mib(group[0]["private"]), mib(most), mib(trainer),
+        name = f"default: at most {steps}" if prefetch == DEFAULT else str(prefetch)
+        rows.append([pipeline, name, mib(shared), mib(group[0]["private"]), mib(most), mib(trainer),
                      mib(trainer_most), mib(max(r["resident"] for r in group)), "yes" if holds else "no"])
-        bars.append((pipeline, prefetch, shared, group[0]["private"], most))
+        bars.append((pipeline, name, shared, group[0]["private"], most))
     text = [prose(f"""
         Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
         pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
@@ -85,14 +103,15 @@ def main() -> int:
         what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
         process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
         pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. *Resident*: the largest peak of a
-        whole process, TensorFlow and all. *Holds*: up to the {size_name(SLACK)} that allocators
+        whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the most steps that its window may
+        have. *Holds*: up to the {size_name(SLACK)} that allocators
         round."""),
         *table(["pipeline", "prefetch", "shared", "reader's private", "formula", "trainer's private", "formula",
                 "resident", "holds"], rows)]
 
     def draw(pyplot: Any) -> Any:
         figure, axis = pyplot.subplots(figsize=(9, 3))
-        names = [f"{pipeline}\nprefetch={prefetch}" for pipeline, prefetch, *_ in bars]
+        names = [f"{pipeline}\nprefetch {prefetch}" for pipeline, prefetch, *_ in bars]
         axis.bar(names, [most / 2**20 for *_, most in bars], width=0.7, color=LIMIT, label="formula")
         axis.bar(names, [shared / 2**20 for *_, shared, _, _ in bars], width=0.4, color=OURS, label="shared")
         axis.bar(names, [own / 2**20 for *_, own, _ in bars], width=0.4, color=RIVAL, label="reader's private",
@@ -103,7 +122,7 @@ def main() -> int:
         return figure
 
     summary = table(["pipeline", "prefetch", "MiB of the reader, shared and private", "formula"],
-                    [[pipeline, str(prefetch), mib(shared + own), mib(most)]
+                    [[pipeline, prefetch, mib(shared + own), mib(most)]
                      for pipeline, prefetch, shared, own, most in bars])
     write("memory", told, text, summary, arguments, draw)
     return 0 if len(rows) == len(cases) and all(row[-1] == "yes" for row in rows) else 1

@@ -321,7 +321,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
     a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
     `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
-    batches that were there, on average, when one was asked for. On a reader `train/pipeline_seconds` (the dataset works),
+    batches that were there, on average, when one was asked for; and, now, `train/window`: the steps that may be on their way. On a reader `train/pipeline_seconds` (the dataset works),
     `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
     was the last, `train/room_waits/3` times), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
     (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
@@ -333,7 +333,8 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
     `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
     and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
-    numbers `mpi_messages_sent`, `mpi_messages_received`. Shared memory of a reader, now: `arena_bytes_in_use`,
+    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, together
+    `mpi_headers_in_bags`. Shared memory of a reader, now: `arena_bytes_in_use`,
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
 

@@ -8,6 +8,8 @@ import builtins
 import collections
 import dataclasses
 import json
+import math
+import numbers
 import os
 import sys
 import weakref
@@ -22,7 +24,7 @@ from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
 from .serving import start_dealer
-from .settings import verify_in
+from .settings import LEAST_MB, verify_in
 
 _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
@@ -31,6 +33,9 @@ _ON_ERROR = ("raise", "continue")
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 _PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
+_AUTO = "auto"
+_MIB = 1 << 20
+_MOST_MB = float(1 << 20)
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
 DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
@@ -43,27 +48,48 @@ class Options:
     batch: str
     schedule: str
     remainder: str
-    prefetch: int
+    prefetch: Union[int, str]
     name: Optional[str]
     on_reader_error: str = "raise"
     verify: bool = False
+    prefetch_mb: Optional[float] = None  # with "auto" alone, and there not None
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, _BATCH)
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
         _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
-        if (prefetch := whole(self.prefetch)) is None:
-            raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number", "It counts steps: 1 or more"))
-        if not 1 <= prefetch <= _MOST_PREFETCH:
-            raise ValueError(explain(
-                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
-                f"It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, in most cases 2"))
-        object.__setattr__(self, "prefetch", prefetch)  # numpy's whole numbers can't travel
+        object.__setattr__(self, "prefetch", self._checked_prefetch())  # numpy's whole numbers can't travel
+        object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
+        if self.prefetch != _AUTO and self.prefetch_mb is not None:
+            raise ValueError(explain(f"prefetch_mb={self.prefetch_mb:g} bounds prefetch=\"auto\", but prefetch={self.prefetch} "
+                                     "says how many steps", "Give one of them"))
         checked_name(self.name)
         if self.schedule == "dynamic" and self.batch == "global":
             raise ValueError(explain('schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
                                      "cuts each one for all ranks", 'Use batch="per_rank" with it'))
+
+    def _checked_prefetch(self) -> Union[int, str]:
+        if isinstance(self.prefetch, str) and self.prefetch == _AUTO:
+            return _AUTO
+        if (prefetch := whole(self.prefetch)) is None:
+            raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number",
+                                    'It counts steps: 1 or more; "auto" stands for as many as help'))
+        if not 1 <= prefetch <= _MOST_PREFETCH:
+            raise ValueError(explain(
+                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
+                f"It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or \"auto\""))
+        return prefetch
+
+
+def _size(given: Any) -> Optional[float]:
+    if given is None:
+        return None
+    if not isinstance(given, numbers.Real) or isinstance(given, bool):
+        raise TypeError(explain(f"prefetch_mb must be a number of MiB, not {given!r}"))
+    if not math.isfinite(size := float(given)) or size < LEAST_MB:
+        raise ValueError(explain(f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more"))
+    return min(size, _MOST_MB)
 
 
 def _choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -94,8 +120,9 @@ _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakre
 
 
 def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static",
-                       remainder: str = "drop", prefetch: int = 2, name: Optional[str] = None,
-                       on_reader_error: str = "raise", verify: bool = False) -> tf.data.Dataset:
+                       remainder: str = "drop", prefetch: Union[int, str] = "auto", name: Optional[str] = None,
+                       on_reader_error: str = "raise", verify: bool = False,
+                       prefetch_mb: Optional[float] = None) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
@@ -118,8 +145,12 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
         rest is left out and counted in a log line. "partial": the first m mod N ranks get one row more; shares may be
         empty. "pad": all get ceil(m / N), the missing ones at the end are zeros, and a float32 weight per row (0 on
         padding) is added: (x, y) becomes (x, y, weight), anything else (element, weight).
-      prefetch: steps that may be on their way to a rank beyond the one it works on, 1 or more. The reader holds at most
-        prefetch + 1 global batches, a trainer at most prefetch of its own.
+      prefetch: steps that may be on their way to a rank beyond the one it works on. "auto": as many as help, 2 to 64, bounded in
+        bytes; which rows come to whom, and in which order, does not depend on it. A number, 1 or more: so many; the reader holds at
+        most prefetch + 1 global batches, a trainer at most prefetch of its own.
+      prefetch_mb: with "auto", MiB of batches that the reader may have on their way for this channel, if that is 2 steps or more,
+        and for each rank its part of them. None: HOROVOD_DATA_PREFETCH_MB, by default 64. Never more than a quarter of a reader's
+        HOROVOD_DATA_ARENA_MB. With a number for prefetch it is an error.
       on_reader_error: what an error in a reader's pipeline does. "raise": it ends the epoch, and is raised on every rank.
         "continue": a line says what is lost, and the epoch goes on with what the other readers have.
       verify: every row gets a fingerprint where the pipeline yields it, and again where it is handed out. What is lost, comes
@@ -149,7 +180,9 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     newer one of the same dataset.
     """
     job = roles.current("distribute_dataset()")
-    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify))
+    if prefetch_mb is None and isinstance(prefetch, str):
+        prefetch_mb = job.settings.prefetch_bytes / _MIB
+    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb)
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
@@ -163,14 +196,15 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
 
 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
-                                      prefetch: int = 2, name: Optional[str] = None,
-                                      on_reader_error: str = "raise", verify: bool = False) -> tf.data.Dataset:
+                                      prefetch: Union[int, str] = "auto", name: Optional[str] = None,
+                                      on_reader_error: str = "raise", verify: bool = False,
+                                      prefetch_mb: Optional[float] = None) -> tf.data.Dataset:
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
       fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
         (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
-      batch, schedule, remainder, prefetch, name, on_reader_error, verify: as of distribute_dataset().
+      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb: as of distribute_dataset().
 
     Returns:
       A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
@@ -183,7 +217,7 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
         raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
                                 "Pass a function that returns one, or call distribute_dataset()"))
     return distribute_dataset(fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
-                              on_reader_error=on_reader_error, verify=verify)
+                              on_reader_error=on_reader_error, verify=verify, prefetch_mb=prefetch_mb)
 
 
 def _verified(verify: Any) -> bool:
@@ -259,6 +293,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
             mine["count"] = reading.count
+            mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
     except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
         sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
@@ -283,13 +318,19 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     core.channel_create(
         channel.label, parts, number=number, batch=_PRECUT if precut else _BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
-        prefetch=options.prefetch, on_error_continue=options.on_reader_error == "continue",
+        prefetch=0 if options.prefetch == _AUTO else options.prefetch,
+        prefetch_bytes=_prefetch_bytes(options, [int(words["arena"]) for words in readers]), on_error_continue=options.on_reader_error == "continue",
         add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
     watch.expect(channel.label, steps)
     if reading is not None:
         start_dealer(number, channel.label, reading)
     return channel
+
+
+def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
+    """What may be on its way is a part of what the readers have for all channels, and for what ranks keep."""
+    return min(int((options.prefetch_mb or 0) * _MIB), min(arenas) // 4)
 
 
 def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:

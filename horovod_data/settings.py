@@ -16,7 +16,7 @@ PAYLOADS = ("auto", "message", "arena")
 # How far an epoch is: not shown; a line that is rewritten on a terminal, lines elsewhere; rewritten in any case.
 PROGRESS = ("0", "1", "bar")
 _DEFAULT_ARENA = 4 << 30
-_LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
+LEAST_MB, _MOST_MB = 0.01, float(1 << 20)  # MiB; who asks for more than a TiB means that there is no bound
 _MOST_SECONDS = 1e8  # three years: what is longer means never, and clocks that count nanoseconds overflow at 292 years
 
 
@@ -37,6 +37,7 @@ class Settings:
     progress_seconds: float = 10.0  # from line to line
     timeline: str = ""  # the file for who has done what when; empty: none is wanted
     timeline_bytes: int = 1 << 30
+    prefetch_bytes: int = 64 << 20  # on their way to all ranks of a channel, with prefetch="auto"
 
 
 class Roles(NamedTuple):
@@ -69,7 +70,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         progress=_progress_in(environ),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=environ.get("HOROVOD_DATA_TIMELINE", ""),
-        timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30))
+        timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
+        prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -180,8 +182,8 @@ def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str
         megabytes = float(text)
     except ValueError:
         megabytes = math.nan
-    if not math.isfinite(megabytes) or megabytes < _LEAST_MB:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {_LEAST_MB:g} or more",
+    if not math.isfinite(megabytes) or megabytes < LEAST_MB:
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more",
                                  f"Set {name} to a number such as 1024, or unset it{otherwise}"))
     return int(min(megabytes, _MOST_MB) * (1 << 20))
 

@@ -25,6 +25,7 @@ class Trainer:
     waited_for: Mapping[int, float]  # by reader
     epochs: int = 1
     first: float = 0.0  # of `wait`: for the first batch of each epoch
+    window: int = 0  # steps that may be on their way, now
 
     @property
     def total(self) -> float:
@@ -96,7 +97,7 @@ def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
     return Trainer(
         process["rank"], process["host"], ns["steps"], ns["rows"], ns["wait"] * _NS, ns["receive"] * _NS, ns["step"] * _NS, ns["waits"],
         ns["queued"], {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
-        ns["epochs"], ns["first"] * _NS)
+        ns["epochs"], ns["first"] * _NS, ns["window"])
 
 
 def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
@@ -119,7 +120,7 @@ def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
         options = having[0][1]["options"]
         if any(one.steps for one in trainers):
             found.append(Channel(
-                name, options["schedule"] == 1, options["prefetch"],
+                name, options["schedule"] == 1, options["prefetch"] or max(one.window for one in trainers),
                 tuple(sorted(trainers, key=lambda one: one.rank)), tuple(sorted(readers, key=lambda one: one.reader))))
     return found
 
@@ -144,11 +145,11 @@ def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
     return later
 
 
-_OF_NOW = "untaken"  # no sum
+_OF_NOW = ("untaken", "window")  # no sums
 
 
 def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    less = {key: value if key == _OF_NOW else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))] if isinstance(value, list) else
+    less = {key: value if key in _OF_NOW else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))] if isinstance(value, list) else
             value - then.get(key, 0) for key, value in now.items()}
     begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
     return dict(now) if begun_anew else less
@@ -176,6 +177,7 @@ def flat(process: Mapping[str, Any]) -> dict[str, float]:
             f"{name}/receive_seconds": one.receive if one else 0.0,
             f"{name}/step_seconds": one.step if one else 0.0,
             f"{name}/waits": one.waits if one else 0,
+            f"{name}/window": one.window if one else 0,
             f"{name}/queue": one.queued / one.steps if one and one.steps else 0.0,
             f"{name}/pipeline_seconds": other.pipeline if other else 0.0,
             f"{name}/deal_seconds": other.deal if other else 0.0,

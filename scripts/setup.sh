@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
 # Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
 # must be the one in PATH).
 set -euo pipefail
@@ -210,6 +210,15 @@ horovod() {
   stamp horovod "$HOROVOD $folder"
 }
 
+returnn() { # what tests/integrations train with; of what it needs nothing but dm-tree is missing
+  venv
+  local packages=(returnn==1.20261022.211313 dm-tree==0.1.10)
+  done_before returnn "${packages[*]}" && return
+  say "installing ${packages[*]}"
+  pip install --no-deps "${packages[@]}"
+  stamp returnn "${packages[*]}"
+}
+
 op() { # our library, from this checkout
   compiler
   mpi4py
@@ -235,7 +244,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

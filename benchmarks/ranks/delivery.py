@@ -24,11 +24,12 @@ def main() -> None:
     results = []
     for size in given["bytes"]:
         batch = Batch(size)
+        taking_part = [rival for rival in wanted if rivals.takes_part(rival, size)]
         contestants = [Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "ahead", lambda _: 2)(batch))
-                       for rival in wanted]
+                       for rival in taking_part]
         take_turns(job, contestants, given["rounds"], given["seconds"])
         results += [{"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
-                    for r, c in zip(wanted, contestants)]
+                    for r, c in zip(taking_part, contestants)]
         if job.reads:
             tell(given, results)
             print(f"[bench] {job.size} ranks, {size} bytes: done", file=sys.stderr, flush=True)

@@ -102,22 +102,23 @@ def main() -> None:
         "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, steps)),
     }
     results: list[dict[str, Any]] = [
-        {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "seconds": [],
-         "handed": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
+        {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "steps": steps,
+         "seconds": [], "handed": [], "messages": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
     for turn in range(1 + given["rounds"]):  # the first warms up
         for result, (_, setting, transfer) in zip(results, ways.values()):
             with setting():
                 meet(job.comm)
-                counted, handed = line(), core.stats()["mpi_bytes_sent"]
+                counted, handed = line(), core.stats()
                 began = time.monotonic()
                 transfer()
                 ended = time.monotonic()
                 meet(job.comm)
-                now, sent = line(), core.stats()["mpi_bytes_sent"]
+                now, sent = line(), core.stats()
             told = job.comm.allgather((began, ended))
             if turn:
                 result["seconds"].append(max(end for _, end in told) - min(begin for begin, _ in told))
-                result["handed"].append(sent - handed)
+                result["handed"].append(sent["mpi_bytes_sent"] - handed["mpi_bytes_sent"])
+                result["messages"].append(sent["mpi_messages_sent"] - handed["mpi_messages_sent"])
                 result["line"].append(now[0] - counted[0])
                 result["line_payload"].append(now[1] - counted[1])
     if job.reads:

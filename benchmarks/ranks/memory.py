@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of every rank while a global batch is delivered. Given: pipeline, rows, row_bytes, prefetch,
-seconds.
+"""Memory of every rank while a global batch is delivered. Given: pipelines, rows, row_bytes, prefetch
+(0: default settings), seconds.
 
 Two measures, taken all the time by a thread: private memory (RssAnon), and this process's part of shared memory
 (Pss_Shmem: a page that n processes map counts 1/n in each, so the sum over ranks is what the host gives).
@@ -8,6 +8,7 @@ Two measures, taken all the time by a thread: private memory (RssAnon), and this
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 
@@ -70,27 +71,33 @@ def batches(pipeline: str, rows: int, row_bytes: int) -> tf.data.Dataset:
 def main() -> None:
     job, given = start()
 
-    def deliver(row_bytes: int, seconds: float) -> None:
+    said = given["prefetch"] or inspect.signature(hvdata.distribute_dataset).parameters["prefetch"].default
+    window = {"prefetch": given["prefetch"]} if given["prefetch"] else {}
+
+    def deliver(pipeline: str, row_bytes: int, seconds: float) -> None:
         elements = iter(hvdata.distribute_dataset(
-            lambda: batches(given["pipeline"], given["rows"], row_bytes), batch="global", prefetch=given["prefetch"]))
+            lambda: batches(pipeline, given["rows"], row_bytes), batch="global", **window))
         steps = round(seconds / STEP)
         for _ in range(steps):
             element = next(elements)
             time.sleep(STEP)
             del element
 
-    deliver(64, 0.5)  # what the first channel costs, whatever its size
-    meet(job.comm)
-    before = private(), shared()
-    peaks = Peaks()
-    deliver(given["row_bytes"], given["seconds"])
-    meet(job.comm)
-    peaks.end()
-    resident = field("/proc/self/status", "VmHWM")
-    told = job.comm.gather((peaks.private - before[0], peaks.shared - before[1], resident), root=0)
+    results = []
+    for pipeline in given["pipelines"]:
+        deliver(pipeline, 64, 0.5)  # what the first channel costs, whatever its size
+        meet(job.comm)
+        before = private(), shared()
+        peaks = Peaks()
+        deliver(pipeline, given["row_bytes"], given["seconds"])
+        meet(job.comm)
+        peaks.end()
+        resident = field("/proc/self/status", "VmHWM")
+        told = job.comm.allgather((peaks.private - before[0], peaks.shared - before[1], resident))
+        results += [{"rank": rank, "pipeline": pipeline, "prefetch": given["prefetch"], "window": said, "private": own,
+                     "shared": ours, "resident": most} for rank, (own, ours, most) in enumerate(told)]
     if job.reads:
-        tell(given, [{"rank": rank, "pipeline": given["pipeline"], "prefetch": given["prefetch"], "private": own,
-                      "shared": ours, "resident": most} for rank, (own, ours, most) in enumerate(told)])
+        tell(given, results)
     hvdata.shutdown()
 
 

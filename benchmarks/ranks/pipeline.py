@@ -6,10 +6,12 @@ Given: batches, rows, row_bytes, parallel (calls of the parser; 0: one after the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ranks.in_step import InStep
 from ranks.start import meet, start, tell
 from ranks.turns import Contestant, Steps, take_turns
 import horovod_data as hvdata
@@ -18,6 +20,7 @@ from horovod_data import core
 from ranks.setting import Job
 
 FILES = 4
+APART = (2, 16)  # steps, of ranks that only iterate
 
 
 def write(directory: Path, rows: int, row_bytes: int) -> None:
@@ -50,6 +53,20 @@ def alone(job: Job, dataset: tf.data.Dataset) -> Steps | None:
 
 def steps(dataset: tf.data.Dataset) -> Steps:
     yield from dataset
+
+
+def only_iterate(job: Job, given: dict[str, Any], apart: int) -> Steps:
+    """The pipeline on the reader; every rank takes an element for each of its elements, and nothing is delivered.
+
+    The reader's thread of the pipeline and its loop are two, as with us.
+    """
+    ranks = InStep(job.comm)
+    mine = tf.zeros([given["rows"] // job.size, given["row_bytes"]], tf.uint8)
+    elements = zip(tf.data.Dataset.from_tensors(mine).repeat(), pipeline(given, True).prefetch(apart) if job.reads else itertools.repeat(None))
+    for step, (element, _) in enumerate(elements):
+        ranks.wait(step - apart)
+        ranks.reach(step)
+        yield element
 
 
 def characters_read() -> int:
@@ -89,8 +106,9 @@ def main() -> None:
          steps(distribute(lambda: pipeline(given, True), batch="per_rank"))),
         ("horovod_data, global", "ours", 1, steps(distribute(lambda: pipeline(given, True), batch="global"))),
         ("all read + shard", "rival", job.size, steps(pipeline(given, True, shard))),
+        *[(f"limit: ranks only iterate, {apart} steps apart", "limit", 1, only_iterate(job, given, apart)) for apart in APART],
     ]
-    contestants = [Contestant(job, way[3]) for way in ways]
+    contestants = [Contestant(job, way[3], ahead=max(APART)) for way in ways]
     take_turns(job, contestants, given["rounds"], given["seconds"])
     results = [{"name": name, "kind": kind, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
                for (name, kind, elements, _), contestant in zip(ways, contestants)]
@@ -103,6 +121,9 @@ def main() -> None:
         "all read + shard": lambda: pipeline(given, False, shard),
     }
     for result in results:
+        if result["name"] not in source:
+            result["epoch"] = result["times_read"] = None
+            continue
         result["epoch"] = epoch(job, source[result["name"]])
         result["times_read"] = result["epoch"]["read"] / dataset_bytes
     if job.reads:

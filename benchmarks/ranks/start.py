@@ -66,3 +66,9 @@ def cpu_seconds() -> float:
     """User and system time of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def switches() -> int:
+    """Context switches of all threads of this process, whether they had nothing to do or had to make room."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_nvcsw + usage.ru_nivcsw

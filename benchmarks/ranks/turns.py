@@ -3,7 +3,7 @@
 
 A rank notes when it has its first tensor after a few untimed steps and when it has its last; a round lasts from the
 first rank's first to the last rank's last, so that what was buffered before it gains nobody anything. All ranks are on
-one machine and share its clock. The processor time is that of all ranks, untimed steps included.
+one machine and share its clock. Processor time and context switches are those of all ranks, untimed steps included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ranks.start import cpu_seconds, meet
+from ranks.start import cpu_seconds, meet, switches
 from ranks.setting import Job
 
 UNTIMED = 2  # steps before a round, times those that a contestant has under way
@@ -35,13 +35,14 @@ class Contestant:
         self.count = 0  # steps of a round
         self.seconds: list[float] = []
         self.cpu: list[float] = []
+        self.switches: list[int] = []
         self.error = ""
         self._steps = steps
 
-    def run(self, count: int) -> tuple[float, float]:
-        """Makes `count` steps; the seconds that they took the job, and the processor's seconds."""
+    def run(self, count: int) -> tuple[float, float, int]:
+        """Makes `count` steps; the seconds that they took the job, the processor's seconds, and context switches."""
         meet(self.job.comm)
-        used = cpu_seconds()
+        used, switched = cpu_seconds(), switches()
         first = last = None
         problem = ""
         try:
@@ -58,18 +59,19 @@ class Contestant:
                     problem = f"rank {self.job.rank} got rows of another rank"
         except (RuntimeError, tf.errors.OpError) as error:
             problem = f"rank {self.job.rank}: {error}"
+        switched = switches() - switched  # before meet(), which naps
         meet(self.job.comm)
-        told = self.job.comm.allgather((first, last, cpu_seconds() - used, problem))
+        told = self.job.comm.allgather((first, last, cpu_seconds() - used, switched, problem))
         self.error = next((problem for *_, problem in told if problem), "")
         times = [(first, last) for first, last, *_ in told if first is not None and last is not None]
         elapsed = max(last for _, last in times) - min(first for first, _ in times) if times else 0.0
-        return elapsed, sum(used for _, _, used, _ in told)
+        return elapsed, sum(used for _, _, used, _, _ in told), sum(count for _, _, _, count, _ in told)
 
     def settle(self, seconds: float) -> None:
         """Warms up, and finds the steps that take `seconds`."""
         count = self.fewest // 2
         while not self.error:
-            took, _ = self.run(count)
+            took, *_ = self.run(count)
             rate = count / max(took, 1e-6)
             if took > seconds / 2 or count > self.fewest and took > seconds / 4:
                 self.count = max(self.fewest, round(rate * seconds))
@@ -82,9 +84,9 @@ class Contestant:
         self._steps = None
 
     def told(self) -> dict[str, Any]:
-        """`cpu_steps`: the steps whose processor time `cpu` is."""
+        """`cpu_steps`: the steps whose processor time `cpu` is, and whose `switches`."""
         return {"steps": self.count, "seconds": self.seconds, "cpu_steps": self.count + self.untimed, "cpu": self.cpu,
-                "error": self.error}
+                "switches": self.switches, "error": self.error}
 
 
 def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: float) -> None:
@@ -96,9 +98,10 @@ def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: fl
     for _ in range(rounds):
         for contestant in contestants:
             if not contestant.error:
-                elapsed, cpu = contestant.run(contestant.count)
+                elapsed, cpu, switched = contestant.run(contestant.count)
                 contestant.seconds.append(elapsed)
                 contestant.cpu.append(cpu)
+                contestant.switches.append(switched)
     for contestant in contestants:
         meet(job.comm)
         contestant.close()

@@ -11,5 +11,10 @@ def ahead(batch):
     return 64 if batch.bytes <= SMALL else 16
 
 
+def most_ahead(batch):
+    """What default settings may have under way, at most, whatever they choose: what was buffered must not count."""
+    return max(2, min(64, (64 << 20) // batch.bytes))
+
+
 def steps(job, batch):
     yield from hvdata.distribute_dataset(batch.own, batch="per_rank", prefetch=ahead(batch))

@@ -17,7 +17,8 @@ namespace hvdata {
   FIELD(plan::Batch, batch, plan::Batch::kGlobal)                                                   \
   FIELD(plan::Schedule, schedule, plan::Schedule::kStatic)                                          \
   FIELD(plan::Remainder, remainder, plan::Remainder::kDrop)                                         \
-  FIELD(int32_t, prefetch, 2)          /* steps */                                                  \
+  FIELD(int32_t, prefetch, 2)          /* steps; 0: as many as help */                              \
+  FIELD(uint64_t, prefetch_bytes, 64 << 20) /* then: of a step's shares together, at most */        \
   FIELD(bool, on_error_continue, false) /* what a reader that fails has not delivered is lost, and the others go on */ \
   FIELD(bool, add_weight, false)       /* append a float32 weight per row of component weight_component */ \
   FIELD(int32_t, weight_component, 0)                                                               \

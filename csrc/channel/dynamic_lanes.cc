@@ -11,12 +11,12 @@ namespace {
 
 class DynamicLanes : public Lanes {
  public:
-  DynamicLanes(int trainers, LaneOutput output)
-      : lanes_(static_cast<size_t>(trainers)), output_(std::move(output)) {}
+  DynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes)
+      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), output_(std::move(output)) {}
 
   bool RoomFor(uint64_t) const override {
     return !finished_ && waiting_.empty() &&
-           std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.HasRoom(); });
+           std::any_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) { return HasRoom(lane); });
   }
 
   void Deal(Step step) override {
@@ -95,13 +95,18 @@ class DynamicLanes : public Lanes {
     std::deque<Step> held;  // sent and not known to be taken: lane steps taken .. taken + held.size()
 
     uint64_t sent() const { return taken + held.size(); }
-    bool HasRoom() const { return open && !closed && !recalling && sent() < limit; }
+    LaneBound bound;        // of these
   };
+
+  bool HasRoom(const Lane& lane) const {
+    return lane.open && !lane.closed && !lane.recalling && lane.sent() < lane.limit && lane.bound.RoomFor(1, most_bytes_);
+  }
 
   void Forget(int trainer, LaneStep taken) {
     Lane& lane = At(trainer);
     for (; lane.taken < taken.n && !lane.held.empty(); ++lane.taken) {
       output_.taken(trainer, lane.held.front().first);
+      lane.bound.Take(lane.held.front().shares.front()->bytes);
       FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
     }
@@ -113,6 +118,7 @@ class DynamicLanes : public Lanes {
     Forget(trainer, taken);
     Lane& lane = At(trainer);
     while (!lane.held.empty()) {
+      lane.bound.Take(lane.held.back().shares.front()->bytes);
       waiting_.push_front(std::move(lane.held.back()));
       lane.held.pop_back();
     }
@@ -122,7 +128,7 @@ class DynamicLanes : public Lanes {
     while (!waiting_.empty()) {
       size_t best = lanes_.size();
       for (size_t i = 0; i < lanes_.size(); ++i) {
-        if (!lanes_[i].HasRoom()) continue;
+        if (!HasRoom(lanes_[i])) continue;
         if (best == lanes_.size() || std::make_pair(lanes_[i].held.size(), lanes_[i].served) <
                                          std::make_pair(lanes_[best].held.size(), lanes_[best].served)) {
           best = i;
@@ -132,6 +138,7 @@ class DynamicLanes : public Lanes {
       Lane& lane = lanes_[best];
       lane.served = ++clock_;
       const uint64_t lane_step = lane.sent();
+      lane.bound.Put(waiting_.front().shares.front()->bytes);
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
       output_.data(static_cast<int>(best), LaneStep(lane_step), Turn(), lane.held.back().position(), *lane.held.back().shares.front());
@@ -171,13 +178,14 @@ class DynamicLanes : public Lanes {
   std::vector<Lane> lanes_;
   std::deque<Step> waiting_;  // dealt, but no lane has it
   uint64_t clock_ = 0;
+  const uint64_t most_bytes_;
   LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output) {
-  return std::make_unique<DynamicLanes>(trainers, std::move(output));
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes) {
+  return std::make_unique<DynamicLanes>(trainers, std::move(output), most_bytes);
 }
 
 }  // namespace hvdata

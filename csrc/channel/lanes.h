@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/outcome.h"
+#include "channel/lane_bound.h"
 #include "mail/share.h"
 #include "proof/ledger.h"
 #include "wire/coordinates.h"
@@ -71,6 +72,8 @@ class Lanes {
   virtual std::vector<int> FullFor(uint64_t) const { return {}; }
   // The limit, in its own steps, that such a lane will have to give.
   virtual LaneStep LimitFor(int, uint64_t) const { return LaneStep(0); }
+  // How many steps ahead of what it has taken each lane may be sent: of the lane with the fewest.
+  virtual uint64_t Window() const { return 1; }
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 
@@ -84,12 +87,13 @@ class Lanes {
 };
 
 // static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
-// `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow.
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output);
+// `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow. `most_bytes` of each lane, as far
+// as two steps are fewer; 0: no bound.
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes = 0);
 
 // dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
 // taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled
 // and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is.
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output);
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0);
 
 }  // namespace hvdata

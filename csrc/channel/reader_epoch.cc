@@ -7,21 +7,35 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
+#include "channel/window.h"
 
 namespace hvdata {
 
 using Says = wire::Ready::Says;
+
+namespace {
+
+// What a reader may hold for one rank: all ranks and all readers share the bytes.
+uint64_t BytesOfLane(const ChannelConfig& config, const World& world) {
+  const auto lanes = static_cast<uint64_t>(world.audience_count()) * static_cast<uint64_t>(world.source_count());
+  return std::max<uint64_t>(config.prefetch_bytes / lanes, 1);
+}
+
+}  // namespace
 
 ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
     : source_(source), epoch_(epoch), proof_(source, epoch), cancel_(std::move(cancel)) {
   const ChannelConfig& config = source->config();
   const World& world = source->world();
   const plan::Rotation rotation(world.source_count());
-  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceLane(world.self), config.prefetch));
+  const bool fits_itself = config.prefetch == 0;
+  const int steps = fits_itself ? Window::kLeast : config.prefetch;  // of a rank that has not said so yet
+  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceLane(world.self), steps));
+  const uint64_t most_bytes = fits_itself ? BytesOfLane(config, world) : 0;
   const bool fixed = config.schedule == plan::Schedule::kStatic;
-  plenty_ = fixed ? std::max<uint64_t>(window / 4, 1) : 1;
-  lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput())
-                 : MakeDynamicLanes(world.audience_count(), MakeOutput());
+  plenty_ = !fixed ? 1 : fits_itself ? 0 : std::max<uint64_t>(window / 4, 1);
+  lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
+                 : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
@@ -143,7 +157,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
     // Being woken costs more than dealing a small step. So for a moment, in which the trainers have the rest of the window,
     // room for one is not enough.
     constexpr auto kMoment = std::chrono::milliseconds(1);
-    wanted_ = lanes_->Room() ? 1 : plenty_;
+    wanted_ = lanes_->Room() ? 1 : plenty_ > 0 ? plenty_ : std::max<uint64_t>(lanes_->Window() / 4, 1);
     if (wanted_ > 1 && !changed.WaitFor(&lock, kMoment, ready)) wanted_ = 1;
     Patience patience(source_->stall_seconds_, 0);
     while (!changed.WaitFor(&lock, patience.Slice(), ready)) {

@@ -139,7 +139,8 @@ class ReaderEpoch {
   int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_ GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
   uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
   bool left_out_ GUARDED_BY(source_->mu_) = false;     // a batch made no step, or not with all its rows
-  uint64_t plenty_ = 1;                       // steps for which there should be room before a dealer that had none goes on, and
+  uint64_t plenty_ = 1;                       // steps for which there should be room before a dealer that had none goes on (0: a quarter of the
+                                              // lanes' window), and
   uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;       // those for which it waits at the moment
   bool pulling_ GUARDED_BY(source_->mu_) = false;      // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point since_ GUARDED_BY(source_->mu_);  // of the pull

@@ -19,7 +19,9 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
       stall_seconds_(stall_seconds),
       timeout_seconds_(timeout_seconds),
       send_(std::move(send)),
-      changed_(std::move(door)) {
+      changed_(std::move(door)),
+      window_(config_.prefetch, std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
+              config_.schedule == plan::Schedule::kDynamic) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
   std::vector<int> readers;
@@ -55,9 +57,8 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   because_.clear();
   tally_ = {epoch, 0, 0, 0};
   ++times_.epochs;
-  epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, [this, epoch](int reader, wire::Message message) {
-    Tell(reader, epoch, std::move(message));
-  });
+  epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, &window_,
+                                          [this, epoch](int reader, wire::Message message) { Tell(reader, epoch, std::move(message)); });
 }
 
 void Sink::CloseEpoch() {
@@ -85,7 +86,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   }
   if (Runs(*iterator)) {
     clock_.At(iterator->epoch, iterator->taken);
-    clock_.Turn(TrainerDoes::kReceives);
+    const int64_t stepped = clock_.Turn(TrainerDoes::kReceives);
+    window_.Took(iterator->taken > 0 ? stepped : -1);
     times_.queued += epoch_->Queued();
   }
   bool waited_for_it = false;
@@ -176,6 +178,7 @@ TrainerTimes Sink::Times(bool reset) {
   MutexLock lock(&mu_);
   TrainerTimes now = times_;
   now.sums = clock_.Read();
+  now.window = static_cast<uint64_t>(window_.Steps());
   TrainerTimes since = now;
   since -= until_reset_;
   if (reset) until_reset_ = std::move(now);
@@ -248,6 +251,9 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
   const bool current = epoch_ && header.epoch == opened_;  // not of an epoch that was closed meanwhile
   if (const auto* data = std::get_if<wire::Data>(&header.message)) {
+    uint64_t bytes = 0;  // none of what changes hands within this process: its reader counts it
+    for (const wire::Component& component : header.components) bytes += component.bytes;
+    window_.Came(bytes);
     if (current) epoch_->On(reader, *data, std::move(bundle));
     else FreeAfterUnlock(std::move(bundle));
   } else if (const auto* end = std::get_if<wire::End>(&header.message)) {

@@ -21,6 +21,7 @@
 #include "channel/times.h"
 #include "channel/traced_watch.h"
 #include "channel/trainer_epoch.h"
+#include "channel/window.h"
 #include "mail/share.h"
 #include "mail/signal.h"
 #include "proof/promise.h"
@@ -111,6 +112,7 @@ class Sink {
   Signal changed_;
   uint64_t opened_ GUARDED_BY(mu_) = 0;                // the epoch opened last
   uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose error an iterator has returned
+  Window window_ GUARDED_BY(mu_);
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
   TracedWatch<TrainerDoes> clock_;

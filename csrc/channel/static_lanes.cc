@@ -11,20 +11,24 @@ namespace {
 
 class StaticLanes : public Lanes {
  public:
-  StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output)
-      : lanes_(static_cast<size_t>(trainers)), allowed_(gated ? 0 : kAll), output_(std::move(output)) {
+  StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes)
+      : lanes_(static_cast<size_t>(trainers)), allowed_(gated ? 0 : kAll), most_bytes_(most_bytes), output_(std::move(output)) {
     for (Lane& lane : lanes_) lane.limit = initial_limit;
   }
 
   bool RoomFor(uint64_t steps) const override {
     if (finished_ || AllClosed()) return false;
     return std::all_of(lanes_.begin(), lanes_.end(),
-                       [&](const Lane& lane) { return lane.closed || dealt_ + steps <= lane.limit; });
+                       [&](const Lane& lane) { return lane.closed || !Full(lane, steps); });
   }
 
   void Deal(Step step) override {
-    for (Lane& lane : lanes_) {
-      if (step.position() > lane.skip_to) continue;
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      Lane& lane = lanes_[i];
+      if (step.position() > lane.skip_to) {
+        if (most_bytes_ > 0) lane.held.Put(step.shares[i]->bytes);
+        continue;
+      }
       ++lane.skipped;  // these steps come first, so that nothing of the lane's own is passed over
       ++lane.sent;
       ++lane.taken;
@@ -72,7 +76,7 @@ class StaticLanes : public Lanes {
 
   void Taken(int trainer, LaneStep taken, LaneStep limit) override {
     Lane& lane = At(trainer);
-    lane.Take(taken);
+    Take(trainer, taken);
     lane.limit = lane.After(limit);
     Flush(trainer);
     Trim();
@@ -81,9 +85,8 @@ class StaticLanes : public Lanes {
   void Recalled(int, LaneStep, LaneStep) override {}  // never asked for
 
   void Close(int trainer, LaneStep taken) override {
-    Lane& lane = At(trainer);
-    lane.Take(taken);
-    lane.closed = true;
+    Take(trainer, taken);
+    At(trainer).closed = true;
     Trim();
   }
 
@@ -102,13 +105,21 @@ class StaticLanes : public Lanes {
   std::vector<int> FullFor(uint64_t steps) const override {
     std::vector<int> slow;
     for (size_t i = 0; i < lanes_.size(); ++i) {
-      if (!lanes_[i].closed && dealt_ + steps > lanes_[i].limit) slow.push_back(static_cast<int>(i));
+      if (!lanes_[i].closed && Full(lanes_[i], steps)) slow.push_back(static_cast<int>(i));
     }
     return slow;
   }
 
   LaneStep LimitFor(int trainer, uint64_t steps) const override {
     return LaneStep(dealt_ + steps - lanes_[static_cast<size_t>(trainer)].skipped);
+  }
+
+  uint64_t Window() const override {
+    uint64_t fewest = kAll;
+    for (const Lane& lane : lanes_) {
+      if (!lane.closed) fewest = std::min(fewest, std::max(lane.limit, lane.taken) - lane.taken);
+    }
+    return fewest == kAll ? 1 : fewest;
   }
 
  private:
@@ -120,9 +131,25 @@ class StaticLanes : public Lanes {
     uint64_t skipped = 0;  // the lane's own step 0 is this one of them
     uint64_t sent = 0, taken = 0, limit = 0;  // in steps that the lanes were dealt
 
+    LaneBound held;        // dealt and not taken, where bytes are bounded
+
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
-    void Take(LaneStep steps) { taken = std::max(taken, std::min(sent, After(steps))); }
   };
+
+  bool Full(const Lane& lane, uint64_t steps) const {
+    return dealt_ + steps > lane.limit || !lane.held.RoomFor(steps, most_bytes_);
+  }
+
+  void Take(int trainer, LaneStep steps) {
+    Lane& lane = At(trainer);
+    if (lane.closed) return;  // its steps may be forgotten
+    const uint64_t taken = std::min(lane.sent, lane.After(steps));
+    for (; lane.taken < taken; ++lane.taken) {
+      if (most_bytes_ > 0 && lane.taken < dealt_) lane.held.Take(StepAt(lane.taken).shares[static_cast<size_t>(trainer)]->bytes);
+    }
+  }
+
+  const Step& StepAt(uint64_t step) const { return window_[static_cast<size_t>(step - (dealt_ - window_.size()))]; }
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
@@ -136,7 +163,7 @@ class StaticLanes : public Lanes {
     const uint64_t ready = std::min(allowed_, filler_.shares.empty() ? dealt_ : kAll);
     for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
       const Step& step =
-          lane.sent < dealt_ ? window_[static_cast<size_t>(lane.sent - (dealt_ - window_.size()))] : filler_;
+          lane.sent < dealt_ ? StepAt(lane.sent) : filler_;
       output_.data(trainer, LaneStep(lane.sent - lane.skipped), Turn(lane.sent), step.position(),
                    *step.shares[static_cast<size_t>(trainer)]);
     }
@@ -160,13 +187,14 @@ class StaticLanes : public Lanes {
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;
+  const uint64_t most_bytes_;
   LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output) {
-  return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output));
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes) {
+  return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output), most_bytes);
 }
 
 }  // namespace hvdata

@@ -50,6 +50,7 @@ struct TrainerTimes {
   uint64_t waits = 0;               // of these, those that were waited for
   uint64_t queued = 0;              // sum over the steps: shares that were there when one was asked for
   uint64_t epochs = 0;              // that were begun
+  uint64_t window = 0;              // now: steps that may be on their way
   int64_t first = 0;                // ns of the waits for the first share of each of them
   std::vector<int64_t> waited_for;  // ns, by reader
 

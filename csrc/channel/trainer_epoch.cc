@@ -9,9 +9,10 @@
 
 namespace hvdata {
 
-TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Tell tell)
+TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window, Tell tell)
     : config_(config),
       world_(world),
+      window_(window),
       epoch_(epoch),
       tell_(std::move(tell)),
       lanes_(static_cast<size_t>(world.source_count())),
@@ -120,7 +121,9 @@ int TrainerEpoch::Next() const {
 
 void TrainerEpoch::Wait(bool waits) {
   waits_ = waits;
-  if (waits && dynamic()) Credit(-1);  // to those that send on demand
+  if (!waits || at_end_) return;
+  if (window_->fits_itself()) window_->Waits();
+  if (dynamic() || window_->fits_itself()) Credit(-1);  // dynamic: to those that send on demand
 }
 
 void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
@@ -162,15 +165,17 @@ bool TrainerEpoch::Retire(int reader) {
 
 // ---- What the readers are told.
 
-// The step up to which a reader may send. static: what it deals of the next `prefetch` steps. dynamic: its part of the
-// window, and at least one, because nobody knows which reader will have something.
+// The step up to which a reader may send. static: what it deals of the next steps that the window has. dynamic: its part of
+// the window, and at least one, because nobody knows which reader will have something. A window that has become narrower takes
+// back nothing.
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;
   if (lane.on_demand) return lane.taken + (waits_ && lane.queue.empty() ? 1 : 0);
-  if (!dynamic()) return lane.taken + static_cast<uint64_t>(rotation_.Ahead(reader, config_.prefetch));
-  const int part = config_.prefetch / readers() + (reader < config_.prefetch % readers() ? 1 : 0);
-  return lane.taken + static_cast<uint64_t>(std::max(part, 1));
+  const int window = window_->Steps();
+  const int part = window / readers() + (reader < window % readers() ? 1 : 0);
+  const uint64_t limit = lane.taken + static_cast<uint64_t>(dynamic() ? std::max(part, 1) : rotation_.Ahead(reader, window));
+  return window_->fits_itself() ? std::max(limit, lane.told_limit) : limit;
 }
 
 // Tells the reader of the step just taken, and every other reader whose limit has moved.
@@ -186,7 +191,7 @@ void TrainerEpoch::Credit(int taken_from) {
 
 // Asks for our shares of the last steps, as many as the window has.
 void TrainerEpoch::Claim() {
-  const auto steps = static_cast<TailStep>(tail_->steps()), window = static_cast<TailStep>(config_.prefetch);
+  const auto steps = static_cast<TailStep>(tail_->steps()), window = static_cast<TailStep>(window_->Steps());
   for (; tail_claimed_ < steps && tail_claimed_ < tail_taken_ + window; ++tail_claimed_) {
     const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_claimed_), Me());
     const bool had = tail_claimed_ < tail_taken_;

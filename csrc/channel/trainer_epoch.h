@@ -17,6 +17,7 @@
 #include "base/patience.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
+#include "channel/window.h"
 #include "mail/share.h"
 #include "plan/plan.h"
 #include "wire/coordinates.h"
@@ -54,8 +55,8 @@ class TrainerEpoch {
  public:
   using Tell = std::function<void(int reader, wire::Message)>;
 
-  // Opens it on all readers, to go on from `from`.
-  TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Tell tell);
+  // Opens it on all readers, to go on from `from`. `window` is the rank's, over all epochs.
+  TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window, Tell tell);
 
   enum class Word { kNone, kShare, kEnd };
   // The next word of whoever's turn it is: a share, which is then taken, the epoch's end or its error, or none yet.
@@ -114,6 +115,7 @@ class TrainerEpoch {
 
   const ChannelConfig& config_;
   const World& world_;
+  Window* const window_;
   const uint64_t epoch_;
   const Tell tell_;
   std::vector<Lane> lanes_;           // by reader

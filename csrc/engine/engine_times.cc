@@ -42,7 +42,7 @@ std::string Json(const TrainerTimes& times) {
   using Does = TrainerDoes;
   return Numbers().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
       .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("rows", times.rows).Add("waits", times.waits)
-      .Add("queued", times.queued).Add("epochs", times.epochs).Add("first", times.first).Add("waited_for", times.waited_for).Json();
+      .Add("queued", times.queued).Add("epochs", times.epochs).Add("window", times.window).Add("first", times.first).Add("waited_for", times.waited_for).Json();
 }
 
 std::string Json(const ReaderTimes& times) {

@@ -14,6 +14,10 @@ constexpr uint64_t kInlineLimit = 16 << 10;
 // So little costs less inline than a message of its own even behind a long header.
 constexpr uint64_t kAlwaysInline = 256;
 
+// Small messages for one rank that wait to be sent travel together up to here: as much as one with a full load of inline
+// payloads needs, for which receivers keep memory.
+constexpr uint64_t kBagLimit = 2 * kInlineLimit;
+
 // A share's inline payloads together stay within kInlineLimit, but for the very small ones, so that a header message
 // stays small however many components there are.
 class InlineBudget {

@@ -43,6 +43,7 @@ struct Share {
   BundlePtr bundle;
   uint64_t rows = 0;  // of data: padding is none
   uint64_t seal = 0;  // verified channels (proof/promise.h)
+  uint64_t bytes = 0;  // of its tensors, wherever they are
 };
 
 // Sends to a member, this process's own included, with a share or none. Never waits, and never calls back: so everybody sends

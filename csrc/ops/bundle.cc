@@ -193,6 +193,14 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
   return landing;
 }
 
+uint64_t BytesOf(const Tensor& tensor) {
+  uint64_t bytes = tensor.TotalBytes();
+  if (tensor.dtype() != tensorflow::DT_STRING) return bytes;
+  const auto strings = tensor.flat<tstring>();
+  for (int64_t i = 0; i < strings.size(); ++i) bytes += strings(i).size();
+  return bytes;
+}
+
 const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
 
 }  // namespace
@@ -200,6 +208,7 @@ const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
 std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
   (void)registered;
   auto share = std::make_shared<Share>();
+  for (const Tensor& tensor : tensors) share->bytes += BytesOf(tensor);
   if (audience.here) {
     auto bundle = std::make_shared<Bundle>();
     for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena())));

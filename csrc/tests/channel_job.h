@@ -57,6 +57,7 @@ class Job {
     bool on_error_continue = false;
     plan::Schedule schedule = plan::Schedule::kStatic;
     int prefetch = 2;
+    bool fits_itself = false;  // the window, of which `prefetch` says nothing then
     unsigned seed = 0;
     double stall = 15, timeout = 20;
     bool verify = true;  // every other seed: a trainer that never ends its epoch holds up the others for seconds
@@ -79,7 +80,7 @@ class Job {
     config.number = 1;
     config.name = "train";
     config.schedule = options.schedule;
-    config.prefetch = options.prefetch;
+    config.prefetch = options.fits_itself ? 0 : options.prefetch;
     config.batch = options.batch;
     config.remainder = options.remainder;
     config.on_error_continue = options.on_error_continue;

@@ -30,6 +30,7 @@ Job::Options Shape(unsigned seed) {
   options.trainers = 1 + static_cast<int>(seed % 4);
   if (!options.dedicated) options.trainers = std::max(options.trainers, options.readers);
   options.prefetch = 1 + static_cast<int>(seed % 3);
+  options.fits_itself = seed % 4 == 3;
   return options;
 }
 
@@ -226,6 +227,7 @@ TEST_P(AnyJob, SomeAreExhaustedWhenAllSave) {
   Job::Options options = Shape(GetParam());
   options.readers = 1;
   options.verify = options.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
+  options.fits_itself = false;
   const uint64_t length = static_cast<uint64_t>(options.prefetch++);  // the end can be seen though a rank has taken nothing
   std::vector<SinkState> states(static_cast<size_t>(options.trainers));
   std::vector<Numbers> numbers(states.size());

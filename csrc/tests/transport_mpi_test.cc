@@ -353,6 +353,12 @@ void TestBrokenInAllWays() {
   };
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "nonsense", kHeaderTag); });
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "", kHeaderTag); });
+  TestBroken("mailbag: it ends within its message,", [&](MPI_Comm comm, Mailbox*, Transport*) {
+    by_hand(comm, std::string("HVDB\4\0\xff\xff\xff\xff" "bytes", 15), kHeaderTag);
+  });
+  TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) {  // a bag in a bag
+    by_hand(comm, std::string("HVDB\4\0\x0b\0\0\0" "HVDB\4\0\1\0\0\0" "x", 21), kHeaderTag);
+  });
   TestBroken("MPI_Isend with rank 99", [](MPI_Comm, Mailbox*, Transport* transport) {
     transport->Send(99, FilledParcel(Kind::kBye, 0, 0, 0, {}));
   });
@@ -381,6 +387,42 @@ void TestBrokenInAllWays() {
     by_hand(comm, std::string(1001, 'x'), kPayloadTag);
   });
 #endif
+}
+
+// What waits when the thread comes round goes as few messages, on the way back into its order by rank and channel: small
+// parcels before, between and behind such as need messages of their own, and those that are too long for a bag.
+void TestBags() {
+  constexpr int kSteps = 60;
+  const uint64_t bags = Count().bags_sent, bagged = Count().bagged, sent = Count().messages_sent;
+  Mailbox mailbox{Sequence()};
+  Transport transport(Duplicate(), &mailbox);
+  transport.Hush();
+  size_t payloads = 0, alone = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    for (const int dest : Peers()) {
+      const auto channel = static_cast<uint32_t>(step % 3);
+      const uint64_t number = static_cast<uint64_t>(step) / 3;
+      if (step % 20 == 7) {  // a payload of its own, behind which others of the same channel and of other ones follow
+        transport.Send(dest, FilledParcel(Kind::kData, channel, 4, number, {100, 2 * kInlineLimit}));
+        ++payloads, ++alone;
+      } else if (step % 20 == 13) {
+        transport.Send(dest, FilledParcel(Kind::kEnd, channel, 4, number, {10}, std::string(kBagLimit, 't')));
+        ++alone;
+      } else {
+        transport.Send(dest, FilledParcel(Kind::kData, channel, 4, number, {step % 2 == 0 ? size_t{1000} : size_t{0}, 300}));
+      }
+    }
+  }
+  transport.Resume();
+  EXPECT(mailbox.WaitFor(kSteps * Peers().size()));
+  transport.Leave();
+  EXPECT(transport.Join(std::chrono::seconds(60)));
+  const size_t small = kSteps * Peers().size() - alone;
+  EXPECT(Count().bagged - bagged == small, std::to_string(Count().bagged - bagged));
+  EXPECT(Count().bags_sent - bags < small / 4, std::to_string(Count().bags_sent - bags));
+  if (kPieceBytes > kBagLimit * 2) {
+    EXPECT(Count().messages_sent - sent == Count().bags_sent - bags + alone + payloads);
+  }
 }
 
 // A thread that is hushed calls nobody; afterwards nothing is missing.
@@ -428,6 +470,7 @@ void RunTests() {
   run("send from callbacks", TestSendFromCallbacks);
   run("overtaking", TestOvertaking);
   run("hush", TestHush);
+  run("bags", TestBags);
   run("idle", TestIdle);
   run("broken", TestBrokenInAllWays);
 }

@@ -59,7 +59,7 @@ TEST(Header, LayoutIsFixed) {
   header.message = Verdict{258, -1, "hi"};
   header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}}, {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
-      'H', 'V', 'D', 'W', 3,    0,                             // magic, version
+      'H', 'V', 'D', 'W', 4,    0,                             // magic, version
       3,                                                       // kind
       2,   0,   0,   0,                                        // channel
       1,   0,   0,   0,   0,    0,    0,    0,                 // epoch
@@ -204,7 +204,7 @@ TEST(Header, RefusedForBadFields) {
   ExpectRefused(bad, "does not begin as one");
   bad = good;
   bad[kVersionAt] = 1;
-  ExpectRefused(bad, "wire version 1, this process speaks 3; install the same horovod_data on every host");
+  ExpectRefused(bad, "wire version 1, this process speaks 4; install the same horovod_data on every host");
   for (const int kind : {0, static_cast<int>(kKinds) + 1, 255}) {
     bad = good;
     bad[kKindAt] = static_cast<char>(kind);

@@ -7,6 +7,7 @@
 #include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
+#include "wire/mailbag.h"
 
 namespace hvdata {
 namespace {
@@ -75,7 +76,19 @@ void Incoming::OpenEnvelopes(int source) {
   }
 }
 
+// One message, or a bag of them: each is taken as if it had come alone, in the order in which they were put there.
 void Incoming::Accept(int source, std::string_view message) {
+  if (!wire::IsMailbag(message)) return AcceptOne(source, message);
+  std::vector<std::string_view> messages;
+  std::string error;
+  if (!wire::Unpack(message, &messages, &error)) {
+    throw TransportFailure("rank " + std::to_string(source) + " sent a message of " + std::to_string(message.size()) +
+                           " bytes that cannot be read: " + error);
+  }
+  for (const std::string_view one : messages) AcceptOne(source, one);
+}
+
+void Incoming::AcceptOne(int source, std::string_view message) {
   auto arrival = std::make_shared<Arrival>();
   std::string_view payload;
   std::string error;

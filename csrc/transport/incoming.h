@@ -54,7 +54,7 @@ class BufferPool {
   }
 
  private:
-  static constexpr size_t kRecycled = 2 * kInlineLimit;  // a full load of inline payloads and a common header
+  static constexpr size_t kRecycled = kBagLimit;  // also a full load of inline payloads and a common header
   static constexpr size_t kMost = 64;
   std::vector<Buffer> free_;
 };
@@ -94,6 +94,7 @@ class Incoming {
 
   void OpenEnvelopes(int source);
   void Accept(int source, std::string_view message);
+  void AcceptOne(int source, std::string_view message);
   void ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes);
   void DeliverComplete(int source, uint32_t channel);
 

@@ -13,51 +13,121 @@
 namespace hvdata {
 namespace {
 
+using wire::Component;
+using wire::Where;
+
 // Memory that MPI reads until all sends of a parcel are complete.
 struct Departing {
   std::string message;
   std::vector<Block> blocks;
 };
 
+void CheckBlocks(int dest, const Parcel& parcel) {
+  const size_t components = parcel.header.components.size();
+  if (parcel.blocks.size() == components) return;
+  throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components) +
+                         " components and " + std::to_string(parcel.blocks.size()) + " blocks");
+}
+
+uint64_t InlineBytes(const Parcel& parcel) {
+  uint64_t bytes = 0;
+  for (const Component& component : parcel.header.components) {
+    if (component.where == Where::kInline) bytes += component.bytes;
+  }
+  return bytes;
+}
+
+bool HasMessages(const Parcel& parcel) {
+  for (const Component& component : parcel.header.components) {
+    if (component.where == Where::kMessage) return true;
+  }
+  return false;
+}
+
+void AppendInline(const Parcel& parcel, std::string* message) {
+  for (size_t i = 0; i < parcel.blocks.size(); ++i) {
+    const Block& block = parcel.blocks[i];
+    if (parcel.header.components[i].where == Where::kInline && block.size > 0) message->append(block.data, block.size);
+  }
+}
+
 }  // namespace
+
+// What waits when this thread comes round: small parcels for one rank go as one message. Nothing waits for that, and what goes
+// to a rank keeps its order: a parcel that travels alone goes behind the bag with those before it.
+void Transport::SubmitAll() {
+  if (sending_.size() == 1) {
+    Submit(sending_[0].dest, std::move(sending_[0].parcel));
+  } else if (!sending_.empty()) {
+    bag_for_.resize(sent_.size());
+    for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.parcel));
+    for (auto& [dest, bag] : bags_) {
+      bag_for_[static_cast<size_t>(dest)] = 0;
+      SubmitBag(dest, &bag);
+    }
+    bags_.clear();
+  }
+  sending_.clear();
+}
+
+void Transport::Pack(int dest, Parcel parcel) {
+  CheckBlocks(dest, parcel);
+  const auto to = static_cast<size_t>(dest);
+  if (to >= bag_for_.size()) return Submit(dest, std::move(parcel));  // MPI says what is wrong
+  uint32_t& number = bag_for_[to];
+  const auto bag = [&]() -> wire::Mailbag* { return number == 0 ? nullptr : &bags_[number - 1].second; };
+  const uint64_t in_line = InlineBytes(parcel);
+  std::string front;
+  const bool small = in_line <= kBagLimit && !HasMessages(parcel);
+  if (small) front = wire::Encode(parcel.header);
+  const uint64_t needed = front.size() + in_line + wire::Mailbag::kFrameBytes;
+  if (number > 0 && (!small || bag()->bytes() + needed > kBagLimit)) SubmitBag(dest, bag());
+  if (!small || needed > kBagLimit) return Submit(dest, std::move(parcel));
+  if (number == 0) {
+    bags_.emplace_back(dest, wire::Mailbag());
+    number = static_cast<uint32_t>(bags_.size());
+  }
+  std::string* const message = bag()->Add();
+  if (bag()->count() == 1) message->reserve(needed);  // many are the only one
+  message->append(front);
+  AppendInline(parcel, message);
+}
+
+void Transport::SubmitBag(int dest, wire::Mailbag* bag) {
+  const size_t count = bag->count();
+  if (count == 0) return;
+  size_t offset = 0;
+  const auto message = std::make_shared<std::string>(bag->Take(&offset));
+  PostPieces(dest, kHeaderTag, message->data() + offset, message->size() - offset, message);
+  if (count < 2) return;
+  Add(&Count().bags_sent, 1);
+  Add(&Count().bagged, count);
+}
 
 // Hands all messages of the parcel, whose payloads have been placed, to MPI.
 void Transport::Submit(int dest, Parcel parcel) {
-  const std::vector<wire::Component>& components = parcel.header.components;
-  if (parcel.blocks.size() != components.size()) {
-    throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components.size()) +
-                           " components and " + std::to_string(parcel.blocks.size()) + " blocks");
-  }
-  uint64_t inline_bytes = 0;
-  for (const wire::Component& component : components) {
-    if (component.where == wire::Where::kInline) inline_bytes += component.bytes;
-  }
-
+  CheckBlocks(dest, parcel);
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = wire::Encode(parcel.header);
-  message.reserve(message.size() + inline_bytes);
-  for (size_t i = 0; i < components.size(); ++i) {
-    Block& block = parcel.blocks[i];
-    if (components[i].where == wire::Where::kMessage) {
-      departing->blocks.push_back(std::move(block));
-    } else if (components[i].where == wire::Where::kInline && block.size > 0) {
-      message.append(block.data, block.size);
-    }
+  message.reserve(message.size() + InlineBytes(parcel));
+  AppendInline(parcel, &message);
+  for (size_t i = 0; i < parcel.blocks.size(); ++i) {
+    if (parcel.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(parcel.blocks[i]));
   }
+  PostPieces(dest, kHeaderTag, message.data(), message.size(), departing);
+  for (const Block& block : departing->blocks) PostPieces(dest, kPayloadTag, block.data, block.size, departing);
+}
 
-  const auto post = [&](const char* data, size_t size, int tag) {
-    ForEachPiece(tag, size, [&](uint64_t offset, int count) {
-      MPI_Request request;
-      Check(MPI_Isend(data + offset, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
-      requests_.Add(request, "MPI_Isend", dest, [departing](const MPI_Status&) {});
-      Add(&Count().messages_sent, 1);
-      Add(&Count().bytes_sent, static_cast<uint64_t>(count));
-      sent_[dest] += tag == kHeaderTag;
-    });
-  };
-  post(message.data(), message.size(), kHeaderTag);
-  for (const Block& block : departing->blocks) post(block.data, block.size, kPayloadTag);
+void Transport::PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory) {
+  ForEachPiece(tag, size, [&](uint64_t offset, int count) {
+    MPI_Request request;
+    Check(MPI_Isend(data + offset, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);
+    requests_.Add(request, "MPI_Isend", dest, [memory](const MPI_Status&) {});
+    Add(&Count().messages_sent, 1);
+    Add(&Count().bytes_sent, static_cast<uint64_t>(count));
+    sent_[static_cast<size_t>(dest)] += tag == kHeaderTag;
+  });
 }
 
 }  // namespace hvdata

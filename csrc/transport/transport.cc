@@ -135,8 +135,7 @@ bool Transport::Round() {
     leaving = leaving_;
   }
   bool news = !sending_.empty();
-  for (Queued& queued : sending_) Submit(queued.dest, std::move(queued.parcel));
-  sending_.clear();
+  SubmitAll();
   news |= incoming_.Probe();
   news |= requests_.Test();
   if (leaving) {

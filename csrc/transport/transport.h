@@ -7,13 +7,16 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "transport/departure.h"
 #include "transport/incoming.h"
 #include "transport/requests.h"
+#include "wire/mailbag.h"
 
 namespace hvdata {
 
@@ -50,7 +53,11 @@ class Transport {
 
   void Run();
   bool Round();
+  void SubmitAll();
   void Submit(int dest, Parcel parcel);
+  void Pack(int dest, Parcel parcel);
+  void SubmitBag(int dest, wire::Mailbag* bag);
+  void PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory);
   void BeQuiet() REQUIRES(mutex_);
   void Rest(std::chrono::microseconds nap);
 
@@ -71,6 +78,8 @@ class Transport {
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
+  std::vector<std::pair<int, wire::Mailbag>> bags_;  // that are being filled, and for whom
+  std::vector<uint32_t> bag_for_;                    // by rank: its bag's number there, from 1; empty while none was needed
   Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
 
   std::thread thread_;

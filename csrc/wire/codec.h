@@ -121,6 +121,12 @@ class Reader {
     list.resize(Size<SizeType>(field, most, item_bytes));
   }
 
+  // `size` bytes as they lie in the message.
+  std::string_view Bytes(const char* field, size_t size) {
+    const char* bytes = Take(field, size);
+    return bytes == nullptr ? std::string_view() : std::string_view(bytes, size);
+  }
+
   void Fail(std::string why) {
     if (ok()) error_ = std::move(why);
     rest_ = {};

@@ -11,7 +11,6 @@ namespace hvdata::wire {
 namespace {
 
 constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
-constexpr uint16_t kVersion = 3;
 constexpr size_t kLeastComponent = 15;  // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 

@@ -45,7 +45,7 @@ def test_the_parts_are_the_whole(hvdata, comm, schedule):
     stepped = results(comm, lambda: parts[2])
     assert all(sum_ > 0.2 for sum_ in stepped) or schedule == "dynamic", stepped
     keys = results(comm, lambda: sorted(key for key in hvdata.stats() if key.startswith(name + "/")))
-    wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "queue", *OF_READERS, "untaken"]
+    wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "window", "queue", *OF_READERS, "untaken"]
     wanted += [f"room_{what}/{rank}" for rank in range(comm.size) for what in ("seconds", "waits")]
     assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size, "the same on every rank, so that sums can be made"
     reads = results(comm, lambda: sum(seconds(hvdata, name, OF_READERS)) > 0)

@@ -163,6 +163,7 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),
     ({"HOROVOD_DATA_TIMELINE_MB": "0"}, {}, ValueError, "HOROVOD_DATA_TIMELINE_MB='0' is not a size in MiB of 0.01 or more. Set "
                                                         "HOROVOD_DATA_TIMELINE_MB to a number such as 1024, or unset it."),
+    ({"HOROVOD_DATA_PREFETCH_MB": "auto"}, {}, ValueError, "HOROVOD_DATA_PREFETCH_MB='auto' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),
     ({"HOROVOD_DATA_TIMEOUT": "inf"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='inf'"),

@@ -162,7 +162,7 @@ def test_seconds_that_began_anew_in_the_wait_for_a_first_batch():
 def test_a_report_of_many_ranks_is_short():
     processes = [{"rank": r, "reader": 0 if r == 0 else -1, "sources": [0], "audience": list(range(100)), "host": f"node{r}", "ranks": 100, "channels": {
         "train": {"options": {"batch": 1, "schedule": 0, "prefetch": 2},
-                  "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "rows": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "waited_for": [0]},
+                  "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "rows": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "window": 2, "waited_for": [0]},
                   **({"reader": {"pipeline": 10**9, "deal": 1, "room": 10**9, "serve": 0, "elements": 10**4, "steps": 100, "untaken": 3,
                                  "room_of": [10**9] + [0] * 99, "room_times_of": [7] + [0] * 99}} if r == 0 else {})}}} for r in range(100)]
     text = str(report.make(processes))

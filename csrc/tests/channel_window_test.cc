@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/window.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "channel_lanes_recorder.h"
+
+namespace hvdata {
+namespace {
+
+constexpr uint64_t kMany = 1 << 20;
+
+// A rank that has to wait for every step.
+void Work(Window* window, int steps, int64_t step_ns = 1000) {
+  for (int i = 0; i < steps; ++i) {
+    window->Waits();
+    window->Took(step_ns);
+  }
+}
+
+TEST(WindowTest, ANumberStaysWhatItIs) {
+  for (const int fixed : {1, 3, 200}) {
+    Window window(fixed, 1, true);
+    window.Came(kMany);
+    Work(&window, 1000, 1000000000);
+    EXPECT_EQ(window.Steps(), fixed);
+    EXPECT_FALSE(window.fits_itself());
+  }
+}
+
+TEST(WindowTest, DoublesWhereItIsWaitedFor) {
+  Window window(0, kMany, false);
+  window.Came(4);
+  EXPECT_EQ(window.Steps(), 2);
+  Work(&window, 2);
+  EXPECT_EQ(window.Steps(), 2) << "the first steps of an epoch tell nothing";
+  Work(&window, 1);
+  EXPECT_EQ(window.Steps(), 4);
+  Work(&window, 3);
+  EXPECT_EQ(window.Steps(), 4) << "the four have not gone through yet";
+  Work(&window, 1);
+  EXPECT_EQ(window.Steps(), 8);
+  Work(&window, 1000);
+  EXPECT_EQ(window.Steps(), Window::kMost);
+}
+
+TEST(WindowTest, StaysWhereNobodyWaits) {
+  Window window(0, kMany, false);
+  window.Came(4);
+  for (int i = 0; i < 1000; ++i) window.Took(1000);
+  EXPECT_EQ(window.Steps(), 2);
+}
+
+TEST(WindowTest, BoundedInBytesButForTwoSteps) {
+  Window window(0, kMany, false);
+  window.Came(kMany / 5);
+  Work(&window, 1000);
+  EXPECT_EQ(window.Steps(), 5);
+  window.Came(10 * kMany);
+  EXPECT_EQ(window.Steps(), 2);
+  for (int i = 0; i < 1000; ++i) window.Came(kMany / 5);
+  EXPECT_EQ(window.Steps(), 5) << "one large share is not for ever";
+}
+
+// What a rank has beyond two steps it works off in 5 ms, so that one ten times slower has no more than a tenth.
+TEST(WindowTest, DynamicIsAsWideAsTheRankIsQuick) {
+  Window quick(0, kMany, true), slow(0, kMany, true), slower(0, kMany, true);
+  Work(&quick, 1000, 100000);
+  Work(&slow, 1000, 1000000);
+  Work(&slower, 1000, 10000000);
+  EXPECT_EQ(quick.Steps(), 50);
+  EXPECT_EQ(slow.Steps(), 5);
+  EXPECT_EQ(slower.Steps(), 2);
+  Work(&quick, 100, 1000000000);
+  EXPECT_EQ(quick.Steps(), 2) << "when it has become slow";
+}
+
+// ---- The reader's side.
+
+Step Sized(uint64_t number, int trainers, uint64_t bytes) {
+  Step step = MakeStep(number, trainers);
+  for (std::shared_ptr<const Share>& share : step.shares) {
+    auto sized = std::make_shared<Share>(*share);
+    sized->bytes = bytes;
+    share = std::move(sized);
+  }
+  return step;
+}
+
+// What grows on the way would be more than the trainer's window is made for.
+TEST(LaneBoundTest, StaticLanesStopAtTheBytes) {
+  Recorder recorder;
+  const auto lanes = MakeStaticLanes(2, 64, false, recorder.Output(), 1000);
+  for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
+  const auto deal = [&](uint64_t bytes) {
+    uint64_t dealt = 0;
+    for (; lanes->Room(); ++dealt) lanes->Deal(Sized(lanes->dealt(), 2, bytes));
+    return dealt;
+  };
+  EXPECT_EQ(deal(100), 10u);
+  EXPECT_EQ(lanes->FullFor(1), (std::vector<int>{0, 1}));
+  lanes->Taken(0, LaneStep(10), LaneStep(74));
+  EXPECT_EQ(lanes->FullFor(1), std::vector<int>{1});
+  lanes->Taken(1, LaneStep(10), LaneStep(74));
+  EXPECT_EQ(deal(400), 2u);
+  lanes->Close(0, LaneStep(12));
+  lanes->Taken(1, LaneStep(11), LaneStep(75));
+  EXPECT_EQ(deal(5000), 1u) << "two steps in any case";
+  lanes->Close(1, LaneStep(0));
+  EXPECT_TRUE(lanes->AllClosed());
+}
+
+TEST(LaneBoundTest, DynamicLanesStopAtTheBytes) {
+  Recorder recorder;
+  const auto lanes = MakeDynamicLanes(2, recorder.Output(), 1000);
+  for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
+  const auto deal = [&](uint64_t bytes) {
+    uint64_t dealt = 0;
+    for (; lanes->Room(); ++dealt) lanes->Deal(Sized(lanes->dealt(), 1, bytes));
+    return dealt;
+  };
+  EXPECT_EQ(deal(250), 8u);
+  lanes->Taken(0, LaneStep(3), LaneStep(67));
+  EXPECT_EQ(deal(250), 3u) << "whoever has room";
+  lanes->Taken(1, LaneStep(4), LaneStep(68));
+  EXPECT_EQ(deal(9000), 2u) << "two in any case";
+}
+
+// However trainers and sizes go, a lane holds its bytes, or one share more than it knew of, or two.
+TEST(LaneBoundTest, RandomSizes) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    LaneBound bound;
+    std::deque<uint64_t> held;
+    for (int i = 0; i < 300; ++i) {
+      const uint64_t bytes = random() % 400;
+      if (random() % 2 == 0 && bound.RoomFor(1, 1000)) {
+        bound.Put(bytes);
+        held.push_back(bytes);
+        uint64_t sum = 0;
+        for (const uint64_t one : held) sum += one;
+        EXPECT_EQ(bound.bytes(), sum);
+        EXPECT_TRUE(held.size() <= 2 || sum <= 1000 + 400) << sum;
+      } else if (!held.empty()) {
+        bound.Take(held.front());
+        held.pop_front();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/mailbag.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "wire/codec.h"
+#include "wire/header.h"
+
+namespace hvdata::wire {
+namespace {
+
+constexpr uint32_t kBagMagic = 0x42445648;  // "HVDB" in the message
+
+}  // namespace
+
+std::string* Mailbag::Add() {
+  if (count_++ == 0) {
+    AppendLittleEndian(kBagMagic, &bytes_);
+    AppendLittleEndian(kVersion, &bytes_);
+  } else {
+    Close();
+  }
+  open_ = bytes_.size();
+  AppendLittleEndian(uint32_t{0}, &bytes_);
+  return &bytes_;
+}
+
+void Mailbag::Close() { StoreLittleEndian(static_cast<uint32_t>(bytes_.size() - open_ - kSizeBytes), &bytes_[open_]); }
+
+std::string Mailbag::Take(size_t* offset) {
+  if (count_ > 0) Close();
+  *offset = count_ == 1 ? kFrameBytes : 0;
+  count_ = 0;
+  return std::exchange(bytes_, {});
+}
+
+bool IsMailbag(std::string_view message) {
+  return message.size() >= sizeof kBagMagic && LoadLittleEndian<uint32_t>(message.data()) == kBagMagic;
+}
+
+bool Unpack(std::string_view bag, std::vector<std::string_view>* messages, std::string* error) {
+  Reader reader(bag);
+  uint32_t magic;
+  uint16_t version;
+  std::vector<std::string_view> found;
+  reader.Int("magic", magic);
+  if (reader.ok() && magic != kBagMagic) reader.Fail("it does not begin as one");
+  reader.Int("version", version);
+  if (reader.ok() && version != kVersion) {
+    reader.Fail("it is of wire version " + std::to_string(version) + ", this process speaks " +
+                std::to_string(kVersion) + "; install the same horovod_data on every host");
+  }
+  do {
+    uint32_t size;
+    reader.Int("message size", size);
+    if (reader.ok() && size == 0) reader.Fail("a message in it is empty");
+    const std::string_view message = reader.Bytes("message", size);
+    if (reader.ok()) found.push_back(message);
+  } while (reader.ok() && !reader.rest().empty());
+  if (!reader.ok()) {
+    *error = "not a valid horovod_data mailbag: " + reader.error();
+    return false;
+  }
+  *messages = std::move(found);
+  return true;
+}
+
+}  // namespace hvdata::wire

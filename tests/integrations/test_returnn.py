@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RETURNN's own Engine and data pipeline, on several ranks: what comes out is what one process makes of the same data."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import run_job
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "returnn_training.py"
+STEP = 12  # sequences of all ranks
+CLOSE = 1e-6
+
+pytestmark = [
+    pytest.mark.horovod, pytest.mark.slow, pytest.mark.limit(400),
+    pytest.mark.skipif(importlib.util.find_spec("returnn") is None,
+                       reason="RETURNN is not installed (scripts/setup.sh returnn, or make test-integrations)"),
+]
+
+
+def trained(folder: Path, np_: int, *args: str, readers: int = 0, env: dict[str, str] | None = None):
+    """Rank 0's parameters and scores, and the job. The example itself looks that all ranks have the same parameters, and that
+    each sequence of each epoch was read once, on the reader."""
+    out = folder / f"{np_}-{readers}.npz"
+    job = run_job(EXAMPLE, np_, "--max-seqs", str(STEP // np_), "--out", str(out), *args, readers=readers, timeout=180,
+                  env={"HOROVOD_CYCLE_TIME": None, **(env or {})})
+    assert job.returncode == 0, job.describe()
+    assert f"{np_} ranks ended with equal parameters" in job.stdout[0], job.describe()
+    return dict(np.load(out)), job
+
+
+def same(got, expected, only="") -> None:
+    names = [name for name in expected if name.startswith(only)]
+    assert names and sorted(names) == sorted(name for name in got if name.startswith(only))
+    for name in names:
+        np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=CLOSE, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("alone"), 1)[0]
+
+
+@pytest.mark.parametrize("np_, readers", [(3, 0), (2, 1), (4, 1)])
+def test_as_in_one_process(alone, tmp_path, np_, readers):
+    got, job = trained(tmp_path, np_, readers=readers, env={"HOROVOD_DATA_VERIFY": "1"})
+    same(got, alone)
+    said = "".join(job.stderr)
+    for name, rows in (("train", 50), ("dev", 14)):
+        assert len(re.findall(rf"channel {name}, epoch \d: {rows} rows, each delivered once", said)) == 3, job.describe()
+
+
+def test_a_checkpoint_between_epochs(alone, tmp_path):
+    model = str(tmp_path / "model")
+    trained(tmp_path, 2, "--epochs", "1", "--model", model)
+    got, _ = trained(tmp_path, 3, "--model", model, readers=1)  # epochs 2 and 3, in the order of these
+    assert not [name for name in got if name.startswith("epoch 1")]
+    same(got, {name: value for name, value in alone.items() if not name.startswith("epoch 1")})
+
+
+def test_averaged_parameters(alone, tmp_path):
+    """In steps of one the mean of the parameters is a step along the mean of the gradients."""
+    got, _ = trained(tmp_path, 2, "--param-sync", "1", "--rate", "0.006")
+    same(got, alone, only="parameter")
+
+
+def test_ranks_that_step_apart(alone, tmp_path):
+    got, job = trained(tmp_path, 2, "--param-sync", "3", readers=1, env={"HOROVOD_DATA_VERIFY": "1"})
+    with pytest.raises(AssertionError):
+        same(got, alone, only="parameter")  # it is another training
+    assert len(re.findall(r"channel train, epoch \d: 50 rows, each delivered once", "".join(job.stderr))) == 3, job.describe()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prefetch="auto": as many steps ahead as help, bounded in bytes; never another order, other rows or other steps."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import Counted, dealt, elements, outcomes, raises_everywhere, results
+
+LARGE = 256 << 10
+NUMBER = 'prefetch=3 says how many steps. Give one of them.'
+
+
+def distribute(hvdata, dataset, **arguments):
+    return hvdata.distribute_dataset(dataset, **{"batch": "per_rank", "name": "window", **arguments})
+
+
+def window(hvdata):
+    return hvdata.stats()["window/window"]
+
+
+def slowly(n, seconds):
+    def wait(x):
+        time.sleep(seconds)
+        return x
+
+    return tf.data.Dataset.range(n).map(lambda x: tf.ensure_shape(tf.numpy_function(wait, [x], tf.int64), []))
+
+
+def test_small_elements_widen_it(hvdata, comm):
+    n = 150 * comm.size
+    ds = distribute(hvdata, slowly(n, 0.001))
+    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+    assert min(results(comm, lambda: window(hvdata))) >= 8
+
+
+def test_a_number_stays_what_it_is(hvdata, comm):
+    n = 40 * comm.size
+    ds = distribute(hvdata, slowly(n, 0.001), prefetch=3)
+    assert elements(comm, ds) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+    assert results(comm, lambda: window(hvdata)) == [3] * comm.size
+
+
+@pytest.mark.parametrize("steps, megabytes", [(4, 1), (2, 0.01)])
+def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
+    """The formula of docs/guarantees.md, (window + 1) steps, though the window was widened by small ones before."""
+    plain = tf.data.Options()
+    plain.experimental_optimization.inject_prefetch = False
+    small, large = 80 * comm.size, 12 * comm.size
+    source = Counted(small + large)
+    ds = source.dataset().map(lambda x: tf.fill([LARGE if x >= small else 8], tf.cast(x % 100, tf.uint8))).with_options(plain)
+    it = iter(distribute(hvdata, ds, prefetch_mb=megabytes * comm.size))
+    for _ in range(small // comm.size):
+        results(comm, lambda: int(next(it)[0]))
+    for taken in range(1, large // comm.size + 1):
+        results(comm, lambda: int(next(it)[0]))
+        time.sleep(0.05)  # room for the reader to run too far
+        # One of the first large ones is on its way before anybody knows how large they are, and one is with the pipeline.
+        assert comm.bcast(source.yields) - small <= (taken + steps + 2) * comm.size
+    assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
+    """One is ten times slower than the others: no more than two elements are ever on their way to it."""
+    n, slow = 60 * comm.size, comm.size - 1
+
+    def walk():
+        got, widest = [], 0
+        for x in distribute(hvdata, tf.data.Dataset.range(n), schedule="dynamic"):
+            got.append(int(x))
+            time.sleep(0.03 if comm.rank == slow else 0.003)
+            widest = max(widest, window(hvdata))
+        return got, widest
+
+    walked = results(comm, walk)
+    assert sorted(sum((got for got, _ in walked), [])) == list(range(n))
+    assert walked[slow][1] == 2
+
+
+@pytest.mark.parametrize("arguments, kind, text", [
+    ({"prefetch_mb": 0}, ValueError, "prefetch_mb=0 is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": float("nan")}, ValueError, "prefetch_mb=nan is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
+    ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
+    ({"prefetch_mb": 8, "prefetch": 3}, ValueError, f'prefetch_mb=8 bounds prefetch="auto", but {NUMBER}'),
+    ({"prefetch": "Auto"}, TypeError, "prefetch='Auto' is not a whole number. It counts steps: 1 or more; \"auto\" stands for as "
+     "many as help."),
+])
+def test_wrong_values(hvdata, comm, arguments, kind, text):
+    for raised in raises_everywhere(comm, lambda: distribute(hvdata, tf.data.Dataset.range(8), **arguments), kind):
+        assert text in raised.text
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("other", [{"prefetch_mb": 8}, {"prefetch": 2}])
+def test_all_ranks_agree_on_it(hvdata, comm, other):
+    mine = other if comm.rank == 1 else {}
+    raises_everywhere(comm, lambda: distribute(hvdata, tf.data.Dataset.range(8), **mine), ValueError, "prefetch")
+
+
+@pytest.mark.parametrize("saved, restored", [({}, {"prefetch": 3}), ({"prefetch": 5}, {"prefetch_mb": np.float32(0.5)})])
+def test_saved_with_one_and_restored_with_another(hvdata, comm, tmp_path, saved, restored):
+    n, taken = 20 * comm.size, 7
+    want = [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+
+    def before():
+        it = iter(distribute(hvdata, tf.data.Dataset.range(n), **saved))
+        got = [int(next(it)) for _ in range(taken)]
+        tf.train.Checkpoint(iterator=it).write(str(tmp_path / "iterator"))
+        return got
+
+    def after():
+        it = iter(distribute(hvdata, tf.data.Dataset.range(n), **restored))
+        tf.train.Checkpoint(iterator=it).read(str(tmp_path / "iterator"))
+        return [int(x) for x in it]
+
+    assert results(comm, before) == [values[:taken] for values in want]
+    assert results(comm, after) == [values[taken:] for values in want]
