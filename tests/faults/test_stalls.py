@@ -125,7 +125,7 @@ for step, _ in enumerate(ds):
 def test_a_rank_that_stops_while_the_others_wait_for_it_elsewhere():
     """Nobody asks why, so the reader says it unasked."""
     with start_job(PRELUDE + """
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(1000), batch="per_rank", name="train")
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(1000), batch="per_rank", name="train", prefetch=2)
 hvdata.serve()
 for step, _ in enumerate(ds):
     if step == 6 - hvdata.rank(): time.sleep(600)
