@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-python-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
+.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
   test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
 
 VENV ?= .venv
@@ -32,9 +32,7 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
 	@$(call python_tests,--quick)
 
-test-rest: test-cpp-rest test-python-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
-
-test-python-rest: op
+test-rest: op test-cpp-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
 	@$(call python_tests,--rest)
 
 test-all: op test-cpp typecheck  ## every test in every world

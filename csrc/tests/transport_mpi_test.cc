@@ -307,7 +307,8 @@ void TestIdle() {
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   int ticks = 0;
   double thread_used = 1, process_used = 1;
-  // What else runs on the machine makes every wake-up dearer: the best of three seconds counts.
+  // What else runs on the machine makes every wake-up dearer: the best of three seconds counts. So does valgrind, which runs this
+  // quickly: there no figure counts.
   for (int second = 0; second < 3 && (thread_used >= 0.02 || process_used >= 0.03); ++second) {
     ticks = mailbox.Ticks();
     const double process = CpuSeconds(), thread = CommThreadSeconds();
@@ -316,7 +317,7 @@ void TestIdle() {
     process_used = CpuSeconds() - process;
   }
   if (rank == 0) std::printf("idle: %.2f %% of a core, the process %.2f %%\n", 100 * thread_used, 100 * process_used);
-  EXPECT(kSanitized || (thread_used < 0.02 && process_used < 0.03), std::to_string(thread_used) + " cores");
+  EXPECT(kSanitized || quick || (thread_used < 0.02 && process_used < 0.03), std::to_string(thread_used) + " cores");
   EXPECT(mailbox.Ticks() - ticks >= 5 && mailbox.Ticks() - ticks <= 12, std::to_string(mailbox.Ticks() - ticks));
   const std::string status = CommThreadFile("status");
   const size_t at = status.find("SigBlk:");
