@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-FUZZ := header mailbag components states handover shared_memory checkpoint
+FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list

@@ -333,8 +333,9 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
     were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
     `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
     and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
-    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, together
-    `mpi_headers_in_bags`. Shared memory of a reader, now: `arena_bytes_in_use`,
+    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, or for
+    the ranks of one host, together `mpi_headers_in_bags`. Of what came here for other ranks of this host `mpi_bags_passed_on` parts
+    were given to them. Shared memory of a reader, now: `arena_bytes_in_use`,
     `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
     a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
 

@@ -14,8 +14,9 @@ namespace hvdata {
   COUNTER(bytes_sent, "mpi_bytes_sent")                                                                \
   COUNTER(messages_received, "mpi_messages_received")                                                  \
   COUNTER(bytes_received, "mpi_bytes_received")                                                        \
-  COUNTER(bags_sent, "mpi_bags_sent")            /* of these messages: several headers each, for one rank */ \
+  COUNTER(bags_sent, "mpi_bags_sent")            /* of these messages: several headers each, for one host */ \
   COUNTER(bagged, "mpi_headers_in_bags")         /* how many were in them */                           \
+  COUNTER(passed_on, "mpi_bags_passed_on")       /* came here for other ranks of this host, who got them in shared memory */ \
   /* On the sender. */                                                                                 \
   COUNTER(sent_inline, "payload_bytes_inline")   /* copied into a header message */                    \
   COUNTER(sent_arena, "payload_bytes_arena")     /* left there: the receiver's tensor is that memory */ \

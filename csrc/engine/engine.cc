@@ -73,6 +73,11 @@ void Engine::Deliver(int source, Header header, Landing landing) {
   post_->Arrived(source, std::move(header), std::move(landing));
 }
 
+void Engine::PassOn(int source, int member, uint32_t bells, std::string_view bag) {
+  completed_.wait();
+  post_->PassOn(source, member, bells, bag);
+}
+
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (std::holds_alternative<wire::Report>(header.message)) {
     return certifier_->OnReport(world_.members[static_cast<size_t>(member)].reader, header);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "arena/region.h"
 #include "base/log.h"
 #include "base/place.h"
+#include "mail/porters.h"
 
 namespace hvdata {
 namespace {
@@ -21,11 +23,12 @@ using std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::seconds(20);  // for a machine under load; nobody waits who need not
 constexpr size_t kNameSize = 32, kSecretSize = 32;
+constexpr uint64_t kPassageBytes = 4 << 20;  // what is on its way through a porter that doesn't read: small messages
 
-// What a trainer says first, with the descriptor of its bells, and what the reader answers, with those of its arena and
+// What the borrower says first, with the descriptor of its bells, and what the lender answers, with those of its arena and
 // of its own bells.
 struct Greeting {
-  char secret[kSecretSize];  // the reader's, which went by MPI
+  char secret[kSecretSize];  // the lender's, which went by MPI
   int32_t member;
 };
 struct Answer {
@@ -43,7 +46,8 @@ class Meeting {
   Meeting(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
       : world_(world),
         size_(world.members.size()),
-        arena_bytes_(arena_bytes),
+        arena_bytes_(world.me().reads() ? arena_bytes : std::min(arena_bytes, kPassageBytes)),
+        porters_(Porters(world)),
         bells_(std::move(bells)),
         why_(std::move(why)) {}
 
@@ -56,15 +60,15 @@ class Meeting {
     secret.resize(kSecretSize);
     const std::vector<std::string> names = collectives.gather(name + secret);
     std::vector<uint8_t> offered(size_, 0);
-    for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && ReadsFor(static_cast<int>(m), world_.self);
-    std::map<int, Handover> readers = Call(names);
+    for (size_t m = 0; m < size_; ++m) offered[m] = names[m][0] != '\0' && LendsTo(static_cast<int>(m), world_.self);
+    std::map<int, Handover> lenders = Call(names);
     // A caller who was refused, by a network namespace, say, is not waited for.
     std::vector<uint8_t> called(size_, 0);
-    for (const auto& [member, handover] : readers) called[static_cast<size_t>(member)] = 1;
+    for (const auto& [member, handover] : lenders) called[static_cast<size_t>(member)] = 1;
     const std::vector<uint8_t> callers = collectives.swap(called);
-    Greet(names, &readers);
+    Greet(names, &lenders);
     if (listener) Serve(listener.get(), secret, callers);
-    for (auto& [member, handover] : readers) Attach(member, &handover);
+    for (auto& [member, handover] : lenders) Attach(member, &handover);
     // A link counts if both ends have it.
     std::vector<uint8_t> have(size_, 0);
     for (const auto& [member, link] : links) have[static_cast<size_t>(member)] = 1;
@@ -77,7 +81,11 @@ class Meeting {
       Log(Place(world_.Name(world_.self)) + "can't use the shared memory of " + world_.Name(member) + " (" +
           (why_.empty() ? "its answer makes no sense" : why_) + "): batches travel as messages");
     }
+    AgreeOnPorters(collectives);
   }
+
+  // By member, of those that have a link with theirs.
+  std::vector<int> porters() && { return std::move(porters_); }
 
   std::shared_ptr<Arena> arena;
   std::map<int, std::unique_ptr<HostLink>> links;
@@ -88,17 +96,28 @@ class Meeting {
     return member != world_.self && other.host == world_.me().host;
   }
   // Two readers that both train have one way between them: that of the lower one.
-  bool ReadsFor(int reader, int trainer) const {
-    const Member& r = world_.members[static_cast<size_t>(reader)];
-    const Member& t = world_.members[static_cast<size_t>(trainer)];
-    return r.reads() && t.trains() && reader != trainer && !(t.reads() && r.trains() && trainer < reader);
+  bool LendsTo(int lender, int borrower) const {
+    const Member& l = world_.members[static_cast<size_t>(lender)];
+    const Member& b = world_.members[static_cast<size_t>(borrower)];
+    if (lender == borrower) return false;
+    if (porters_[static_cast<size_t>(borrower)] == lender) return true;
+    return l.reads() && b.trains() && !(b.reads() && l.trains() && borrower < lender);
+  }
+
+  void AgreeOnPorters(const Collectives& collectives) {
+    if (std::all_of(porters_.begin(), porters_.end(), [](int porter) { return porter < 0; })) return;
+    const int mine = porters_[static_cast<size_t>(world_.self)];
+    const std::vector<std::string> reached = collectives.gather(mine == world_.self || links.count(mine) ? "y" : "n");
+    for (size_t m = 0; m < size_; ++m) {
+      if (reached[m] != "y") porters_[m] = -1;
+    }
   }
 
   std::unique_ptr<Listener> Listen() {
     uint32_t lanes = 0;
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
-      if (Beside(member) && ReadsFor(world_.self, member)) ++lanes;
+      if (Beside(member) && LendsTo(world_.self, member)) ++lanes;
     }
     if (lanes == 0) return nullptr;
     if (bells_) arena = Arena::Create(arena_bytes_, lanes, &why_);
@@ -111,20 +130,20 @@ class Meeting {
   }
 
   std::map<int, Handover> Call(const std::vector<std::string>& names) {
-    std::map<int, Handover> readers;
+    std::map<int, Handover> lenders;
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
-      if (!bells_ || names[m][0] == '\0' || !Beside(member) || !ReadsFor(member, world_.self)) continue;
+      if (!bells_ || names[m][0] == '\0' || !Beside(member) || !LendsTo(member, world_.self)) continue;
       Handover handover = Handover::To(names[m].substr(0, kNameSize), steady_clock::now() + kPatience);
-      if (handover.ok()) readers.emplace(member, std::move(handover));
+      if (handover.ok()) lenders.emplace(member, std::move(handover));
       else why_ = "connecting was refused";
     }
-    return readers;
+    return lenders;
   }
 
   // Not before all know who calls, for only then do listeners accept: a backlog may be too short for all who call.
-  void Greet(const std::vector<std::string>& names, std::map<int, Handover>* readers) {
-    for (auto& [member, handover] : *readers) {
+  void Greet(const std::vector<std::string>& names, std::map<int, Handover>* lenders) {
+    for (auto& [member, handover] : *lenders) {
       Greeting greeting{{}, world_.self};
       names[static_cast<size_t>(member)].copy(greeting.secret, kSecretSize, kNameSize);
       handover.Extend(steady_clock::now() + kPatience);
@@ -164,7 +183,7 @@ class Meeting {
     Answer answer;
     std::vector<int> fds;
     if (!handover->Receive(&answer, sizeof answer, 2, &fds)) {
-      why_ = "the reader has not answered";
+      why_ = "it has not answered";
       return;
     }
     const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
@@ -177,6 +196,7 @@ class Meeting {
   const World& world_;
   const size_t size_;
   const uint64_t arena_bytes_;
+  std::vector<int> porters_;
   const std::shared_ptr<Region> bells_;
   std::string why_;
 };
@@ -184,7 +204,7 @@ class Meeting {
 }  // namespace
 
 HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives)
-    : payload(given) {
+    : payload(given), porters(world.members.size(), -1) {
   std::string why;
   std::shared_ptr<Region> region = Region::Create("horovod_data_bells", sizeof(Bells), &why);
   if (region && !region->Reserve(0, sizeof(Bells))) {
@@ -196,8 +216,10 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   Meeting meeting(world, arena_bytes, region, why);
   meeting.Run(collectives);
-  if (!meeting.links.empty()) arena = std::move(meeting.arena);
+  if (!meeting.links.empty()) passage = std::move(meeting.arena);
+  if (world.me().reads()) arena = passage;
   links = std::move(meeting.links);
+  porters = std::move(meeting).porters();
 }
 
 }  // namespace hvdata

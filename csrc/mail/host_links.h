@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways between this process and others of its host that need no MPI: between each reader and the trainers beside it,
-// a ring in either direction and the reader's arena.
+// The ways between this process and others of its host that need no MPI: between each reader and the trainers beside it, and
+// between a host's porter and the others there, a ring in either direction and an arena, which the first of the two lends.
 #pragma once
 
 #include <cstdint>
@@ -35,24 +35,24 @@ struct Bells {
 
 class HostLink {
  public:
-  // We are the reader (`arena`), or the trainer (`view`).
-  HostLink(int with, RingPair* lane, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> reader)
-      : member(with), view(std::move(reader)), peer(std::move(of_peer)), lane_(lane) {}
+  // We lend the arena, or borrow it (`lent`).
+  HostLink(int with, RingPair* lane, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
+      : member(with), view(std::move(lent)), peer(std::move(of_peer)), lane_(lane) {}
 
   const int member;
   const std::shared_ptr<ArenaView> view;
   const std::shared_ptr<Bells> peer;
-  bool reads_here() const { return view == nullptr; }
+  bool lends() const { return view == nullptr; }
 
   // One record to the peer; false if there is no room. One caller at a time.
   bool Put(const std::vector<std::string_view>& parts) {
-    return reads_here() ? lane_->down.Put(parts) : lane_->up.Put(parts);
+    return lends() ? lane_->down.Put(parts) : lane_->up.Put(parts);
   }
-  bool Empty() const { return reads_here() ? lane_->up.Empty() : lane_->down.Empty(); }
+  bool Empty() const { return lends() ? lane_->up.Empty() : lane_->down.Empty(); }
   // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
   template <typename Visitor>
   bool Take(Visitor visit, bool* broken) {
-    return reads_here() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
+    return lends() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
   }
   // By channel: from which limit on a TAKEN of the trainer is to ring. What came before the reader changed its mind is in
   // the ring by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows
@@ -85,6 +85,8 @@ struct HostLinks {
   const Payload payload;
   std::shared_ptr<Bells> bells;   // this process's own
   std::shared_ptr<Arena> arena;   // where this process reads for trainers on its own host; otherwise null
+  std::shared_ptr<Arena> passage;  // where it receives for others of its host: that arena, or a small one; otherwise null
+  std::vector<int> porters;        // by member; -1: what it gets from other hosts comes straight to it
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 

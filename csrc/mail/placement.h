@@ -17,6 +17,11 @@ constexpr uint64_t kAlwaysInline = 256;
 // Small messages for one rank that wait to be sent travel together up to here: as much as one with a full load of inline
 // payloads needs, for which receivers keep memory.
 constexpr uint64_t kBagLimit = 2 * kInlineLimit;
+// And those for the ranks of one host up to here: no more than MPI sends over sockets without asking first.
+constexpr uint64_t kHostBagLimit = 2 * kBagLimit;
+
+// What is so small a porter copies into its ranks' rings; what is larger they read where it has been received.
+constexpr uint64_t kWorthSharing = 1 << 10;
 
 // A share's inline payloads together stay within kInlineLimit, but for the very small ones, so that a header message
 // stays small however many components there are.

@@ -12,6 +12,9 @@
 #include "base/log.h"
 #include "base/place.h"
 #include "mail/placement.h"
+#include "mail/porters.h"
+#include "wire/mailbag.h"
+#include "wire/passed_on.h"
 
 namespace hvdata {
 
@@ -52,10 +55,15 @@ void CountPlaces(const Header& header) {
 }  // namespace
 
 struct Post::Route {
-  explicit Route(HostLink* l) : link(l) {}
-  HostLink* const link;
+  Route(int m, HostLink* l) : member(m), link(l) {}
+  const int member;
+  HostLink* const link;  // null: there is a porter between us
+  bool numbers = true;   // whether what goes to the other has numbers, as it has more than one way
+  int porter = -1;       // the other's, for what goes there; -1: none
+  int porters = -1;      // ours, for what comes from there; -1: none
   Mutex sending{Mutex::kMail};
   uint64_t sent GUARDED_BY(sending) = 0;
+  std::deque<std::string> rest GUARDED_BY(sending);  // to be passed on when there is room
   // Of the thread whose turn it is to deliver.
   uint64_t next = 1;                                       // the sequence number to deliver next
   std::map<uint64_t, std::pair<Header, BundlePtr>> early;  // came before others that were sent before them
@@ -64,9 +72,21 @@ struct Post::Route {
 Post::Post(const World* world, std::unique_ptr<HostLinks> links, Ways ways)
     : world_(world), links_(std::move(links)), ways_(std::move(ways)), debug_(DebugWanted()) {
   by_member_.resize(world->members.size());
-  for (const auto& [member, link] : links_->links) {
-    routes_.push_back(std::make_unique<Route>(link.get()));
-    by_member_[static_cast<size_t>(member)] = routes_.back().get();
+  const auto add = [this](int member, HostLink* link) {
+    routes_.push_back(std::make_unique<Route>(member, link));
+    return by_member_[static_cast<size_t>(member)] = routes_.back().get();
+  };
+  for (const auto& [member, link] : links_->links) linked_.push_back(add(member, link.get()));
+  const int mine = links_->porters[static_cast<size_t>(world->self)];
+  for (size_t m = 0; m < world->members.size(); ++m) {
+    const auto member = static_cast<int>(m);
+    const int theirs = ReadsAfar(*world, world->self, member) ? links_->porters[m] : -1;
+    const int ours = ReadsAfar(*world, member, world->self) ? mine : -1;
+    if (theirs < 0 && ours < 0) continue;
+    Route* const route = add(member, nullptr);
+    route->porter = theirs;
+    route->porters = ours;
+    route->numbers = theirs >= 0 && theirs != member;  // the porter itself has one way only
   }
 }
 
@@ -87,8 +107,8 @@ Doorbell Post::source_door(uint32_t channel) {
     constexpr uint64_t kNever = ~0ull;
     const auto word = [&](int of) { return member == Doorbell::kEverybody ? 0 : member == of ? limit.n : kNever; };
     wake_at_[channel].exchange(word(world_->self));
-    for (const auto& route : routes_) {
-      if (route->link->reads_here()) route->link->wake_at()[channel].exchange(word(route->link->member));
+    for (Route* const route : linked_) {
+      if (route->link->lends()) route->link->wake_at()[channel].exchange(word(route->member));
     }
   };
   return door;
@@ -105,7 +125,8 @@ void Post::Send(int member, Header header, const Share* share) {
   }
   parcel.header = std::move(header);
   Route* const route = RouteTo(member);
-  PlacePayloads(&parcel, route != nullptr && route->link->reads_here() ? arena() : nullptr);
+  HostLink* const link = LinkTo(member);
+  PlacePayloads(&parcel, link != nullptr && link->lends() ? arena() : nullptr);
   Header& h = parcel.header;
   CountPlaces(h);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than
@@ -116,14 +137,15 @@ void Post::Send(int member, Header header, const Share* share) {
     ways_.send_by_mpi(member, std::move(parcel));
     return;
   }
-  bool all_here = !bye;
+  parcel.porter = route->porter;
+  bool all_here = link != nullptr && !bye;
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
-  const uint64_t limit = route->link->reads_here() ? kAlways : LimitIn(h.message);
+  const uint64_t limit = link != nullptr && link->lends() ? kAlways : LimitIn(h.message);
   {
     MutexLock lock(&route->sending);
-    h.sequence = route->sent + 1;
+    if (route->numbers) h.sequence = route->sent + 1;
     Trace(member, h);
     if (all_here) {
       const std::string front = wire::Encode(h);
@@ -131,13 +153,13 @@ void Post::Send(int member, Header header, const Share* share) {
       for (size_t i = 0; i < h.components.size(); ++i) {
         if (h.components[i].where == Where::kInline) parts.emplace_back(parcel.blocks[i].data, parcel.blocks[i].size);
       }
-      all_here = route->link->Put(parts);
+      all_here = link->Put(parts);
       if (!all_here) Add(&Count().ring_full, 1);
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
     ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
   }
-  if (Wakes(route->link->wake_at(), channel, limit)) route->link->peer->Of(for_reader, channel)->Ring();
+  if (link != nullptr && Wakes(link->wake_at(), channel, limit)) link->peer->Of(for_reader, channel)->Ring();
 }
 
 // To ourselves: the tensors change hands as they are.
@@ -150,7 +172,7 @@ void Post::SendHere(Header header, const Share* share) {
   if (channel > 0 && Wakes(wake_at_.data(), channel, limit)) links_->bells->Of(for_reader, channel)->Ring();
 }
 
-bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || RouteTo(member) != nullptr); }
+bool Post::Shares(int member) const { return arena() != nullptr && (member < 0 || LinkTo(member) != nullptr); }
 
 Block Post::Allocate(uint64_t bytes) {
   char* const memory = arena()->Allocate(bytes, Arena::For::kCopy);
@@ -220,8 +242,8 @@ void Post::Queue(Item item) {
 }
 
 bool Post::Quiet() const {
-  return queued_ == 0 &&
-         std::all_of(routes_.begin(), routes_.end(), [](const auto& route) { return route->link->Empty(); });
+  return queued_ == 0 && to_pass_on_ == 0 &&
+         std::all_of(linked_.begin(), linked_.end(), [](const Route* route) { return route->link->Empty(); });
 }
 
 bool Post::Fetch() {
@@ -237,8 +259,8 @@ bool Post::Fetch() {
   bool any = false;
   for (bool more = true; more;) {
     try {
-      const bool rings = DeliverRings(), queue = DeliverQueue();
-      any = any || rings || queue;
+      const bool rings = DeliverRings(), queue = DeliverQueue(), passed = PassOnRest();
+      any = any || rings || queue || passed;
     } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
       try {
         Break(std::string("a message can't be delivered: ") + error.what());
@@ -270,10 +292,10 @@ void Post::InTurn(std::function<void()> what) {
 
 bool Post::DeliverRings() {
   bool any = false;
-  for (const auto& route : routes_) {
+  for (Route* const route : linked_) {
     bool broken = false;
-    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route.get(), record); }, &broken)) any = true;
-    if (broken) Break("what lies in the ring from " + world_->Name(route->link->member) + " is no record");
+    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route, record); }, &broken)) any = true;
+    if (broken) Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
   }
   return any;
 }
@@ -293,11 +315,38 @@ bool Post::DeliverQueue() {
 }
 
 void Post::TakeRecord(Route* route, std::string_view record) {
-  const int member = route->link->member;
+  wire::IsPassedOn(record) ? TakePassedOn(route, record) : TakeMessage(route->member, record);
+}
+
+void Post::TakePassedOn(Route* route, std::string_view record) {
+  const auto refuse = [&](const std::string& why) { Break("what " + world_->Name(route->member) + " passes on can't be read: " + why); };
+  wire::PassedOn passed;
+  std::string_view bag;
+  std::string error;
+  if (!wire::Decode(record, &passed, &bag, &error)) return refuse(error);
+  const auto source = static_cast<int>(passed.source);
+  if (passed.source >= by_member_.size() || RouteTo(source) == nullptr || RouteTo(source)->porters != route->member) {
+    return refuse("it is from member " + std::to_string(passed.source) + ", who does not send this way");
+  }
+  std::shared_ptr<const void> owner;
+  if (passed.shared) {
+    const char* data = nullptr;
+    if (route->link->lends() || !route->link->view->Adopt({passed.slot, passed.offset}, passed.bytes, &data, &owner)) {
+      return refuse("it lies outside of shared memory");
+    }
+    bag = {data, passed.bytes};
+  }
+  std::vector<std::string_view> messages{bag};
+  if (wire::IsMailbag(bag) && !wire::Unpack(bag, &messages, &error)) return refuse(error);
+  for (const std::string_view message : messages) TakeMessage(source, message);
+}
+
+// All of it is here.
+void Post::TakeMessage(int member, std::string_view message) {
   Header header;
   std::string_view payload;
   std::string error;
-  if (!wire::Decode(record, &header, &payload, &error)) {
+  if (!wire::Decode(message, &header, &payload, &error)) {
     Break("a record from " + world_->Name(member) + " can't be read: " + error);
     return;
   }
@@ -306,6 +355,7 @@ void Post::TakeRecord(Route* route, std::string_view record) {
     landing = Place(member, header);
     if (landing.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
     for (size_t i = 0; i < header.components.size(); ++i) {
+      if (header.components[i].where == Where::kMessage) return Break("a share from " + world_->Name(member) + " is not all here");
       if (header.components[i].where != Where::kInline) continue;
       const uint64_t bytes = header.components[i].bytes;
       if (bytes > 0) std::memcpy(landing.places[i], payload.data(), bytes);
@@ -317,11 +367,11 @@ void Post::TakeRecord(Route* route, std::string_view record) {
 
 Landing Post::Place(int member, const Header& header) {
   std::vector<Block> found(header.components.size());
-  Route* const route = RouteTo(member);
+  HostLink* const link = LinkTo(member);
   for (size_t i = 0; i < found.size(); ++i) {
     const Component& component = header.components[i];
-    if (component.where != Where::kArena || route == nullptr || route->link->view == nullptr) continue;
-    if (route->link->view->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
+    if (component.where != Where::kArena || link == nullptr || link->view == nullptr) continue;
+    if (link->view->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
       found[i].size = component.bytes;
     }
   }
@@ -331,6 +381,60 @@ Landing Post::Place(int member, const Header& header) {
 void Post::Arrived(int member, Header header, Landing landing) {
   Queue({member, std::move(header), std::move(landing.owner), nullptr});
   Fetch();
+}
+
+// ---- Through.
+
+std::shared_ptr<char> Post::Passage(uint64_t bytes) {
+  const std::shared_ptr<Arena>& passage = links_->passage;
+  if (passage == nullptr) return nullptr;
+  char* const memory = passage->Allocate(bytes, Arena::For::kCopy);
+  if (memory == nullptr) return nullptr;
+  return {memory, [passage](char* data) { passage->Free(data); }};
+}
+
+void Post::PassOn(int source, int member, uint32_t bells, std::string_view bag) {
+  const bool known = member >= 0 && static_cast<size_t>(member) < by_member_.size();
+  HostLink* const link = known ? LinkTo(member) : nullptr;
+  if (link == nullptr || !link->lends()) {
+    return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
+                 ", but can't be passed on");
+  }
+  wire::PassedOn passed;
+  passed.source = static_cast<uint32_t>(source);
+  passed.bytes = bag.size();
+  const auto place = bag.size() >= kWorthSharing ? links_->passage->Share(bag.data()) : std::nullopt;
+  if (place) passed.shared = true, passed.slot = place->slot, passed.offset = place->offset;
+  const std::string front = wire::Encode(passed);
+  const std::string_view behind = place ? std::string_view() : bag;
+  Route* const route = RouteTo(member);
+  {
+    MutexLock lock(&route->sending);
+    if (!route->rest.empty() || !link->Put({front, behind})) {
+      route->rest.push_back(front + std::string(behind));
+      ++to_pass_on_;
+      Add(&Count().ring_full, 1);
+    }
+  }
+  Add(&Count().passed_on, 1);
+  for (uint32_t bell = 0; bell < Bells::kEach; ++bell) {
+    if ((bells >> bell & 1) != 0) link->peer->Of(false, bell)->Ring();
+  }
+}
+
+// What found no room in a ring. Whoever is to get it empties that now and then, also where it waits for nothing.
+bool Post::PassOnRest() {
+  if (to_pass_on_ == 0) return false;
+  bool any = false;
+  for (Route* const route : linked_) {
+    MutexLock lock(&route->sending);
+    while (!route->rest.empty() && route->link->Put({route->rest.front()})) {
+      route->rest.pop_front();
+      --to_pass_on_;
+      any = true;
+    }
+  }
+  return any;
 }
 
 void Post::InOrder(int member, Header header, BundlePtr bundle) {
@@ -360,5 +464,10 @@ void Post::Break(const std::string& what) {
 }
 
 Post::Route* Post::RouteTo(int member) const { return member < 0 ? nullptr : by_member_[static_cast<size_t>(member)]; }
+
+HostLink* Post::LinkTo(int member) const {
+  Route* const route = RouteTo(member);
+  return route == nullptr ? nullptr : route->link;
+}
 
 }  // namespace hvdata

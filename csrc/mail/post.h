@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The post office of a process: every message passes here. To a process of the same host that has a link to this one, headers
 // and small payloads go through its rings and large ones stay in the arena; to this process itself, through a queue; everything
-// else goes by MPI. Whichever way they took, messages of one sender are delivered in the order in which they were sent.
+// else goes by MPI, small messages for another host to its porter. Whichever way they took, messages of one sender are delivered
+// in the order in which they were sent.
 #pragma once
 
 #include <array>
@@ -62,6 +63,11 @@ class Post {
   Landing Place(int member, const wire::Header& header);
   void Arrived(int member, wire::Header header, Landing landing);
 
+  // On a porter: memory that the others of this host can read, for a message that may be theirs; null where there is none.
+  std::shared_ptr<char> Passage(uint64_t bytes);
+  // Gives `member`, of this host, what `source` has sent here for it: in such memory, or copied.
+  void PassOn(int source, int member, uint32_t bells, std::string_view bag);
+
   // What a channel's threads wait with.
   Doorbell sink_door(uint32_t channel) { return Door(false, channel); }
   Doorbell source_door(uint32_t channel);
@@ -71,7 +77,7 @@ class Post {
   const std::shared_ptr<Arena>& shared_arena() const { return links_->arena; }
 
  private:
-  struct Route;  // between us and one member with a link
+  struct Route;  // between us and one member with a link, or with a porter between us
   struct Item {  // what is to be delivered: a message, or a call
     int member;
     wire::Header header;
@@ -86,9 +92,13 @@ class Post {
   bool DeliverRings();
   bool DeliverQueue() EXCLUDES(mu_);
   void TakeRecord(Route* route, std::string_view record);
+  void TakePassedOn(Route* route, std::string_view record);
+  void TakeMessage(int member, std::string_view message);
+  bool PassOnRest();
   void InOrder(int member, wire::Header header, BundlePtr bundle);
   void Break(const std::string& what);
   Route* RouteTo(int member) const;
+  HostLink* LinkTo(int member) const;
   void Trace(int member, const wire::Header& header) const;
   bool Shares(int member) const;
   Block Allocate(uint64_t bytes);
@@ -99,7 +109,7 @@ class Post {
   const Ways ways_;
   const bool debug_;
   std::vector<std::unique_ptr<Route>> routes_;
-  std::vector<Route*> by_member_;
+  std::vector<Route*> by_member_, linked_;
   std::array<std::atomic<uint64_t>, Bells::kEach> wake_at_{};  // as RingPair::wake_at, for the trainer of this process
 
   Mutex mu_{Mutex::kMail};
@@ -109,6 +119,7 @@ class Post {
   uint64_t turns_ GUARDED_BY(mu_) = 0;       // that are over
   bool delivering_ GUARDED_BY(mu_) = false;  // it is some thread's turn to deliver
   bool again_ GUARDED_BY(mu_) = false;       // and when it is done it is to look once more
+  std::atomic<size_t> to_pass_on_{0};        // records that found no room in a ring
   std::atomic<bool> broken_{false};
   std::atomic<bool> said_full_{false};
 };

@@ -27,6 +27,7 @@ struct Block {
 struct Parcel {
   wire::Header header;
   std::vector<Block> blocks;
+  int porter = -1;  // the member that may get it for its receiver, with what is for others of that host; -1: nobody
 };
 
 // Memory that payloads are received into: places[i] has room for components[i].bytes. No places at all: there is none.

@@ -15,7 +15,7 @@
 
 namespace hvdata {
 
-// Member `by` is shown `name` as what member `of` has given.
+// Member `by` is shown `name` as what member `of` has given as its name.
 struct Lie {
   int by = -1, of = -1;
   std::string name;
@@ -29,7 +29,7 @@ class ThreadCollectives {
   Collectives For(int self) {
     return {[this, self](const std::string& mine) {
               std::vector<std::string> all = Exchange(self, mine);
-              if (self == lie_.by) all[static_cast<size_t>(lie_.of)] = lie_.name;
+              if (self == lie_.by && mine.size() > 1) all[static_cast<size_t>(lie_.of)] = lie_.name;
               return all;
             },
             [this, self](const std::vector<uint8_t>& mine) {

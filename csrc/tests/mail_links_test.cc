@@ -19,7 +19,7 @@ constexpr uint64_t kArena = 1 << 20;
 
 Member Rank(const std::string& host, int trainer, int reader = -1) { return {host, 0, 0, reader, trainer}; }
 
-// "0-1 0-2": who has a link with whom. The one who reads first. Both ends have to agree.
+// "0-1 0-2": who has a link with whom. The one who lends first. Both ends have to agree.
 std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
   std::string pairs;
   const auto count = static_cast<int>(links.size());
@@ -32,11 +32,11 @@ std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
       if (there == nullptr || back == nullptr) continue;
       ++number;
       EXPECT_EQ(there->member, b);
-      EXPECT_NE(there->reads_here(), back->reads_here());
-      EXPECT_EQ(there->view == nullptr, there->reads_here());
-      if (!there->reads_here()) continue;
+      EXPECT_NE(there->lends(), back->lends());
+      EXPECT_EQ(there->view == nullptr, there->lends());
+      if (!there->lends()) continue;
       pairs += (pairs.empty() ? "" : " ") + std::to_string(a) + "-" + std::to_string(b);
-      EXPECT_NE(links[static_cast<size_t>(a)]->arena, nullptr);
+      EXPECT_NE(links[static_cast<size_t>(a)]->passage, nullptr);
     }
     EXPECT_EQ(links[static_cast<size_t>(a)]->links.size(), number);
   }
@@ -55,10 +55,10 @@ std::string Through(HostLink* from, HostLink* to, const std::string& record) {
   return got;
 }
 
-TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHost) {
+TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIts) {
   const auto links =
       Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArena);
-  EXPECT_EQ(Pairs(links), "0-2 0-3");
+  EXPECT_EQ(Pairs(links), "0-2 0-3 1-4");
   EXPECT_EQ(links[0]->arena->segment().lanes, 2u);
   EXPECT_GE(links[0]->arena->segment().arena, kArena);
   for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
@@ -81,7 +81,7 @@ TEST(HostLinks, EachHostsReaderServesItsOwn) {
 TEST(HostLinks, TwoReadersThatTrainHaveOneBetweenThem) {
   const auto links = Connect({Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, Payload::kAuto, kArena);
   EXPECT_EQ(Pairs(links), "0-1 0-2 1-2");
-  EXPECT_EQ(To(*links[1], 0)->reads_here(), false);
+  EXPECT_EQ(To(*links[1], 0)->lends(), false);
   EXPECT_EQ(links[1]->arena->segment().lanes, 1u);
 }
 

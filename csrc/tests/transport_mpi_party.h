@@ -109,6 +109,15 @@ class Mailbox : public Inbox {
     headers_.push_back(std::move(header));
     changed_.notify_all();
   }
+  void PassOn(int, int member, uint32_t bells, std::string_view bag) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    passed_.push_back({member, bells, std::string(bag)});
+    changed_.notify_all();
+  }
+  std::shared_ptr<char> Passage(size_t bytes) override {
+    ++passages_;
+    return passage_ ? passage_(bytes) : nullptr;
+  }
   void Tick() override { ++ticks_; }
   void Broken(const std::string& what) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -131,7 +140,18 @@ class Mailbox : public Inbox {
     std::lock_guard<std::mutex> lock(mutex_);
     return broken_;
   }
+  struct Passed {
+    int member;
+    uint32_t bells;
+    std::string bag;
+  };
+  std::vector<Passed> TakePassed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(passed_, {});
+  }
   int Ticks() const { return ticks_; }
+  int Passages() const { return passages_; }
+  void ReceiveIn(std::function<std::shared_ptr<char>(size_t)> passage) { passage_ = std::move(passage); }
   void Spoil() { spoil_ = true; }  // from now on Place breaks its contract
   void AllocateWith(std::function<std::shared_ptr<char>(size_t)> allocate) { allocate_ = std::move(allocate); }
 
@@ -139,11 +159,13 @@ class Mailbox : public Inbox {
   OnDeliver on_deliver_;
   std::function<std::shared_ptr<char>(size_t)> allocate_ = Allocate;
   std::atomic<bool> spoil_{false};
-  std::atomic<int> ticks_{0};
+  std::function<std::shared_ptr<char>(size_t)> passage_;
+  std::atomic<int> ticks_{0}, passages_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<wire::Header> headers_;
   std::vector<std::string> broken_;
+  std::vector<Passed> passed_;
 };
 
 // A communicator of the transport's own.

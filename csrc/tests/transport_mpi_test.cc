@@ -171,6 +171,74 @@ void TestLongText() {
   for (const wire::Header& header : mailbox.Headers()) EXPECT(TextIn(header) == (StepOf(header) == 1 ? text : "short"));
 }
 
+// Rank 0 sends to all others, of which rank 1 is the porter: what waits together comes to it in one message, and what is for it
+// alone, large, or for one rank alone, comes straight there. `shared`: the porter has memory to receive in.
+void TestPorter(bool shared) {
+  if (ranks < 3) return;
+  constexpr int kEach = 20;
+  std::atomic<int> passages{0};
+  Mailbox mailbox([](int, const wire::Header& header, const Landing& landing) {
+    EXPECT(header.components.empty() || ArrivedWhole(header, landing));
+  });
+  if (shared && rank == 1) {
+    mailbox.ReceiveIn([&](size_t bytes) {
+      ++passages;
+      return Allocate(bytes);
+    });
+  }
+  MPI_Comm comm = Duplicate();
+  {
+    Transport transport(comm, &mailbox);
+    const uint64_t sent_before = Count().messages_sent, bags_before = Count().bags_sent;
+    const auto send = [&](int dest, uint32_t channel, uint64_t step, const std::vector<size_t>& sizes) {
+      Parcel parcel = FilledParcel(Kind::kData, channel, 3, step, sizes);
+      parcel.porter = 1;
+      transport.Send(dest, std::move(parcel));
+    };
+    if (rank == 0) {
+      transport.Hush();
+      for (int step = 0; step < kEach; ++step) {
+        for (int dest = 1; dest < ranks; ++dest) send(dest, 1 + static_cast<uint32_t>(step % 2), static_cast<uint64_t>(step), {100});
+      }
+      transport.Resume();
+    }
+    if (rank == 1) {
+      EXPECT(mailbox.WaitFor(kEach));
+      const std::vector<Mailbox::Passed> passed = mailbox.TakePassed();
+      EXPECT(static_cast<int>(passed.size()) == ranks - 2, std::to_string(passed.size()));
+      for (size_t i = 0; i < passed.size(); ++i) {
+        EXPECT(passed[i].member == static_cast<int>(i) + 2 && passed[i].bells == 6, std::to_string(passed[i].bells));
+        std::vector<std::string_view> messages;
+        std::string error;
+        EXPECT(wire::Unpack(passed[i].bag, &messages, &error) && messages.size() == kEach, error);
+        for (size_t m = 0; m < messages.size(); ++m) {
+          wire::Header header;
+          std::string_view payload;
+          EXPECT(wire::Decode(messages[m], &header, &payload, &error) && StepOf(header) == m, error);
+          EXPECT(payload.size() == 100 && IsFilled(3, payload.data(), 100));
+        }
+      }
+      EXPECT(passages == (shared ? 1 : 0), std::to_string(passages));
+    } else if (rank == 0) {
+      while (Count().messages_sent == sent_before) std::this_thread::yield();
+      EXPECT(Count().messages_sent - sent_before == 1 && Count().bags_sent - bags_before == 1);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {  // for one alone, and what has messages of its own
+      transport.Hush();
+      for (uint64_t step = 0; step < 3; ++step) send(2, 1, step, {10});
+      send(2, 1, 3, {100000});
+      transport.Resume();
+    }
+    if (rank == 2) EXPECT(mailbox.WaitFor(4));
+    MPI_Barrier(MPI_COMM_WORLD);
+    EXPECT(mailbox.TakePassed().empty());
+    transport.Leave();
+    EXPECT(transport.Join(std::chrono::seconds(60)));
+  }
+  EXPECT(live_owners == 0, std::to_string(live_owners));
+}
+
 // Leave() right behind the last Send(): all of it still arrives, also when nobody calls Leave() but the destructor.
 void TestLeaveWithTrafficInFlight(bool destroy) {
   constexpr int kParcels = 40;
@@ -465,6 +533,8 @@ void RunTests() {
   run("mixed placement", TestMixedPlacement);
   run("many components", TestManyComponents);
   run("long text", TestLongText);
+  run("porter", [] { TestPorter(false); });
+  run("porter with shared memory", [] { TestPorter(true); });
   run("leave, traffic in flight", [] { TestLeaveWithTrafficInFlight(false); });
   run("destroy, traffic in flight", [] { TestLeaveWithTrafficInFlight(true); });
   run("join waits for all", TestJoinWaitsForAll);

@@ -32,4 +32,10 @@ inline int SizeOf(MPI_Comm comm) {
   return size;
 }
 
+inline int RankIn(MPI_Comm comm) {
+  int rank = 0;
+  Check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
 }  // namespace hvdata

@@ -7,7 +7,7 @@
 #include "base/counters.h"
 #include "transport/check.h"
 #include "transport/layout.h"
-#include "wire/mailbag.h"
+#include "wire/host_bag.h"
 
 namespace hvdata {
 namespace {
@@ -18,6 +18,11 @@ constexpr int kMostPerProbe = 16;
 void CountReceived(int bytes) {
   Add(&Count().messages_received, 1);
   Add(&Count().bytes_received, static_cast<uint64_t>(bytes));
+}
+
+[[noreturn]] void Unreadable(int source, std::string_view message, const std::string& why) {
+  throw TransportFailure("rank " + std::to_string(source) + " sent a message of " + std::to_string(message.size()) +
+                         " bytes that cannot be read: " + why);
 }
 
 }  // namespace
@@ -42,10 +47,11 @@ bool Incoming::Probe() {
 
     auto envelope = std::make_shared<Envelope>();
     envelope->size = count;
-    envelope->buffer = pool_.Take(count);
+    if (envelope->size >= 2 * kWorthSharing) envelope->passage = inbox_->Passage(envelope->size);
+    if (!envelope->passage) envelope->buffer = pool_.Take(count);
     sources_[source].envelopes.push_back(envelope);
     MPI_Request request;
-    Check(MPI_Imrecv(envelope->buffer.get(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
+    Check(MPI_Imrecv(envelope->data(), count, MPI_BYTE, &message, &request), "MPI_Imrecv", source);
     requests_->Add(request, "MPI_Imrecv", source, [this, source, envelope](const MPI_Status&) {
       envelope->received = true;
       OpenEnvelopes(source);
@@ -63,7 +69,7 @@ void Incoming::OpenEnvelopes(int source) {
   while (!from.envelopes.empty() && from.envelopes.front()->received) {
     const std::shared_ptr<Envelope> envelope = std::move(from.envelopes.front());
     from.envelopes.pop_front();
-    const std::string_view bytes(envelope->buffer.get(), envelope->size);
+    const std::string_view bytes(envelope->data(), envelope->size);
     if (envelope->size == kPieceBytes) {
       from.pieces.append(bytes);
     } else if (from.pieces.empty()) {
@@ -72,19 +78,28 @@ void Incoming::OpenEnvelopes(int source) {
       from.pieces.append(bytes);
       Accept(source, std::exchange(from.pieces, {}));
     }
-    pool_.Give(std::move(envelope->buffer), envelope->size);
+    if (envelope->buffer) pool_.Give(std::move(envelope->buffer), envelope->size);
+  }
+}
+
+// What is for us, and what is for others of this host.
+void Incoming::Accept(int source, std::string_view message) {
+  if (!wire::IsHostBag(message)) return AcceptBag(source, message);
+  std::vector<wire::ForMember> parts;
+  std::string error;
+  if (!wire::Unpack(message, &parts, &error)) Unreadable(source, message, error);
+  for (const wire::ForMember& part : parts) {
+    const auto member = static_cast<int>(part.member);
+    member == rank_ ? AcceptBag(source, part.bag) : inbox_->PassOn(source, member, part.bells, part.bag);
   }
 }
 
 // One message, or a bag of them: each is taken as if it had come alone, in the order in which they were put there.
-void Incoming::Accept(int source, std::string_view message) {
+void Incoming::AcceptBag(int source, std::string_view message) {
   if (!wire::IsMailbag(message)) return AcceptOne(source, message);
   std::vector<std::string_view> messages;
   std::string error;
-  if (!wire::Unpack(message, &messages, &error)) {
-    throw TransportFailure("rank " + std::to_string(source) + " sent a message of " + std::to_string(message.size()) +
-                           " bytes that cannot be read: " + error);
-  }
+  if (!wire::Unpack(message, &messages, &error)) Unreadable(source, message, error);
   for (const std::string_view one : messages) AcceptOne(source, one);
 }
 
@@ -92,10 +107,7 @@ void Incoming::AcceptOne(int source, std::string_view message) {
   auto arrival = std::make_shared<Arrival>();
   std::string_view payload;
   std::string error;
-  if (!wire::Decode(message, &arrival->header, &payload, &error)) {
-    throw TransportFailure("rank " + std::to_string(source) + " sent a message of " + std::to_string(message.size()) +
-                           " bytes that cannot be read: " + error);
-  }
+  if (!wire::Decode(message, &arrival->header, &payload, &error)) Unreadable(source, message, error);
   const std::vector<wire::Component>& components = arrival->header.components;
   if (!components.empty()) {
     arrival->landing = inbox_->Place(source, arrival->header);

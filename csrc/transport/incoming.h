@@ -26,6 +26,10 @@ class Inbox {
   virtual Landing Place(int source, const wire::Header& header) = 0;
   // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
   virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
+  // Of a bag for this host that has come here: what is for `member`, whose `bells` are to ring.
+  virtual void PassOn(int source, int member, uint32_t bells, std::string_view bag) = 0;
+  // Memory that the others of this host can read, for a message that may be such a bag; null: none, or not wanted.
+  virtual std::shared_ptr<char> Passage(size_t /*bytes*/) { return nullptr; }
   // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
   virtual void Turn() {}
   // Whether MPI may be called: in a process that has lost its descriptors a call can last for ever. Asked before each round.
@@ -61,8 +65,8 @@ class BufferPool {
 
 class Incoming {
  public:
-  Incoming(MPI_Comm comm, int size, Inbox* inbox, Requests* requests)
-      : comm_(comm), inbox_(inbox), requests_(requests), sources_(size) {}
+  Incoming(MPI_Comm comm, int rank, int size, Inbox* inbox, Requests* requests)
+      : comm_(comm), rank_(rank), inbox_(inbox), requests_(requests), sources_(size) {}
 
   // Starts to receive the header messages that have come. True if there were any.
   bool Probe();
@@ -74,8 +78,10 @@ class Incoming {
   // A header message, or a piece of one.
   struct Envelope {
     BufferPool::Buffer buffer;
+    std::shared_ptr<char> passage;  // instead
     size_t size = 0;
     bool received = false;
+    char* data() const { return passage ? passage.get() : buffer.get(); }
   };
   // A parcel whose header has been read.
   struct Arrival {
@@ -94,11 +100,13 @@ class Incoming {
 
   void OpenEnvelopes(int source);
   void Accept(int source, std::string_view message);
+  void AcceptBag(int source, std::string_view message);
   void AcceptOne(int source, std::string_view message);
   void ReceivePayload(int source, const ArrivalPtr& arrival, char* place, uint64_t bytes);
   void DeliverComplete(int source, uint32_t channel);
 
   MPI_Comm comm_;
+  const int rank_;
   Inbox* inbox_;
   Requests* requests_;
   BufferPool pool_;

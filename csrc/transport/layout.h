@@ -2,7 +2,7 @@
 // How a parcel is laid out in MPI messages. Both ends derive the messages from the same header, so that none of them
 // needs a frame of its own:
 //   1. the encoded header and the inline payloads, tag kHeaderTag; those of several parcels that have no more than this may
-//      be one message (wire/mailbag.h);
+//      be one message (wire/mailbag.h), also for several ranks of a host (wire/host_bag.h);
 //   2. each component placed as a message, in order, tag kPayloadTag.
 // Either is cut into pieces of kPieceBytes, because MPI counts are ints. Messages of one sender and tag don't overtake
 // each other: that alone matches pieces to places.

@@ -53,17 +53,18 @@ void AppendInline(const Parcel& parcel, std::string* message) {
 
 }  // namespace
 
-// What waits when this thread comes round: small parcels for one rank go as one message. Nothing waits for that, and what goes
-// to a rank keeps its order: a parcel that travels alone goes behind the bag with those before it.
+// What waits when this thread comes round: small parcels for one rank go as one message, and so do those for the ranks of one
+// host that has a porter. Nothing waits for that. What goes to a rank one way keeps its order: a parcel that travels alone goes
+// behind the bag with those before it.
 void Transport::SubmitAll() {
   if (sending_.size() == 1) {
     Submit(sending_[0].dest, std::move(sending_[0].parcel));
   } else if (!sending_.empty()) {
     bag_for_.resize(sent_.size());
     for (Queued& queued : sending_) Pack(queued.dest, std::move(queued.parcel));
-    for (auto& [dest, bag] : bags_) {
-      bag_for_[static_cast<size_t>(dest)] = 0;
-      SubmitBag(dest, &bag);
+    for (auto& [to, bag] : bags_) {
+      bag_for_[static_cast<size_t>(to)] = 0;
+      SubmitBag(to, &bag);
     }
     bags_.clear();
   }
@@ -72,33 +73,40 @@ void Transport::SubmitAll() {
 
 void Transport::Pack(int dest, Parcel parcel) {
   CheckBlocks(dest, parcel);
-  const auto to = static_cast<size_t>(dest);
-  if (to >= bag_for_.size()) return Submit(dest, std::move(parcel));  // MPI says what is wrong
-  uint32_t& number = bag_for_[to];
-  const auto bag = [&]() -> wire::Mailbag* { return number == 0 ? nullptr : &bags_[number - 1].second; };
+  if (static_cast<size_t>(dest) >= bag_for_.size()) return Submit(dest, std::move(parcel));  // MPI says what is wrong
+  const auto bag_of = [&](int to) -> wire::HostBag* {
+    const uint32_t number = bag_for_[static_cast<size_t>(to)];
+    return number == 0 ? nullptr : &bags_[number - 1].second;
+  };
   const uint64_t in_line = InlineBytes(parcel);
   std::string front;
   const bool small = in_line <= kBagLimit && !HasMessages(parcel);
   if (small) front = wire::Encode(parcel.header);
-  const uint64_t needed = front.size() + in_line + wire::Mailbag::kFrameBytes;
-  if (number > 0 && (!small || bag()->bytes() + needed > kBagLimit)) SubmitBag(dest, bag());
-  if (!small || needed > kBagLimit) return Submit(dest, std::move(parcel));
-  if (number == 0) {
-    bags_.emplace_back(dest, wire::Mailbag());
-    number = static_cast<uint32_t>(bags_.size());
+  const uint64_t needed = front.size() + in_line + wire::HostBag::kMostBeside;
+  const bool alone = !small || needed > kBagLimit;
+  const int to = parcel.porter >= 0 && !alone ? parcel.porter : dest;
+  wire::HostBag* bag = bag_of(to);
+  if (bag != nullptr && (alone || bag->bytes_for(dest) + needed > kBagLimit || bag->bytes() + needed > kHostBagLimit)) {
+    SubmitBag(to, bag);
   }
-  std::string* const message = bag()->Add();
-  if (bag()->count() == 1) message->reserve(needed);  // many are the only one
+  if (alone) return Submit(dest, std::move(parcel));
+  if (bag == nullptr) {
+    bags_.emplace_back(to, wire::HostBag());
+    bag_for_[static_cast<size_t>(to)] = static_cast<uint32_t>(bags_.size());
+    bag = &bags_.back().second;
+  }
+  std::string* const message = bag->Add(dest, parcel.header.channel);
+  if (bag->count() == 1) message->reserve(needed);  // many are the only one
   message->append(front);
   AppendInline(parcel, message);
 }
 
-void Transport::SubmitBag(int dest, wire::Mailbag* bag) {
+void Transport::SubmitBag(int to, wire::HostBag* bag) {
   const size_t count = bag->count();
   if (count == 0) return;
-  size_t offset = 0;
-  const auto message = std::make_shared<std::string>(bag->Take(&offset));
-  PostPieces(dest, kHeaderTag, message->data() + offset, message->size() - offset, message);
+  auto packed = std::make_shared<wire::HostBag::Packed>(bag->Take());
+  const int dest = packed->member >= 0 ? packed->member : to;  // no porter is needed for one
+  PostPieces(dest, kHeaderTag, packed->bytes.data() + packed->offset, packed->bytes.size() - packed->offset, packed);
   if (count < 2) return;
   Add(&Count().bags_sent, 1);
   Add(&Count().bagged, count);

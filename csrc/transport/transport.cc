@@ -49,10 +49,10 @@ std::string WhereAmI(int rank) {
 Transport::Transport(MPI_Comm comm, Inbox* inbox)
     : comm_(comm),
       inbox_(inbox),
+      rank_(RankIn(comm)),
       sent_(SizeOf(comm)),
-      incoming_(comm, SizeOf(comm), inbox, &requests_),
+      incoming_(comm, rank_, SizeOf(comm), inbox, &requests_),
       departure_(comm) {
-  Check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
   next_tick_ += kTickEvery;
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });

@@ -16,7 +16,7 @@
 #include "transport/departure.h"
 #include "transport/incoming.h"
 #include "transport/requests.h"
-#include "wire/mailbag.h"
+#include "wire/host_bag.h"
 
 namespace hvdata {
 
@@ -56,14 +56,13 @@ class Transport {
   void SubmitAll();
   void Submit(int dest, Parcel parcel);
   void Pack(int dest, Parcel parcel);
-  void SubmitBag(int dest, wire::Mailbag* bag);
+  void SubmitBag(int to, wire::HostBag* bag);
   void PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory);
   void BeQuiet() REQUIRES(mutex_);
   void Rest(std::chrono::microseconds nap);
 
   MPI_Comm comm_;
   Inbox* const inbox_;
-  int rank_ = 0;
 
   // Shared with the callers. Never held while MPI, the inbox or a block's owner is called.
   Mutex mutex_{Mutex::kLast};
@@ -74,11 +73,12 @@ class Transport {
 
   // The thread's own.
   Requests requests_;
+  const int rank_;
   std::vector<uint64_t> sent_;  // to each rank: messages with kHeaderTag
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
-  std::vector<std::pair<int, wire::Mailbag>> bags_;  // that are being filled, and for whom
+  std::vector<std::pair<int, wire::HostBag>> bags_;  // that are being filled, and to whom they go: a rank or its host's porter
   std::vector<uint32_t> bag_for_;                    // by rank: its bag's number there, from 1; empty while none was needed
   Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
 

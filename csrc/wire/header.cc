@@ -72,6 +72,11 @@ void Check(const Header& header, Reader* reader) {
 
 }  // namespace
 
+std::string OtherVersion(uint16_t version) {
+  return "it is of wire version " + std::to_string(version) + ", this process speaks " + std::to_string(kVersion) +
+         "; install the same horovod_data on every host";
+}
+
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
   *count = 1;
   bool empty = false;
@@ -119,10 +124,7 @@ bool Decode(std::string_view message, Header* header, std::string_view* inline_p
   reader.Int("magic", magic);
   if (reader.ok() && magic != kMagic) reader.Fail("it does not begin as one");
   reader.Int("version", version);
-  if (reader.ok() && version != kVersion) {
-    reader.Fail("it is of wire version " + std::to_string(version) + ", this process speaks " +
-                std::to_string(kVersion) + "; install the same horovod_data on every host");
-  }
+  if (reader.ok() && version != kVersion) reader.Fail(OtherVersion(version));
   if (reader.ok()) HeaderFields(&reader, decoded);
   if (reader.ok()) Check(decoded, &reader);
   if (!reader.ok()) {

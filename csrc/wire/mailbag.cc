@@ -47,10 +47,7 @@ bool Unpack(std::string_view bag, std::vector<std::string_view>* messages, std::
   reader.Int("magic", magic);
   if (reader.ok() && magic != kBagMagic) reader.Fail("it does not begin as one");
   reader.Int("version", version);
-  if (reader.ok() && version != kVersion) {
-    reader.Fail("it is of wire version " + std::to_string(version) + ", this process speaks " +
-                std::to_string(kVersion) + "; install the same horovod_data on every host");
-  }
+  if (reader.ok() && version != kVersion) reader.Fail(OtherVersion(version));
   do {
     uint32_t size;
     reader.Int("message size", size);

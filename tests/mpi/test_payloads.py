@@ -400,3 +400,17 @@ def test_a_million_small_batches(hvdata, comm):
         return [int(x) for x in ds.enumerate().reduce((np.int64(0), np.int64(0)), check)]
 
     assert results(comm, run) == [[count // 2, 0]] * 2
+
+
+@pytest.mark.ways("two hosts")
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedule):
+    """Ranks 2 and 3: their reader sends no more messages than there are steps, and all of them get what is theirs."""
+    steps = 500
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(steps * comm.size), batch="per_rank", schedule=schedule)
+    got = []
+    grown = moved(hvdata, comm, lambda: got.extend(int(x) for x in ds))
+    assert sorted(sum(comm.allgather(got), [])) == list(range(steps * comm.size))
+    assert grown["mpi_bags_passed_on"] > 0
+    assert schedule == "dynamic" or grown["mpi_headers_in_bags"] > steps  # there each goes out when a rank has room for it
