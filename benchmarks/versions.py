@@ -42,7 +42,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(arguments.rounds):
         for name, env in arguments.versions:
-            for result in launch.run("iteration", 2, arguments, {"bytes": SIZES, "burst": 64, "rounds": 10}, env=env):
+            for result in launch.run("iteration", 2, arguments, {"bytes": SIZES, "burst": arguments.burst, "rounds": 10}, env=env):
                 if result["name"] == "horovod_data":
                     what = f"{size_name(result['bytes'])}, 2 ranks, an element that is there"
                     figures[what][name].append(statistics.median(result["microseconds"]))
@@ -67,9 +67,9 @@ def main() -> None:
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()
     arguments.seconds = 0.0
-    arguments.ranks = RANKS
+    arguments.ranks, arguments.burst = RANKS, 64
     if arguments.quick:
-        arguments.rounds, arguments.steps, arguments.ranks = 1, 50, RANKS[:1]
+        arguments.rounds, arguments.steps, arguments.ranks, arguments.burst = 1, 50, RANKS[:1], 4
     names = [name for name, _ in arguments.versions]
     load = machine.load()
     figures = measure(arguments)

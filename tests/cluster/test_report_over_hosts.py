@@ -47,7 +47,7 @@ import horovod_data as hvdata
 hvdata.init()
 
 def source(context):
-    mine = tf.data.Dataset.range(180 // context.num_input_pipelines)
+    mine = tf.data.Dataset.range(72 // context.num_input_pipelines)
     return mine.map(lambda i: tf.fill([500_000], tf.cast(i, tf.float32)))  # 2 MB
 
 dataset = hvdata.distribute_dataset(source, batch="per_rank", name="train")

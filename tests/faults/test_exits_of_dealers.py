@@ -65,7 +65,7 @@ os._exit(bool(failed))
 """
 
 
-MORE = 180 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 60  # each takes a second of a core
+MORE = 180 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 20  # each takes a second of a core
 
 
 @pytest.mark.parametrize("exits", [20, pytest.param(MORE, marks=pytest.mark.slow, id="more")])
