@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands around the code is true: names, versions, files and targets that are named exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import horovod_data
+
+ROOT = Path(__file__).resolve().parents[2]
+yaml = pytest.importorskip("yaml")
+
+
+def test_the_citation_has_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == horovod_data.__version__
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+
+
+def test_the_stability_page_names_what_is_public():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    public = page.partition("**Public**")[2].partition("; the environment")[0]
+    assert set(re.findall(r"`(\w+)`", public)) == set(horovod_data.__all__)
+
+
+def test_hooks_run_what_is_there():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    hooks = [hook for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"] for hook in repo["hooks"]]
+    assert {hook["entry"].split()[1] for hook in hooks if hook["entry"].startswith("make")} == {"typecheck", "lint"} <= targets
+    for hook in hooks:
+        re.compile(hook.get("files", ""))
+        assert hook["language"] == "system" and hook["name"]
+
+
+def test_templates_are_forms():
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*_*.yml"):
+        form = yaml.safe_load(path.read_text())
+        assert {"name", "description", "body"} <= set(form), path
+        for part in form["body"]:
+            assert part["type"] in ("textarea", "input", "markdown", "dropdown") and part["attributes"]["label"], path
+
+
+def test_links_from_the_top_level():
+    for name in "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md":
+        for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
+            assert (ROOT / target).exists(), f"{name} links to {target}"

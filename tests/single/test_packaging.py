@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes in packaging/ can be read, and say what pyproject.toml and scripts/setup.sh say."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import horovod_data
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGING = ROOT / "packaging"
+yaml = pytest.importorskip("yaml")
+SETUP = (ROOT / "scripts" / "setup.sh").read_text()
+
+
+def test_conda_forge():
+    recipe = yaml.safe_load((PACKAGING / "conda-forge" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == horovod_data.__version__
+    assert "cmake >=3.20,<4" in recipe["requirements"]["build"] and '"cmake>=3.20,<4"' in (ROOT / "pyproject.toml").read_text()
+    for needed in "python", "tensorflow", "openmpi":
+        assert needed in recipe["requirements"]["host"] and needed in recipe["requirements"]["run"]
+    assert recipe["tests"][0]["python"]["imports"] == ["horovod_data"]
+    assert (ROOT / recipe["about"]["license_file"]).exists()
+
+
+def test_easybuild():
+    (path,) = (PACKAGING / "easybuild").glob("*.eb")
+    values = {}
+    exec(compile(path.read_text(), str(path), "exec"), {"SOURCE_TAR_GZ": "source"}, values)
+    chain = values["toolchain"]
+    assert path.name == f"{values['name']}-{values['version']}-{chain['name']}-{chain['version']}{values['versionsuffix']}.eb"
+    assert values["version"] == horovod_data.__version__
+    assert dict(values["dependencies"])["TensorFlow"] == re.search(r"tensorflow==([\d.]+)", SETUP)[1]
+
+
+def test_spack():
+    tree = ast.parse((PACKAGING / "spack" / "package.py").read_text())
+    (package,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert package.name == "PyHorovodData"
+    calls = [node.value for node in package.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    said = {(call.func.id, call.args[0].value) for call in calls}
+    assert ("version", horovod_data.__version__) in said and ("license", "Apache-2.0") in said
+    assert {"cmake@3.20:3", "ninja", "mpi", "py-tensorflow@2.15:", "py-numpy"} <= {name for kind, name in said if kind == "depends_on"}
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "horovod_data.def"])
+def test_containers_run_stages_that_exist(name):
+    text = (PACKAGING / "container" / name).read_text()
+    stages = re.search(r"scripts/setup\.sh ([a-z ]+)", text)[1].split()
+    known = re.search(r"STAGE: ([a-z0-9 ]+)", SETUP)[1].split()
+    assert stages and set(stages) <= set(known)
+    if name == "Dockerfile":
+        lines = re.sub(r"\\\n", " ", "\n".join(line for line in text.splitlines() if not line.startswith("#"))).splitlines()
+        assert {line.split()[0] for line in lines if line} == {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "CMD"}
+    else:
+        assert {"%files", "%post", "%environment", "%runscript", "%test", "%help"} == set(re.findall(r"^%\w+", text, re.MULTILINE))
+
+
+def test_what_was_not_built_is_marked():
+    page = (PACKAGING / "README.md").read_text()
+    for path in ("conda-forge/recipe.yaml", "easybuild", "spack/package.py", "container/Dockerfile", "container/horovod_data.def"):
+        assert re.search(rf"\]\({re.escape(path)}\) \| no", page), path
