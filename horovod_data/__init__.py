@@ -25,6 +25,8 @@ if _typing.TYPE_CHECKING:
     from .auditing.audit import audit
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
+    from .gathering import gather
+    from .predicting import predict
     from .reporting.report import report
     from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
     from .scattering import scatter
@@ -36,10 +38,12 @@ __all__ = [
     "callbacks",
     "distribute_dataset",
     "distribute_datasets_from_function",
+    "gather",
     "init",
     "is_reader",
     "is_trainer",
     "num_readers",
+    "predict",
     "rank",
     "report",
     "scatter",
@@ -53,6 +57,8 @@ _HOMES = {
     "auditing.audit": ("audit",),
     "core": ("stats",),
     "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
+    "gathering": ("gather",),
+    "predicting": ("predict",),
     "reporting.report": ("report",),
     "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),
     "scattering": ("scatter",),

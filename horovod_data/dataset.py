@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import collections
 import dataclasses
 import json
@@ -19,12 +18,14 @@ import tensorflow as tf
 
 from . import core, elements, roles
 from . import tensorflow_private as private
-from .errors import checked_name, explain, place, whole, without_place
+from .agreement import check_agreement, check_errors
+from .errors import checked_name, explain, whole
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
 from .serving import start_dealer
 from .settings import LEAST_MB, verify_in
+from .sharding import Part
 
 _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
@@ -53,12 +54,15 @@ class Options:
     on_reader_error: str = "raise"
     verify: bool = False
     prefetch_mb: Optional[float] = None  # with "auto" alone, and there not None
+    shard: Optional[str] = None
 
     def __post_init__(self) -> None:
         _choice("batch", self.batch, _BATCH)
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
         _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
+        if self.shard is not None and not (isinstance(self.shard, str) and self.shard == _AUTO):
+            raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
         object.__setattr__(self, "prefetch", self._checked_prefetch())  # numpy's whole numbers can't travel
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != _AUTO and self.prefetch_mb is not None:
@@ -122,7 +126,7 @@ _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakre
 def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static",
                        remainder: str = "drop", prefetch: Union[int, str] = "auto", name: Optional[str] = None,
                        on_reader_error: str = "raise", verify: bool = False,
-                       prefetch_mb: Optional[float] = None) -> tf.data.Dataset:
+                       prefetch_mb: Optional[float] = None, shard: Optional[str] = None) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
@@ -151,6 +155,10 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
       prefetch_mb: with "auto", MiB of batches that the reader may have on their way for this channel, if that is 2 steps or more,
         and for each rank its part of them. None: HOROVOD_DATA_PREFETCH_MB, by default 64. Never more than a quarter of a reader's
         HOROVOD_DATA_ARENA_MB. With a number for prefetch it is an error.
+      shard: None: each of several readers delivers all that its dataset yields, and the dataset function gives each its part.
+        "auto": all readers have the same dataset, and each delivers its part: its files where the dataset begins with a list of at
+        least as many files as there are readers and no stage behind counts elements, otherwise every reader reads all and
+        delivers its elements. A line says which. With one reader it does nothing.
       on_reader_error: what an error in a reader's pipeline does. "raise": it ends the epoch, and is raised on every rank.
         "continue": a line says what is lost, and the epoch goes on with what the other readers have.
       verify: every row gets a fingerprint where the pipeline yields it, and again where it is handed out. What is lost, comes
@@ -182,7 +190,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     job = roles.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
         prefetch_mb = job.settings.prefetch_bytes / _MIB
-    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb)
+    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard)
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
@@ -198,13 +206,13 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
                                       prefetch: Union[int, str] = "auto", name: Optional[str] = None,
                                       on_reader_error: str = "raise", verify: bool = False,
-                                      prefetch_mb: Optional[float] = None) -> tf.data.Dataset:
+                                      prefetch_mb: Optional[float] = None, shard: Optional[str] = None) -> tf.data.Dataset:
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
       fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
         (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
-      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb: as of distribute_dataset().
+      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb, shard: as of distribute_dataset().
 
     Returns:
       A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
@@ -217,7 +225,7 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
         raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
                                 "Pass a function that returns one, or call distribute_dataset()"))
     return distribute_dataset(fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
-                              on_reader_error=on_reader_error, verify=verify, prefetch_mb=prefetch_mb)
+                              on_reader_error=on_reader_error, verify=verify, prefetch_mb=prefetch_mb, shard=shard)
 
 
 def _verified(verify: Any) -> bool:
@@ -287,7 +295,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is not None:
-            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, job.reader, len(job.layout.readers),
+            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard == _AUTO, job.reader, len(job.layout.readers),
                                    len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
             proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
@@ -295,6 +303,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             mine["count"] = reading.count
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
+            mine["part"] = None if reading.part is None else [reading.part.kind, reading.part.digest]
     except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
         sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
     except Exception as error:
@@ -309,10 +318,15 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
 
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
+    if options.shard is not None:
+        _check_parts(job, what, readers)
     spec = _spec(what, readers, reading)
     steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
     channel = _Channel(number, options.name or f"channel{number}", options, spec, steps)
-    _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
+    if options.shard is None:
+        _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
+    elif reading is not None and reading.part is not None and job.reader == 0:
+        _tell_part(job, channel.label, reading.part)
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)
     core.channel_create(
@@ -370,6 +384,29 @@ def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> in
     return max(finite) if len(finite) == len(each) else _INFINITE
 
 
+def _check_parts(job: roles.Job, what: str, readers: list[dict[str, Any]]) -> None:
+    """Raises ValueError, on every rank the same, where the readers' parts of shard="auto" are not of one whole."""
+    for reader, words in enumerate(readers):
+        if words["part"] == readers[0]["part"]:
+            fingerprints = {words["fingerprint"], readers[0]["fingerprint"]}
+            # Files may be shuffled on each reader in its own way. Of elements the order counts.
+            if words["part"] is None or words["part"][0] == "files" or None in fingerprints or len(fingerprints) == 1:
+                continue
+        first, other = (f"reader {number} on {job.hosts[job.layout.readers[number]]}" for number in (0, reader))
+        raise ValueError(explain(
+            f'shard="auto" in {what} divides one pipeline between the readers, but {first} and {other} have different ones: rows would '
+            "come twice or not at all", "Return the same dataset on every reader, without shard() and with the same files; or leave "
+            "shard out, where the dataset function shards", where=""))
+
+
+def _tell_part(job: roles.Job, label: str, part: Part) -> None:
+    readers = len(job.layout.readers)
+    how = (f"each of {readers} readers reads its own files, of {part.files}" if part.kind == "files" else
+           f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})")
+    print("horovod_data: " + explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"),
+          file=sys.stderr, flush=True)
+
+
 def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[str]]) -> None:
     """A line on the first of readers that seem to read the same, and so deliver everything several times."""
     mine = None if job.reader is None else fingerprints[job.reader]
@@ -382,50 +419,3 @@ def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[
         "the same data too, every element is delivered several times",
         "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
         "input_pipeline_id", f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}"), file=sys.stderr, flush=True)
-
-
-def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
-    names = [f"reader {job.layout.reader_index[r]}" if job.layout.trainer_index[r] < 0 else
-             f"rank {job.layout.trainer_index[r]}" for r in ranks]
-    shown = ", ".join(f"{name} on {job.hosts[rank]}" for name, rank in list(zip(names, ranks))[:8])
-    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-
-
-def check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
-    """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
-    sides: list[str] = []
-    for key in said[0][1]["arguments"]:
-        values: dict[str, tuple[int, ...]] = {}
-        for ranks, words in said:
-            value = repr(words["arguments"][key])
-            values[value] = tuple(sorted(values.get(value, ()) + ranks))
-        if len(values) > 1:
-            sides += [f"{key}={value} on {_ranks(job, ranks)}"
-                      for value, ranks in sorted(values.items(), key=lambda item: item[1])]
-    if sides:
-        raise ValueError(explain(f"the ranks disagree in {what}: {'; '.join(sides)}",
-                                 "Every rank must make the same calls in the same order with the same arguments"))
-
-
-def _raised(kind: str, text: str) -> Exception:
-    """An error of the class that TensorFlow or Python has under this name; otherwise a RuntimeError."""
-    for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
-        named = getattr(module, kind, None)
-        if isinstance(named, type) and issubclass(named, Exception):
-            try:
-                return named(*arguments)
-            except TypeError:  # it wants to be told more than a text
-                break
-    return RuntimeError(text)
-
-
-def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-                  failure: Optional[Exception]) -> None:
-    """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
-    if failure is not None:
-        raise failure
-    for ranks, words in said:
-        if "error" in words:
-            kind, text = words["error"]
-            text = without_place(text, place(ranks[0], job.hosts[ranks[0]]))
-            raise _raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")

@@ -2,7 +2,7 @@
 """What an element is made of: component tensors, their names, and the specs of the shares that trainers get.
 
 The C++ core knows plain tensors only. Ragged and sparse tensors are taken apart by a map on the reader and put together
-by one on the trainers.
+by one on the trainers. A None is structure alone: no tensor of an element stands for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow as tf
 
+from . import tensorflow_private as private
 from .errors import explain
 
 
@@ -36,8 +37,21 @@ class Component:
     rule: EmptyRule
 
 
+def is_none(leaf: Any) -> bool:
+    """Whether a leaf of an element, or of its spec, is None."""
+    return leaf is None or isinstance(leaf, private.NoneTensorSpec)
+
+
+def filled(spec: Any, parts: Sequence[Any]) -> Any:
+    """The structure of `spec` with `parts` in the places of its leaves, and each None as it stands there."""
+    rest = iter(parts)
+    return tf.nest.pack_sequence_as(spec, [leaf if is_none(leaf) else next(rest) for leaf in tf.nest.flatten(spec)])
+
+
 def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
-    """The leaf specs of an element_spec with their paths, in tf.nest's order: `['image']`, `[1]['length']`."""
+    """The leaf specs of an element_spec with their paths, in tf.nest's order: `['image']`, `[1]['length']`; not those of None."""
+    if is_none(spec):
+        return []
     if isinstance(spec, dict):
         return [leaf for key in sorted(spec) for leaf in leaves(spec[key], f"{path}[{key!r}]")]
     if isinstance(spec, tuple) and hasattr(spec, "_fields"):
@@ -48,7 +62,10 @@ def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def by_place(spec: Any) -> Any:
-    """`spec` with the keys of its dicts replaced by their places, as text: TensorFlow's proto of a structure takes no others."""
+    """`spec` with the keys of its dicts replaced by their places, as text, and the specs of None by None: TensorFlow's proto of a
+    structure takes no others."""
+    if is_none(spec):
+        return None
     if isinstance(spec, dict):
         return {str(i): by_place(part) for i, part in enumerate(spec.values())}
     if isinstance(spec, (tuple, list)):
@@ -68,6 +85,8 @@ def key_order(spec: Any) -> Any:
 
 def in_order(spec: Any, order: Any) -> Any:
     """The spec of which by_place() is `spec` and key_order() is `order`."""
+    if spec is None:
+        return private.NoneTensorSpec()
     if isinstance(spec, dict):
         kind = collections.OrderedDict if order[0] else dict
         return kind((key, in_order(spec[str(i)], part)) for i, (key, part) in enumerate(order[1]))
@@ -159,7 +178,7 @@ def common_spec(specs: Sequence[Any]) -> Any:
             reader = next(i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None)
             raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
         common.append(leaf)
-    return tf.nest.pack_sequence_as(specs[0], common)
+    return filled(specs[0], common)
 
 
 def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
@@ -170,7 +189,7 @@ def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
             tensors += [leaf.indices, leaf.values, leaf.dense_shape]
         elif isinstance(leaf, tf.RaggedTensor):
             tensors += [leaf.flat_values, *leaf.nested_row_splits]
-        else:
+        elif leaf is not None:
             tensors.append(leaf)
     return tuple(tensors)
 
@@ -193,7 +212,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
                                                               batched_input=False))
             else:
                 parts.append(rest.pop(0))
-        return tf.nest.pack_sequence_as(spec, parts)
+        return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
 
     return pack
 
@@ -228,6 +247,8 @@ def share_spec(spec: Any, batch: str, schedule: str, remainder: str, trainers: i
     """The element_spec that every trainer sees, the weight of "pad" included."""
 
     def of_leaf(leaf: Any) -> Any:
+        if is_none(leaf):
+            return leaf
         rows = rows_of(leaf)
         if batch == "per_rank":
             return _replace_rows(leaf, None) if remainder == "partial" and schedule == "static" else leaf
@@ -272,7 +293,7 @@ def precut(trainers: int, remainder: str) -> Callable[..., tuple[tf.Tensor, ...]
     then the components of each trainer's share in turn."""
 
     def cut(*element: Any) -> tuple[tf.Tensor, ...]:
-        flat = tf.nest.flatten(element)
+        flat = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
         counts = tf.stack([_rows_of_tensor(leaf) for leaf in flat])
         rows = counts[0]
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import inspect
 from typing import Any, Callable, Iterator, Optional
 
@@ -15,7 +14,9 @@ import tensorflow as tf
 from . import elements, loader
 from . import tensorflow_private as private
 from .errors import explain
-from .receiving import received, stages
+from .fingerprinting import fingerprint_of
+from .receiving import received
+from .sharding import Part, part_of
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -27,6 +28,9 @@ class _Rules:
     batch: str
     remainder: str
     audience: int  # of the job's trainers, those between which this reader's global batches are divided
+    shard: bool  # each reader takes a part of what all have
+    reader: int = 0
+    readers: int = 1
 
 
 @dataclasses.dataclass
@@ -35,22 +39,26 @@ class Reading:
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
-    fingerprint: Optional[str]  # equal ones stand for pipelines that yield the same; None: not known
+    fingerprint: Optional[str]  # equal ones stand for pipelines that yield the same, before they are sharded; None: not known
+    part: Optional[Part]  # of shard="auto"
     deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
     close: Callable[[], None]  # frees what it runs in
 
     @classmethod
-    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, reader: int, readers: int, trainers: int,
+    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, shard: bool, reader: int, readers: int, trainers: int,
              audience: int) -> "Reading":
         """Calls the function if it is one, and checks what can be checked before the first element."""
-        rules = _Rules(batch, remainder, audience)
+        rules = _Rules(batch, remainder, audience, shard and readers > 1, reader, readers)
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
             graph = None if private.is_eager(variant) else variant.graph
+            if graph is not None and rules.shard:
+                raise ValueError(explain('shard="auto" cannot look into a dataset of a TF1 graph',
+                                         "Pass a function that makes the dataset: it is called in eager mode"))
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
                 deal, close, length = _graph_deal(graph, private.variant(first.flat), first.count)
-                return cls(first.spec, length, None, deal, close)
+                return cls(first.spec, length, None, None, deal, close)
             anew = None
         else:
             input_context = tf.distribute.InputContext(readers, reader, trainers)
@@ -62,8 +70,8 @@ class Reading:
         count = int(first.count.numpy())
         if anew is not None and count != _INFINITE:
             count = _UNKNOWN  # another epoch may have more or fewer
-        fingerprint = _fingerprint(first.dataset) if readers > 1 else None
-        return cls(first.spec, count, fingerprint, _eager_deal(first, anew), lambda: None)
+        fingerprint = fingerprint_of(first.dataset) if readers > 1 else None
+        return cls(first.spec, count, fingerprint, first.part, _eager_deal(first, anew), lambda: None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +111,7 @@ class _Prepared:
     flat: tf.data.Dataset
     spec: Any
     count: tf.Tensor
+    part: Optional[Part]
 
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
@@ -111,6 +120,11 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
             "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
             "reader would wait for itself",
             "Distribute the dataset that it came from, and do the rest on every rank behind it"))
+    part = None
+    if rules.shard:
+        with _mode(graph), tf.device("/CPU:0"):
+            part = part_of(dataset, rules.reader, rules.readers)
+    whole, dataset = dataset, part.dataset if part is not None else dataset
     spec = dataset.element_spec
     elements.check_types(spec)
     if rules.batch == "global":
@@ -120,7 +134,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         if elements.has_composites(spec):
             cut = elements.precut(rules.audience, rules.remainder) if rules.batch == "global" else elements.take_apart
             flat = dataset.map(cut)
-        return _Prepared(dataset, flat, spec, tf.data.experimental.cardinality(dataset))
+        return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)
 
 
 def _made_anew(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
@@ -243,32 +257,6 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
 def _no_gpu() -> tf.compat.v1.ConfigProto:
     """For sessions of our own: a pipeline is the host's work, and which GPUs this process uses is the program's affair."""
     return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-
-
-_MOST_TO_FINGERPRINT = 16 << 20  # bytes of tensors that a pipeline may hold
-
-
-def _fingerprint(dataset: tf.data.Dataset) -> Optional[str]:
-    """Of the pipeline's graph: stages, functions, file names, constants. Where Python code takes part (generators,
-    py_function), or large tensors do, which would be slow, there is none."""
-    tensors = [tensor for stage in stages(dataset) for tensor in private.captured(stage)]
-    if any(tensor.dtype == tf.variant for tensor in tensors):  # another dataset, say, which may hold anything
-        return None
-    if sum(_bytes_of(tensor) for tensor in tensors) > _MOST_TO_FINGERPRINT:
-        return None
-    try:
-        graph = private.serialized_graph(dataset)
-    except tf.errors.OpError:  # what can't be serialised
-        return None
-    nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]
-    if any("PyFunc" in node.op for node in nodes):
-        return None
-    return hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()
-
-
-def _bytes_of(tensor: tf.Tensor) -> int:
-    """At least; 0 where it is not known without a look at the contents."""
-    return tensor.shape.num_elements() * tensor.dtype.size if tensor.shape.is_fully_defined() else 0
 
 
 def steps_of(count: int, spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> int:

@@ -3,20 +3,12 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any, Optional
 
 import tensorflow as tf
 
-from . import loader, roles
-from .errors import checked_name, explain, whole
-
-# In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
-# the same graphs.
-_graph_names: "weakref.WeakKeyDictionary[tf.Graph, itertools.count[int]]" = weakref.WeakKeyDictionary()
-_order: list[tf.Tensor] = []  # see _matching
-_UNNAMED = "\0"
+from . import loader, matching, roles
+from .errors import explain
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
@@ -49,23 +41,14 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
     """
-    job = roles.current("scatter()")
-    if job.trainer is None:
-        raise RuntimeError(explain("scatter() was called on a dedicated reader, which is no rank", where=job.where))
-    size = len(job.layout.trainers)
-    if (number := whole(root)) is None:
-        raise TypeError(explain(f"root={root!r} is not a rank", f"Use a whole number, 0 to {size - 1}", job.where))
-    root = number
-    if not 0 <= root < size:
-        raise ValueError(explain(f"root={root} is not one of the {size} ranks", f"Use 0 to {size - 1}", job.where))
-    checked_name(name)
+    job, root = matching.checked("scatter", root, name)
     try:
         value, rows = _inputs(x, splits, root, dtype, job)
     except (TypeError, ValueError) as error:
         if tf.executing_eagerly():
             _take_no_part(name, root, error)
         raise
-    label, order = _matching(name)
+    label, order = matching.label(matching.SCATTER, name)
     with tf.device("/CPU:0"):
         part, _ = loader.load().ops.horovod_data_scatter(
             value, rows, order, root=root, scatter_name=label)
@@ -113,7 +96,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
 
 def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
     """Counts the call all the same, as every other rank does. Where this is the root, the others get the error."""
-    label, order = _matching(name)
+    label, order = matching.label(matching.SCATTER, name)
     try:
         with tf.device("/CPU:0"):
             loader.load().ops.horovod_data_scatter(tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label,
@@ -122,36 +105,12 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
         pass
 
 
-def _matching(name: Optional[str]) -> tuple[str, list[tf.Tensor]]:
-    """The name of a call in the core, and what its op takes as input so that calls without a name run in order.
-
-    Without a name it begins with a NUL, which names of users don't have, and which is not shown.
-    """
-    if name is not None:
-        return name, []
-    if tf.executing_eagerly():
-        return _UNNAMED, []
-    if tf.compat.v1.executing_eagerly_outside_functions():
-        # Ops of a tf.function that have a resource in common run in the order of the program, through functions that it
-        # calls, branches and loops.
-        with tf.init_scope(), tf.device("/CPU:0"):
-            if not _order:
-                _order.append(tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="horovod_data_scatter"))
-        return _UNNAMED, _order
-    graph = tf.compat.v1.get_default_graph()
-    while getattr(graph, "outer_graph", None) is not None:
-        graph = graph.outer_graph
-    return f"{_UNNAMED} {next(_graph_names.setdefault(graph, itertools.count()))}", []
-
-
 @tf.RegisterGradient("HorovodDataScatter")
 def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
     root = op.get_attr("root")
-    name = op.get_attr("scatter_name")
     with tf.device("/CPU:0"):
-        gathered = loader.load().ops.horovod_data_gather(
-            tf.convert_to_tensor(gradient), op.outputs[1], root=root,
-            gather_name=name.decode() if isinstance(name, bytes) else name)
+        gathered = loader.load().ops.horovod_data_scatter_gradient(
+            tf.convert_to_tensor(gradient), op.outputs[1], root=root, scatter_name=matching.label_of(op, "scatter_name"))
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
     if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)

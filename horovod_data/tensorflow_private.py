@@ -15,26 +15,30 @@ Seen to work: 2.15 to 2.21.
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
 | `Dataset._variant_tensor` | the input of an op of ours |
-| `Dataset._inputs`, `._functions`, `._tensors`, `._as_serialized_graph` | what a pipeline is made of |
+| `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._as_serialized_graph` | what a pipeline is made of |
+| `tensorflow.python.data.experimental.ops.distribute` | `_AutoShardDataset`, for shard="auto" |
+| `tensorflow.python.framework.none_tensor` | `NoneTensorSpec`, what stands for None in a spec |
 | `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.client.session import BaseSession
+from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import context
 from tensorflow.python.eager.context import eager_mode
+from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
-__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "OwnedIterator", "UnaryDataset", "captured", "eager_mode",
-           "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder", "serialized_graph", "tf2",
-           "variant"]
+__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset", "captured",
+           "eager_mode", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder",
+           "seeds", "serialized_graph", "shard_files", "tf2", "variant"]
 
 
 def is_tf1_program() -> bool:
@@ -55,7 +59,8 @@ def is_eager(tensor: tf.Tensor) -> bool:
 
 
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
-    return stage._inputs()
+    filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset and its like, which say nothing of it
+    return [filenames] if isinstance(filenames, tf.data.Dataset) else stage._inputs()
 
 
 def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
@@ -67,8 +72,26 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
     return tensors
 
 
+def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
+    """What draws random numbers in a stage, itself and datasets in its functions, and its two seeds."""
+    if hasattr(stage, "_seed"):
+        yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
+    for function in stage._functions():
+        for op in function.function.graph.get_operations():
+            names = [argument.name for argument in op.op_def.input_arg] if "Dataset" in op.type and op.op_def is not None else []
+            if "seed" in names and "seed2" in names and len(names) == len(op.inputs):
+                yield f"{op.type} in a function", [op.inputs[names.index(name)] for name in ("seed", "seed2")]
+
+
 def serialized_graph(dataset: tf.data.Dataset) -> Any:
     return tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+
+
+def shard_files(dataset: tf.data.Dataset, shard: int, shards: int) -> tf.data.Dataset:
+    """The elements of every `shards`-th file. Raises tf.errors.OpError where TensorFlow does not see how."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    return distribute._AutoShardDataset(dataset.with_options(options), shards, shard)
 
 
 def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:

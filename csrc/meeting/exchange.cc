@@ -10,19 +10,29 @@ namespace hvdata {
 namespace {
 
 constexpr auto kAskEvery = std::chrono::milliseconds(500);
-constexpr char kSame[] = "Every rank must make the same scatter calls";
+
+bool Begins(const std::string& name, char kind) { return name.size() > 1 && name[0] == '\0' && name[1] == kind; }
+bool IsGather(const std::string& name) { return Begins(name, 'G'); }
+
+const char* Kind(const std::string& name) { return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter"; }
+
+std::string Same(const std::string& name) { return std::string("Every rank must make the same ") + Kind(name) + " calls"; }
+
+std::string Quoted(const std::string& name) { return !name.empty() && name[0] == '\0' ? name.substr(1) : " '" + name + "'"; }
 
 }  // namespace
 
-std::string ScatterName(const std::string& name) {
-  return !name.empty() && name[0] == '\0' ? "scatter" + name.substr(1) : "scatter '" + name + "'";
+std::string CallName(const std::string& name) {
+  if (IsGather(name)) return "gather" + Quoted(name.substr(2));
+  if (Begins(name, 'B')) return "gradient of gather" + Quoted(name.substr(2));
+  return "scatter" + Quoted(name);
 }
 
 Exchange::Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send)
     : world_(world), stall_seconds_(stall_seconds), timeout_seconds_(timeout_seconds), send_(std::move(send)) {}
 
 std::string Exchange::Where(const Key& key) const {
-  return Place(world_->Name(world_->self), ScatterName(key.first) + ", call " + std::to_string(key.second));
+  return Place(world_->Name(world_->self), CallName(key.first) + ", call " + std::to_string(key.second));
 }
 
 void Exchange::Tell(int trainer, wire::Message message, const Share* share) {
@@ -38,22 +48,50 @@ void Exchange::Answer(const Key& key, Callback callback, Outcome outcome, Exchan
   });
 }
 
-// ---- Scatter.
+// ---- Scatter and gather.
 
 void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback callback) {
   MutexLock lock(&mu_);
   const Key key(name, made_[name]++);
-  auto early = early_.extract(key);
   if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
   Call& call = calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
+  Begin(key, &call);
+}
+
+void Exchange::Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback) {
+  MutexLock lock(&mu_);
+  const Key key(name, made_[name]++);
+  if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
+  Call& call = calls_[key] = {root, {}, {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
+  if (root == me()) call.collected = std::move(collected);
+  Tell(root, wire::Gather{name, key.second}, &part);
+  Begin(key, &call);
+}
+
+// Tells those it is between; what has come for it already goes on.
+void Exchange::Begin(const Key& key, Call* call) {
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (t == root || root == me())) Tell(t, wire::Called{name, key.second, root, me()});
+    if (t != me() && (t == call->root || call->root == me())) Tell(t, wire::Called{key.first, key.second, call->root, me()});
   }
-  ReleaseIfAllCalled(key, &call);
-  if (early) {
+  ReleaseIfAllCalled(key, call);
+  if (auto early = early_.extract(key)) {
     for (Arrived& arrived : early.mapped()) Handle(key, std::move(arrived));
   }
   EndWaitsForGone();
+}
+
+void Exchange::Release(const std::string& name, uint64_t call, const std::shared_ptr<const Share>& nothing) {
+  MutexLock lock(&mu_);
+  const auto found = calls_.find({name, call});
+  if (found == calls_.end()) return;  // it has ended, badly
+  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), kOk}, nothing.get());
+}
+
+void Exchange::RefuseGather(const std::string& name, uint64_t call, int code, const std::string& text) {
+  MutexLock lock(&mu_);
+  const auto found = calls_.find({name, call});
+  if (found == calls_.end()) return;
+  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), code, text});
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
@@ -75,6 +113,11 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
     if (!part->text.empty()) return Finish(key, {part->code, part->text});
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
+  if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
+    if (call.root != me() || call.looking) return;  // who disagrees says so itself; nobody gives twice
+    call.given[arrived.trainer] = std::move(arrived.bundle);
+    return CollectIfAllGiven(key, &call);
+  }
   const auto& called = std::get<wire::Called>(arrived.header.message);
   if (called.root != call.root) return Disagree(key, called.root, called.caller, arrived.trainer);
   call.called.insert(arrived.trainer);
@@ -82,11 +125,22 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
 }
 
 void Exchange::ReleaseIfAllCalled(const Key& key, Call* call) {
-  if (call->root != me() || static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
+  if (call->root != me() || call->collected || call->looking) return;
+  if (static_cast<int>(call->called.size()) < world_->trainer_count() - 1) return;
   for (int t = 0; t < static_cast<int>(call->parts.size()); ++t) {
     Tell(t, wire::Scatter{key.first, key.second, call->root, kOk}, call->parts[static_cast<size_t>(t)].get());
   }
   FreeAfterUnlock(std::exchange(call->parts, {}));
+}
+
+void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
+  if (static_cast<int>(call->given.size()) < world_->trainer_count()) return;
+  call->looking = true;
+  std::vector<BundlePtr> parts;
+  for (auto& [trainer, bundle] : std::exchange(call->given, {})) parts.push_back(std::move(bundle));
+  AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.second, parts = std::move(parts)]() mutable {
+    collected(number, std::move(parts));
+  });
 }
 
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
@@ -94,22 +148,23 @@ void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
   if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root});
   Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
   FreeAfterUnlock(std::move(found->second.parts));
+  FreeAfterUnlock(std::move(found->second.given));
   calls_.erase(found);
 }
 
 // ---- Ranks that disagree about the root.
 
-std::string Exchange::Disagreement(int root, int trainer, int other_root, int other) const {
-  if (other < trainer) return Disagreement(other_root, other, root, trainer);
-  return "the ranks disagree in scatter(): root=" + std::to_string(root) + " on " + world_->TrainerName(trainer) +
-         "; root=" + std::to_string(other_root) + " on " + world_->TrainerName(other) + ". " + kSame + ", with the same root";
+std::string Exchange::Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const {
+  if (other < trainer) return Disagreement(name, other_root, other, root, trainer);
+  return std::string("the ranks disagree in ") + Kind(name) + "(): root=" + std::to_string(root) + " on " + world_->TrainerName(trainer) +
+         "; root=" + std::to_string(other_root) + " on " + world_->TrainerName(other) + ". " + Same(name) + ", with the same root";
 }
 
 void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
   const int root = calls_.at(key).root;
   if (!IsTrainer(other)) other = from;
   Failed& failed = failed_calls_[key] = {root, other_root, other, {}};
-  Finish(key, {kInvalidArgument, Disagreement(root, me(), other_root, other)});
+  Finish(key, {kInvalidArgument, Disagreement(key.first, root, me(), other_root, other)});
   TellOfRoot(key, &failed, from, other_root);
   for (int t = 0; t < world_->trainer_count(); ++t) {  // those who may wait for us, or we for them
     if (root == me() || t == root) TellOfRoot(key, &failed, t, root);
@@ -125,17 +180,18 @@ void Exchange::TellOfRoot(const Key& key, Failed* failed, int trainer, int their
 
 // A parcel for a call that has ended on this rank: badly, or the others would not have called another root.
 void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
+  if (std::holds_alternative<wire::Gather>(arrived.header.message)) return;
   const auto* called = std::get_if<wire::Called>(&arrived.header.message);
   const int root = called != nullptr ? called->root : std::get<wire::Scatter>(arrived.header.message).root;
   const auto failed = failed_calls_.find(key);
   if (failed != failed_calls_.end()) TellOfRoot(key, &failed->second, arrived.trainer, root);
 }
 
-// ---- Gather.
+// ---- Gradients.
 
-void Exchange::Give(const std::string& name, uint64_t call, int root, const Share& part) {
+void Exchange::Give(const std::string& name, uint64_t call, int to, const Share& part) {
   MutexLock lock(&mu_);
-  Tell(root, wire::Gather{name, call}, &part);
+  Tell(to, wire::Gather{name, call}, &part);
 }
 
 void Exchange::Expect(const std::string& name, uint64_t call, int trainer, Callback callback) {
@@ -175,7 +231,9 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
     key = {part->name, part->call};
   } else if (const auto* called = std::get_if<wire::Called>(&header.message)) {
     key = {called->name, called->call};
-  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message)) {
+  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message); gather != nullptr && IsGather(gather->name)) {
+    key = {gather->name, gather->call};
+  } else if (gather != nullptr) {
     const GatherKey whose({gather->name, gather->call}, trainer);
     const auto found = expected_.find(whose);
     if (found != expected_.end()) EndWait(found, {}, {gather->call, kOk, std::move(bundle)});
@@ -207,8 +265,8 @@ void Exchange::OnGone(int member, const std::vector<int32_t>& told) {
   EndWaitsForGone();
 }
 
-std::string Exchange::GoneText(int trainer) const {
-  return world_->TrainerName(trainer) + " has shut down and takes no part in this scatter. " + kSame;
+std::string Exchange::GoneText(const std::string& name, int trainer) const {
+  return world_->TrainerName(trainer) + " has shut down and takes no part in this " + Kind(name) + ". " + Same(name);
 }
 
 void Exchange::TellWhoLeft(int member, int trainer) {
@@ -219,13 +277,19 @@ void Exchange::TellWhoLeft(int member, int trainer) {
   if (!answer.trainers.empty()) send_(member, MakeHeader(0, 0, std::move(answer)), nullptr);
 }
 
+// Whether the root has all that it waits for from one who has left.
+bool Exchange::Has(const Call& call, int trainer) {
+  if (call.collected) return call.given.count(trainer) > 0;
+  return call.looking || call.parts.empty() || call.called.count(trainer) > 0;
+}
+
 // Ends every call that waits for one who has left.
 void Exchange::EndWaitsForGone() {
   if (gone_.empty()) return;
   std::vector<std::pair<Key, int>> over;
   for (const auto& [key, call] : calls_) {
     for (int t : gone_) {
-      if (t == me() || (call.root == me() ? call.parts.empty() || call.called.count(t) > 0 : t != call.root)) continue;
+      if (t == me() || (call.root == me() ? Has(call, t) : t != call.root)) continue;
       over.emplace_back(key, t);
       break;
     }
@@ -233,30 +297,31 @@ void Exchange::EndWaitsForGone() {
   for (const auto& [key, trainer] : over) {
     const bool root = calls_.at(key).root == me();  // the others wait for it alone
     for (int t = 0; root && t < world_->trainer_count(); ++t) {
-      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, GoneText(trainer)});
+      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, GoneText(key.first, trainer)});
     }
-    Finish(key, {kUnavailable, GoneText(trainer)});
+    Finish(key, {kUnavailable, GoneText(key.first, trainer)});
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;
     const int trainer = wait->first.second;
-    if (trainer != me() && gone_.count(trainer) > 0) EndWait(wait, {kUnavailable, GoneText(trainer)});
+    if (trainer != me() && gone_.count(trainer) > 0) EndWait(wait, {kUnavailable, GoneText(wait->first.first.first, trainer)});
   }
 }
 
 // ---- Clocks.
 
 // Whom this rank waits for, and what they have not done.
-std::string Exchange::Missing(const Call& call) const {
-  if (call.root != me()) return NotSent(call.root) + (call.called.count(call.root) ? "" : Crossed(call.root));
+std::string Exchange::Missing(const std::string& name, const Call& call) const {
+  const std::string not_sent = IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
+  if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
   std::string crossed;
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t == me() || call.called.count(t)) continue;
+    if (t == me() || (call.collected ? call.given.count(t) : call.called.count(t))) continue;
     names.push_back(world_->TrainerName(t));
     if (crossed.empty()) crossed = Crossed(t);
   }
-  if (names.empty()) return "its own part";
+  if (names.empty()) return call.looking ? "its own look at the parts" : "its own part";
   return JoinNames(names) + ", which has not made this call" + crossed;
 }
 
@@ -268,7 +333,7 @@ std::string Exchange::Crossed(int trainer) const {
       return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
     });
     if (!waits) continue;
-    return "; " + world_->TrainerName(trainer) + " waits in " + ScatterName(key.first) + ", call " + std::to_string(key.second) +
+    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " + std::to_string(key.second) +
            ", which this rank has not made: where calls block, all ranks must make them in the same order";
   }
   return "";
@@ -278,8 +343,8 @@ std::string Exchange::Crossed(int trainer) const {
 bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
   if (wait->patience.Over()) {
     const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
-    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " + kSame +
-                                     "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " +
+                                     Same(key.first) + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
   } else if (wait->patience.ReportDue()) {
     Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
   }
@@ -296,7 +361,7 @@ void Exchange::Tick() {
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto call = next++;
     Outcome error;
-    if (Late(call->first, &call->second.wait, Missing(call->second), &error)) Finish(Key(call->first), error);
+    if (Late(call->first, &call->second.wait, Missing(call->first.first, call->second), &error)) Finish(Key(call->first), error);
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meeting place behind scatter and its gradient, gather. The k-th scatter of a name on one rank goes with the k-th of
-// that name on every other, whichever comes first, a rank or a parcel.
+// The meeting place behind scatter and gather, and their gradients. The k-th scatter of a name on one rank goes with the k-th
+// of that name on every other, whichever comes first, a rank or a parcel; so does the k-th gather.
 //
 // Every rank says to its root, and a root to all, that it has made the call and who its root is: so ranks that disagree
-// find out. When all have called, the root sends the parts.
+// find out. When all have called, the root of a scatter sends the parts. The root of a gather looks at what all have sent
+// first, and lets them go with a part that is nothing, or with what was wrong.
 //
 // A rank that leaves tells those with whom it has exchanged something, behind all that it sent them, and the reader: so nobody
 // takes for missing what is still under way. All others hear of it from the reader, whom they ask while they wait.
@@ -27,8 +28,9 @@
 
 namespace hvdata {
 
-// For people: "scatter 'name'". One that begins with a NUL stands for calls without a name.
-std::string ScatterName(const std::string& name);
+// For people: "scatter 'name'". What begins with a NUL is no name of a user's: "\0G" and a name is a gather, "\0B" the gradient of
+// one, and a NUL in the place of a name stands for calls without one.
+std::string CallName(const std::string& name);
 
 // What came for a call: the root's status with its error or this rank's part, or a trainer's part.
 struct Exchanged {
@@ -42,6 +44,8 @@ class Exchange {
   // Called once, with no lock held, with the parcel or an error.
   using Callback = std::function<void(Outcome, Exchanged)>;
   using Parts = std::vector<std::shared_ptr<const Share>>;  // by trainer
+  // On the root of a gather, with the call's number and what every trainer gave: then it has to call Release or Refuse.
+  using Collected = std::function<void(uint64_t, std::vector<BundlePtr>)>;
 
   Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send);
 
@@ -49,8 +53,13 @@ class Exchange {
   void Scatter(const std::string& name, int root, Parts parts, Callback callback);
   // In its place, on a root that can't: the others get status `code` and `text`.
   void Refuse(const std::string& name, int root, int code, const Share& text);
-  // This rank's part of the gather that belongs to scatter number `call`, and the root's wait for that of `trainer`.
-  void Give(const std::string& name, uint64_t call, int root, const Share& part);
+  // This rank's next gather of this name. Ends, with nothing but the root's status, when the root has looked at all parts.
+  void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
+  // The root has found the parts of its gather right: everybody gets `nothing`. Or not: everybody gets `code` and `text`.
+  void Release(const std::string& name, uint64_t call, const std::shared_ptr<const Share>& nothing);
+  void RefuseGather(const std::string& name, uint64_t call, int code, const std::string& text);
+  // A gradient: the part that `to` gets of what belongs to call number `call`, and the wait for that of `trainer`.
+  void Give(const std::string& name, uint64_t call, int to, const Share& part);
   void Expect(const std::string& name, uint64_t call, int trainer, Callback callback);
 
   void Handle(int member, wire::Header header, BundlePtr bundle);
@@ -75,6 +84,9 @@ class Exchange {
     Parts parts;
     Wait wait;
     std::set<int> called;  // those that have made it, too: on the root all, elsewhere the root
+    Collected collected = nullptr;  // on the root of a gather, until all parts are there
+    std::map<int, BundlePtr> given = {};
+    bool looking = false;  // at the parts
   };
   struct Arrived {
     int trainer;
@@ -90,11 +102,12 @@ class Exchange {
   int me() const { return world_->me().trainer; }
   bool IsTrainer(int t) const { return t >= 0 && t < world_->trainer_count(); }
   std::string Where(const Key& key) const;
-  std::string Disagreement(int root, int trainer, int other_root, int other) const;
-  std::string GoneText(int trainer) const;
+  std::string Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const;
+  std::string GoneText(const std::string& name, int trainer) const;
+  static bool Has(const Call& call, int trainer);
   std::string NotSent(int trainer) const { return world_->TrainerName(trainer) + ", which has not sent its part"; }
   bool Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const;
-  std::string Missing(const Call& call) const REQUIRES(mu_);
+  std::string Missing(const std::string& name, const Call& call) const REQUIRES(mu_);
   std::string Crossed(int trainer) const REQUIRES(mu_);
   // An error gets the place of the call in front.
   void Answer(const Key& key, Callback callback, Outcome outcome, Exchanged parcel = {}) const;
@@ -104,7 +117,9 @@ class Exchange {
   void HandleEnded(const Key& key, const Arrived& arrived) REQUIRES(mu_);
   void Disagree(const Key& key, int other_root, int other, int from) REQUIRES(mu_);
   void TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) REQUIRES(mu_);
+  void Begin(const Key& key, Call* call) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);
+  void CollectIfAllGiven(const Key& key, Call* call) REQUIRES(mu_);
   void Finish(const Key& key, Outcome outcome, Exchanged parcel = {}) REQUIRES(mu_);
   void EndWait(Expected::iterator wait, Outcome outcome, Exchanged parcel = {}) REQUIRES(mu_);
   void EndWaitsForGone() REQUIRES(mu_);
@@ -114,7 +129,7 @@ class Exchange {
   const double stall_seconds_, timeout_seconds_;
   const Send send_;
   mutable Mutex mu_;
-  std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // scatters of this rank, by name
+  std::map<std::string, uint64_t> made_ GUARDED_BY(mu_);  // calls of this rank, by name
   std::map<Key, Call> calls_ GUARDED_BY(mu_);
   std::map<Key, std::vector<Arrived>> early_ GUARDED_BY(mu_);  // for calls that this rank has not begun
   std::map<Key, Failed> failed_calls_ GUARDED_BY(mu_);

@@ -81,12 +81,12 @@ part: this rank's rows.
 number: of this scatter among those of its name.
 )doc");
 
-REGISTER_OP("HorovodDataGather")
+REGISTER_OP("HorovodDataScatterGradient")
     .Input("part: T")
     .Input("number: int64")
     .Attr("T: type")
     .Attr("root: int >= 0")
-    .Attr("gather_name: string")
+    .Attr("scatter_name: string")
     .Output("value: T")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
@@ -99,6 +99,61 @@ The root gets every rank's rows, in rank order: the gradient of HorovodDataScatt
 part: this rank's rows. All ranks' parts agree in all axes but the first.
 number: of the scatter.
 root: the rank that gets the value.
-gather_name: of the scatter.
+scatter_name: of the scatter.
 value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
+)doc");
+
+REGISTER_OP("HorovodDataGather")
+    .Input("part: T")
+    .Input("order: N * resource")
+    .Attr("T: type")
+    .Attr("N: int >= 0")
+    .Attr("root: int >= 0")
+    .Attr("gather_name: string")
+    .Attr("refused: string = ''")
+    .Output("value: T")
+    .Output("rows: int64")
+    .Output("number: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      tensorflow::shape_inference::ShapeHandle part = c->input(0), value = c->UnknownShape();
+      if (c->RankKnown(part) && c->Rank(part) > 0) TF_RETURN_IF_ERROR(c->ReplaceDim(part, 0, c->UnknownDim(), &value));
+      c->set_output(0, value);
+      c->set_output(1, c->Vector(c->UnknownDim()));
+      c->set_output(2, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The root gets every rank's rows, in rank order.
+
+part: this rank's rows. All ranks' parts agree in dtype and in all axes but the first.
+order: as of HorovodDataScatter.
+root: the rank that gets the value.
+gather_name: the k-th gather of a name on one rank goes with the k-th of that name on every other.
+refused: if not empty, why this rank can't take part. Its call counts, and fails with this text on all ranks.
+value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.
+rows: on the root, the rows of each rank; elsewhere none.
+number: of this gather among those of its name.
+)doc");
+
+REGISTER_OP("HorovodDataGatherGradient")
+    .Input("gradient: T")
+    .Input("rows: int64")
+    .Input("number: int64")
+    .Attr("T: type")
+    .Attr("root: int >= 0")
+    .Attr("gather_name: string")
+    .Output("part: T")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Every rank gets the rows of the root's gradient that belong to its own: the gradient of HorovodDataGather.
+
+gradient: on the root, of the value; elsewhere ignored.
+rows, number: of the gather.
+root, gather_name: of the gather; the name says that it is a gradient.
+part: this rank's rows.
 )doc");

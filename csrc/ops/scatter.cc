@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scatter and its gradient, gather: one tensor, cut by rows. Asynchronous kernels, so that several may be in flight.
+// Scatter and its gradient: one tensor, cut by rows.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -8,98 +8,16 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "base/place.h"
-#include "engine/engine.h"
-#include "ops/bundle.h"
-#include "ops/status.h"
+#include "ops/exchange_op.h"
 #include "plan/plan.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor_util.h"
-#include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace hvdata {
 namespace {
 
-using tensorflow::AsyncOpKernel;
-using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-// What the two kernels have in common: name, root, and their part of a parcel.
-class ExchangeOp : public AsyncOpKernel {
- public:
-  ExchangeOp(OpKernelConstruction* ctx, const char* name_attr) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr(name_attr, &name_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("root", &root_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
-  }
-
- protected:
-  absl::Status Find(std::shared_ptr<Engine>* engine) const {
-    *engine = Engine::Current();
-    if (!*engine || Engine::State() != EngineState::kRunning) {
-      Outcome why = Engine::NotRunning();
-      if (*engine) why.message = Where((*engine)->world()) + why.message;
-      return ToStatus(why);
-    }
-    const World& world = (*engine)->world();
-    if (!world.me().trains()) return absl::FailedPreconditionError("a dedicated reader takes no part in a scatter");
-    if (root_ >= world.trainer_count()) {
-      return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + ", but there are only " +
-                                        std::to_string(world.trainer_count()) + " ranks");
-    }
-    return absl::OkStatus();
-  }
-
-  std::string Where(const World& world) const { return Place(world.Name(world.self), ScatterName(name_)); }
-
-  static std::shared_ptr<const Share> ShareFor(Engine* engine, int trainer, Tensor tensor) {
-    const World& world = engine->world();
-    const int member = world.trainers[static_cast<size_t>(trainer)];
-    const bool here = member == world.self;
-    return MakeShare({std::move(tensor)}, {here, !here, member}, &engine->post());
-  }
-
-  // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
-  absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, Tensor* tensor) const {
-    std::vector<Tensor> tensors;
-    const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
-    if (exchanged.code != kOk) {
-      const bool told = status.ok() && !tensors.empty();
-      return absl::Status(static_cast<absl::StatusCode>(exchanged.code), "the root's scatter failed: " +
-                          (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
-    }
-    if (!status.ok()) return status;
-    if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
-    if (tensors[0].dtype() != dtype_) {
-      return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
-                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
-                                        ". Every rank must make the same scatter calls, with the same dtype");
-    }
-    *tensor = std::move(tensors[0]);
-    return absl::OkStatus();
-  }
-
-  // Who brings a parcel is the communication thread, or one that waits for something else: what the op makes of it, and all
-  // that TensorFlow does next, runs on a thread of TensorFlow's. Errors of `call` are the op's.
-  template <typename Call>
-  static void Later(OpKernelContext* ctx, const DoneCallback& done, Call call) {
-    const auto run = [ctx, done, call] {
-      const absl::Status status = Caught(call);
-      if (!status.ok()) ctx->SetStatus(status);
-      done();
-    };
-    if (ctx->runner() != nullptr) (*ctx->runner())(run);
-    else run();
-  }
-
-  std::string name_;
-  int root_ = 0;
-  DataType dtype_ = tensorflow::DT_INVALID;
-};
 
 class ScatterOp : public ExchangeOp {
  public:
@@ -173,18 +91,17 @@ class ScatterOp : public ExchangeOp {
 
   // The others wait for their parts: they get the error instead.
   void Refuse(Engine* engine, const absl::Status& status) {
-    Tensor text(tensorflow::DT_STRING, TensorShape({}));
-    text.scalar<tensorflow::tstring>()() = std::string(status.message());
-    const auto share = MakeShare({std::move(text)}, {false, true, Audience::kAnybody}, &engine->post());
+    const auto share = MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
     engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
 
   std::string refused_;
 };
 
-class GatherOp : public ExchangeOp {
+// The root gets the rows of all ranks.
+class ScatterGradientOp : public ExchangeOp {
  public:
-  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
+  explicit ScatterGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     std::shared_ptr<Engine> engine;
@@ -240,7 +157,7 @@ class GatherOp : public ExchangeOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("HorovodDataScatter").Device(tensorflow::DEVICE_CPU), ScatterOp);
-REGISTER_KERNEL_BUILDER(Name("HorovodDataGather").Device(tensorflow::DEVICE_CPU), GatherOp);
+REGISTER_KERNEL_BUILDER(Name("HorovodDataScatterGradient").Device(tensorflow::DEVICE_CPU), ScatterGradientOp);
 
 }  // namespace
 }  // namespace hvdata

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from .. import roles
-from ..dataset import check_agreement, check_errors
+from ..agreement import check_agreement, check_errors
 from ..errors import explain, whole
 from .exchange import Exchange
 from .iterables import AuditedIterable, AuditedIterator, AuditedSized, audited_sequence, sequence_class

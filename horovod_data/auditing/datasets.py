@@ -67,9 +67,9 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
         def seen(*element: Any) -> Any:
             element = element if _unpacked(spec) else element[0]
             chosen = component_of(element, key) if named else element
-            flat = tf.nest.flatten(chosen, expand_composites=True)
+            flat = _flat(chosen)
             tf.numpy_function(record, [iteration, *flat], [])
-            return tf.nest.pack_sequence_as(spec, tf.nest.flatten(element, expand_composites=True), expand_composites=True)
+            return tf.nest.pack_sequence_as(spec, _flat(element), expand_composites=True)
 
         def ended(_: Any) -> tf.Tensor:
             return tf.ensure_shape(tf.numpy_function(end_and_drop, [iteration], tf.bool), [])
@@ -86,6 +86,11 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
     settings = tf.data.Options()
     settings.experimental_optimization.inject_prefetch = False  # what nobody has asked for is not seen
     return passing.with_options(inner.options().merge(settings))
+
+
+def _flat(element: Any) -> list[Any]:
+    """Its tensors. A None has none, as its spec has no components."""
+    return [part for part in tf.nest.flatten(element, expand_composites=True) if part is not None]
 
 
 def _has_composites(spec: Any) -> bool:

@@ -124,6 +124,12 @@ def test_scatter_op(np):
     proven("scatter_op", np, f"{np} ranks: equal shares, splits .* are right")
 
 
+@pytest.mark.parametrize("np", [1, 3])
+def test_predict_in_order(digits, np):
+    proven("predict_in_order", np, rf"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%",
+           DIGITS_FOLDER=str(digits))
+
+
 @pytest.mark.parametrize("np", [1, 4])
 def test_audit_of_published_bugs(np):
     proven("audit_published_bugs", np, r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1", "rows seen, of 4096: 512, published 512",

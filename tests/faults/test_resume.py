@@ -57,6 +57,26 @@ def test_another_number_of_ranks(tmp_path, batch, before, after):
     assert len(head) + len(tail) > 48 - 2 * after
 
 
+NUMBERS = "tf.data.Dataset.range(48).shuffle(16, seed=7)"
+MIXTURE = ("tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(1000 * k, 1000 * k + 40) for k in range(3)], [0.5, 0.3, 0.2], "
+           "seed=5).take(96)")
+
+
+@pytest.mark.parametrize("before, after", [(4, 2), (1, 3)])
+def test_a_mixture_on_another_number_of_ranks(tmp_path, before, after):
+    """What was left of each source comes, in the order of one run that nothing interrupted."""
+    assert NUMBERS in SCRIPT
+    whole = [int(x) for x in eval(MIXTURE)]
+    jobs = []
+    for ranks, what in (before, "save"), (after, "restore"):
+        jobs.append(run_job(SCRIPT.replace(NUMBERS, MIXTURE), ranks, what, str(tmp_path), "global"))
+        assert jobs[-1].returncode == 0, jobs[-1].describe()
+    got = _order(jobs[0]) + _order(jobs[1])
+    assert got == whole and len(_order(jobs[0])) == 24
+    for k in range(3):
+        assert sum(row // 1000 == k for row in got) == sum(row // 1000 == k for row in whole) > 0
+
+
 READERS = """
 import json, sys
 import tensorflow as tf

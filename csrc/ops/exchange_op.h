@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of scatter, gather and their gradients have in common: name, root, and their part of a parcel.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/place.h"
+#include "engine/engine.h"
+#include "ops/bundle.h"
+#include "ops/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace hvdata {
+
+// Asynchronous, so that several may be in flight.
+class ExchangeOp : public tensorflow::AsyncOpKernel {
+ public:
+  ExchangeOp(tensorflow::OpKernelConstruction* ctx, const char* name_attr) : tensorflow::AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr(name_attr, &name_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("root", &root_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+  }
+
+ protected:
+  absl::Status Find(std::shared_ptr<Engine>* engine) const {
+    *engine = Engine::Current();
+    if (!*engine || Engine::State() != EngineState::kRunning) {
+      Outcome why = Engine::NotRunning();
+      if (*engine) why.message = Where((*engine)->world()) + why.message;
+      return ToStatus(why);
+    }
+    const World& world = (*engine)->world();
+    if (!world.me().trains()) return absl::FailedPreconditionError("a dedicated reader takes no part in scatter() and gather()");
+    if (root_ >= world.trainer_count()) {
+      return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + ", but there are only " +
+                                        std::to_string(world.trainer_count()) + " ranks");
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Where(const World& world) const { return Place(world.Name(world.self), CallName(name_)); }
+
+  template <typename... Tensors>
+  static std::shared_ptr<const Share> ShareFor(Engine* engine, int trainer, Tensors... tensors) {
+    const World& world = engine->world();
+    const int member = world.trainers[static_cast<size_t>(trainer)];
+    const bool here = member == world.self;
+    return MakeShare({std::move(tensors)...}, {here, !here, member}, &engine->post());
+  }
+
+  static tensorflow::Tensor Text(const std::string& text) {
+    tensorflow::Tensor tensor(tensorflow::DT_STRING, tensorflow::TensorShape({}));
+    tensor.scalar<tensorflow::tstring>()() = text;
+    return tensor;
+  }
+
+  // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
+  absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, tensorflow::Tensor* tensor) const {
+    std::vector<tensorflow::Tensor> tensors;
+    const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
+    if (exchanged.code != kOk) {
+      const bool told = status.ok() && !tensors.empty();
+      return absl::Status(static_cast<absl::StatusCode>(exchanged.code), "the root's scatter failed: " +
+                          (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
+    }
+    if (!status.ok()) return status;
+    if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
+    if (tensors[0].dtype() != dtype_) {
+      return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
+                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
+                                        ". Every rank must make the same scatter calls, with the same dtype");
+    }
+    *tensor = std::move(tensors[0]);
+    return absl::OkStatus();
+  }
+
+  // Who brings a parcel is the communication thread, or one that waits for something else: what the op makes of it, and all
+  // that TensorFlow does next, runs on a thread of TensorFlow's. Errors of `call` are the op's.
+  template <typename Call>
+  static void Later(tensorflow::OpKernelContext* ctx, const DoneCallback& done, Call call) {
+    const auto run = [ctx, done, call] {
+      const absl::Status status = Caught(call);
+      if (!status.ok()) ctx->SetStatus(status);
+      done();
+    };
+    if (ctx->runner() != nullptr) (*ctx->runner())(run);
+    else run();
+  }
+
+  std::string name_;
+  int root_ = 0;
+  tensorflow::DataType dtype_ = tensorflow::DT_INVALID;
+};
+
+}  // namespace hvdata

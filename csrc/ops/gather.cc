@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gather and its gradient: the rows of all ranks, joined on one.
+//
+// The root looks at the parts before anybody's call ends, so that what is wrong with one of them is an error on every rank.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "ops/exchange_op.h"
+
+namespace hvdata {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// What one call of the op holds while it lasts. A call may end (a rank is lost) while its root still joins the parts: then it is
+// over when both are.
+struct Gathering {
+  Mutex mu;
+  bool joining GUARDED_BY(mu) = false, ended GUARDED_BY(mu) = false;
+  Outcome outcome GUARDED_BY(mu);
+  Tensor value, rows;  // of the one that joins, then of the one that ends it
+  uint64_t number = 0;
+};
+
+class GatherOp : public ExchangeOp {
+ public:
+  explicit GatherOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+    const auto share = Part(engine.get(), ctx->input(0));
+    const auto gathering = std::make_shared<Gathering>();
+    const auto end = [ctx, done, gathering, this] {
+      Later(ctx, done, [ctx, gathering, this] { return Finish(ctx, gathering.get()); });
+    };
+    engine->exchange().Gather(
+        name_, root_, *share,
+        [this, ctx, engine, gathering, end](uint64_t number, const std::vector<BundlePtr>& bundles) {
+          {
+            MutexLock lock(&gathering->mu);
+            if (gathering->ended) return;
+            gathering->joining = true;
+          }
+          const auto run = [this, engine, gathering, end, number, bundles] {
+            const absl::Status status = Caught([&] { return Join(engine.get(), bundles, gathering.get()); });
+            Answer(engine.get(), number, status);
+            MutexLock lock(&gathering->mu);
+            gathering->joining = false;
+            if (gathering->ended) AfterUnlock(end);
+          };
+          if (ctx->runner() != nullptr) (*ctx->runner())(run);
+          else run();
+        },
+        [gathering, end](const Outcome& outcome, const Exchanged& exchanged) {
+          MutexLock lock(&gathering->mu);
+          gathering->ended = true;
+          gathering->outcome = outcome;
+          gathering->number = exchanged.call;
+          if (!gathering->joining) AfterUnlock(end);
+        });
+    engine->post().Fetch();
+  }
+
+ private:
+  // The rows; or, in the place of a rank that can't take part, none, and the reason.
+  std::shared_ptr<const Share> Part(Engine* engine, const Tensor& part) const {
+    if (part.dims() > 0 && refused_.empty()) return ShareFor(engine, root_, part);
+    const std::string why = refused_.empty() ? Where(engine->world()) + "a scalar has no rows to gather" : refused_;
+    return ShareFor(engine, root_, Tensor(dtype_, TensorShape({0})), Text(why));
+  }
+
+  absl::Status Join(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
+    const World& world = engine->world();
+    std::vector<Tensor> parts;
+    Tensor rows(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(bundles.size())}));
+    for (size_t t = 0; t < bundles.size(); ++t) {
+      std::vector<Tensor> tensors;
+      TF_RETURN_IF_ERROR(TakeTensors(bundles[t], &tensors));
+      if (tensors.size() == 2 && tensors[1].dtype() == tensorflow::DT_STRING && tensors[1].NumElements() == 1) {
+        return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
+      }
+      if (tensors.size() != 1 || tensors[0].dims() == 0) {
+        return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
+      }
+      const Tensor& first = parts.empty() ? tensors[0] : parts[0];
+      TensorShape here = tensors[0].shape(), there = first.shape();
+      here.RemoveDim(0), there.RemoveDim(0);
+      if (tensors[0].dtype() != first.dtype() || here != there) {
+        return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +
+                                          world.TrainerName(0) + ", " + Described(tensors[0]) + " on " +
+                                          world.TrainerName(static_cast<int>(t)) +
+                                          ". All must have one dtype, and one shape but for axis 0");
+      }
+      rows.flat<int64_t>()(static_cast<int64_t>(t)) = tensors[0].dim_size(0);
+      parts.push_back(std::move(tensors[0]));
+    }
+    gathering->rows = rows;
+    return tensorflow::tensor::Concat(parts, &gathering->value);
+  }
+
+  static std::string Described(const Tensor& part) { return DataTypeString(part.dtype()) + " " + part.shape().DebugString(); }
+
+  void Answer(Engine* engine, uint64_t number, const absl::Status& status) const {
+    if (status.ok()) {
+      engine->exchange().Release(name_, number, MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()));
+    } else {
+      engine->exchange().RefuseGather(name_, number, static_cast<int>(status.code()), std::string(status.message()));
+    }
+    engine->post().Fetch();
+  }
+
+  absl::Status Finish(OpKernelContext* ctx, Gathering* gathering) const {
+    {
+      MutexLock lock(&gathering->mu);
+      if (!gathering->outcome.ok()) return ToStatus(gathering->outcome);
+    }
+    Tensor number(tensorflow::DT_INT64, TensorShape({}));
+    number.scalar<int64_t>()() = static_cast<int64_t>(gathering->number);
+    if (gathering->rows.NumElements() == 0) {  // not the root
+      TensorShape shape = ctx->input(0).shape();
+      shape.set_dim(0, 0);
+      gathering->value = Tensor(dtype_, shape);
+      gathering->rows = Tensor(tensorflow::DT_INT64, TensorShape({0}));
+    }
+    ctx->set_output(0, gathering->value);
+    ctx->set_output(1, gathering->rows);
+    ctx->set_output(2, number);
+    return absl::OkStatus();
+  }
+
+  std::string refused_;
+};
+
+// Every rank gets the rows of the root's gradient that belong to its own.
+class GatherGradientOp : public ExchangeOp {
+ public:
+  explicit GatherGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
+    const World& world = engine->world();
+    const Tensor& gradient = ctx->input(0);
+    const auto rows = ctx->input(1).flat<int64_t>();
+    const auto number = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
+    if (world.me().trainer == root_) {
+      int64_t begin = 0;
+      for (int t = 0; t < world.trainer_count(); ++t) {
+        const int64_t end = begin + rows(t);
+        engine->exchange().Give(name_, number, t, *ShareFor(engine.get(), t, gradient.Slice(begin, end)));
+        begin = end;
+      }
+    }
+    engine->exchange().Expect(name_, number, root_, [this, ctx, engine, done](const Outcome& outcome, const Exchanged& exchanged) {
+      Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
+        if (!outcome.ok()) return ToStatus(outcome);
+        Tensor part;
+        TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
+        ctx->set_output(0, part);
+        return absl::OkStatus();
+      });
+    });
+    engine->post().Fetch();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HorovodDataGather").Device(tensorflow::DEVICE_CPU), GatherOp);
+REGISTER_KERNEL_BUILDER(Name("HorovodDataGatherGradient").Device(tensorflow::DEVICE_CPU), GatherGradientOp);
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that scatter and gather, in one process: messages from each to each are delivered when a test says so.
+#pragma once
+
+#include "meeting/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "channel_job.h"
+
+namespace hvdata {
+
+using wire::Header;
+
+// A job of trainers, the last of which also reads; parcels are delivered in order from each to each, otherwise at random.
+class Jobs {
+ public:
+  explicit Jobs(int trainers, unsigned seed = 0, double stall = 10, double timeout = 10) : random_(seed) {
+    for (int m = 0; m < trainers; ++m) {
+      std::vector<Member> members;
+      for (int t = 0; t < trainers; ++t) members.push_back({"node" + std::to_string(t), 0, 0, t == trainers - 1 ? 0 : -1, t});
+      worlds_.push_back(std::make_unique<World>(World::Of(m, std::move(members))));
+      exchanges_.push_back(std::make_unique<Exchange>(
+          worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share* share) {
+            EXPECT_EQ(gone_.count(m), 0u) << "a rank that has left sends nothing";
+            flying_[{m, to}].push_back({std::move(h), share != nullptr ? share->bundle : nullptr});
+          }));
+    }
+    got_.resize(static_cast<size_t>(trainers));
+  }
+
+  Exchange& operator[](int trainer) { return *exchanges_[static_cast<size_t>(trainer)]; }
+
+  // The root's parts are 100 * root + the trainer they are for.
+  void Scatter(int trainer, const std::string& name, int root) {
+    Exchange::Parts parts;
+    for (int t = 0; trainer == root && t < static_cast<int>(exchanges_.size()); ++t) {
+      auto share = std::make_shared<Share>();
+      share->bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + t), -1});
+      parts.push_back(std::move(share));
+    }
+    (*this)[trainer].Scatter(name, root, std::move(parts), Note(trainer, name));
+  }
+
+  // The rank's part is 100 * root + its number. The root lets all go when it has the parts, or refuses them.
+  void Gather(int trainer, const std::string& name, int root, bool refuse = false) {
+    Share share;
+    share.bundle = std::make_shared<Token>(Token{static_cast<uint64_t>(100 * root + trainer), -1});
+    auto collected = [this, trainer, name, refuse](uint64_t call, const std::vector<BundlePtr>& parts) {
+      EXPECT_FALSE(HoldsLocks());
+      std::string all = "parts of " + std::to_string(call) + ":";
+      for (const BundlePtr& part : parts) all += " " + std::to_string(TokenOf(part).element);
+      got_[static_cast<size_t>(trainer)].push_back(all);
+      auto nothing = std::make_shared<Share>();
+      nothing->bundle = std::make_shared<Token>(Token{0, -1});
+      if (refuse) (*this)[trainer].RefuseGather(name, call, kInvalidArgument, "they don't fit");
+      else (*this)[trainer].Release(name, call, nothing);
+    };
+    (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name == "" ? name : name.substr(2)));
+  }
+
+  Exchange::Callback Note(int trainer, const std::string& name) {
+    return [this, trainer, name](Outcome outcome, Exchanged e) {
+      EXPECT_FALSE(HoldsLocks());
+      got_[static_cast<size_t>(trainer)].push_back(
+          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) + " #" +
+                             std::to_string(TokenOf(e.bundle).element)
+                       : std::to_string(outcome.code) + " " + outcome.message);
+      if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !gone_.count(trainer)) Leave(trainer);
+    };
+  }
+
+  // One message, if there is any: the next from somebody to somebody, or to `only`.
+  bool DeliverOne(int only = -1) {
+    std::vector<std::pair<int, int>> ways;
+    for (auto& [way, queue] : flying_) {
+      if (!queue.empty() && (only < 0 || way.second == only)) ways.push_back(way);
+    }
+    if (ways.empty()) return false;
+    const auto way = ways[random_() % ways.size()];
+    auto [header, bundle] = std::move(flying_[way].front());
+    flying_[way].pop_front();
+    if (gone_.count(way.second)) return true;
+    if (const auto* bye = std::get_if<wire::Bye>(&header.message)) (*this)[way.second].OnGone(way.first, bye->told);
+    else (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
+    return true;
+  }
+  void DeliverAll(int only = -1) {
+    while (DeliverOne(only)) {
+    }
+  }
+
+  // As the engine does it: the last message goes to the reader, and to all that this rank has told something, behind
+  // everything else.
+  void Leave(int trainer) {
+    const wire::Bye bye{(*this)[trainer].Told(), ""};
+    std::set<int> members(bye.told.begin(), bye.told.end());
+    members.insert(static_cast<int>(exchanges_.size()) - 1);
+    for (int member : members) flying_[{trainer, member}].push_back({MakeHeader(0, 0, bye), nullptr});
+    gone_.insert(trainer);
+  }
+
+  // Those who are there; without waiting for the next question.
+  void Tick() {
+    for (size_t t = 0; t < exchanges_.size(); ++t) {
+      if (!gone_.count(static_cast<int>(t))) exchanges_[t]->Tick();
+    }
+  }
+  void TickAll() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // the first question
+    Tick();
+    DeliverAll();
+  }
+
+  bool hasty = false;  // whoever has its answer leaves the job; but for the reader
+
+  Texts Got(int trainer) { return std::exchange(got_[static_cast<size_t>(trainer)], {}); }
+
+ private:
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<World>> worlds_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::map<std::pair<int, int>, std::deque<std::pair<Header, BundlePtr>>> flying_;
+  std::vector<Texts> got_;
+  std::set<int> gone_;
+};
+
+}  // namespace hvdata

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "meeting_exchange_jobs.h"
+
+namespace hvdata {
+namespace {
+
+const std::string kA = std::string("\0G", 2) + "a";  // gather 'a'
+const std::string kUnnamed = std::string("\0G\0", 3);
+
+TEST(GatherTest, TheRootGetsAllPartsWhoeverComesFirst) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    Jobs jobs(3, seed);
+    std::vector<int> order{0, 1, 2, 0, 1, 2};
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    for (int t : order) {
+      jobs.Gather(t, kA, 1);
+      for (unsigned some = seed % 5; some > 0; --some) jobs.DeliverOne();
+    }
+    jobs.DeliverAll();
+    // A call ends when the root has looked, which may be at the second before the first has ended everywhere.
+    for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #0", "a 1 #0"})) << "seed " << seed;
+    Texts root = jobs.Got(1);
+    std::sort(root.begin(), root.end());
+    EXPECT_EQ(root, (Texts{"a 0 #0", "a 1 #0", "parts of 0: 100 101 102", "parts of 1: 100 101 102"})) << "seed " << seed;
+  }
+}
+
+TEST(GatherTest, WhatDoesNotFitIsAnErrorOfAll) {
+  Jobs jobs(3);
+  for (int t = 0; t < 3; ++t) jobs.Gather(t, kA, 0, true);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"parts of 0: 0 1 2", "3 [rank 0 on node0, gather 'a', call 0] they don't fit"}));
+  EXPECT_EQ(jobs.Got(1), (Texts{"3 [rank 1 on node1, gather 'a', call 0] they don't fit"}));
+  EXPECT_EQ(jobs.Got(2), (Texts{"3 [rank 2 on node2, gather 'a', call 0] they don't fit"}));
+  for (int t = 0; t < 3; ++t) jobs.Gather(t, kA, 0);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0), (Texts{"parts of 1: 0 1 2", "a 1 #0"})) << "and the next is not disturbed";
+}
+
+TEST(GatherTest, NobodyGoesBeforeAllHaveGiven) {
+  Jobs jobs(3);
+  jobs.Gather(0, kA, 0);
+  jobs.Gather(2, kA, 0);
+  jobs.DeliverAll();
+  for (int t = 0; t < 3; ++t) EXPECT_EQ(jobs.Got(t), Texts{});
+  jobs.Gather(1, kA, 0);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(2), (Texts{"a 0 #0"}));
+}
+
+TEST(GatherTest, AScatterOfTheSameNameIsAnother) {
+  Jobs jobs(2);
+  jobs.Scatter(0, "a", 0);
+  jobs.Gather(1, kA, 0);
+  jobs.Gather(0, kA, 0);
+  jobs.Scatter(1, "a", 0);
+  jobs.DeliverAll();
+  Texts got = jobs.Got(1);
+  std::sort(got.begin(), got.end());
+  EXPECT_EQ(got, (Texts{"a 0 #0", "a 0 #1"}));
+}
+
+TEST(GatherTest, RanksThatDisagreeAboutTheRootAllFail) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    Jobs jobs(3, seed);
+    std::vector<int> order{0, 1, 2};
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    for (int t : order) {
+      jobs.Gather(t, kA, t == 2 ? 2 : 1);
+      if (seed % 2) jobs.DeliverAll();
+    }
+    jobs.DeliverAll();
+    for (int t = 0; t < 3; ++t) {
+      const Texts got = jobs.Got(t);
+      ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
+      EXPECT_NE(got[0].find("the ranks disagree in gather(): root="), std::string::npos) << got[0];
+      EXPECT_NE(got[0].find("Every rank must make the same gather calls, with the same root"), std::string::npos) << got[0];
+    }
+    for (int t = 0; t < 3; ++t) jobs.Gather(t, kA, 0);
+    jobs.DeliverAll();
+    EXPECT_EQ(jobs.Got(1), (Texts{"a 1 #0"})) << "seed " << seed;
+  }
+}
+
+TEST(GatherTest, OneWhoHasLeftIsNamedButWhatItGaveCounts) {
+  Jobs jobs(3);
+  jobs.Gather(1, kUnnamed, 2);
+  jobs.DeliverAll();
+  jobs.Leave(1);
+  jobs.DeliverAll();
+  jobs.Gather(0, kUnnamed, 2);
+  jobs.Gather(2, kUnnamed, 2);
+  jobs.DeliverAll();
+  const std::string unnamed(1, '\0');
+  EXPECT_EQ(jobs.Got(2), (Texts{"parts of 0: 200 201 202", unnamed + " 0 #0"}));
+  jobs.Gather(0, kUnnamed, 2);
+  jobs.Gather(2, kUnnamed, 2);
+  jobs.DeliverAll();
+  const std::string why = "rank 1 on node1 has shut down and takes no part in this gather. Every rank must make the same gather calls";
+  EXPECT_EQ(jobs.Got(2), (Texts{"14 [rank 2 on node2, gather, call 1] " + why}));
+  EXPECT_EQ(jobs.Got(0), (Texts{unnamed + " 0 #0", "14 [rank 0 on node0, gather, call 1] " + why}));
+}
+
+TEST(GatherTest, WhoeverIsMissingIsReported) {
+  Jobs jobs(3, 0, 0.05, 60);
+  jobs.Gather(0, kA, 0);
+  jobs.Gather(1, kA, 0);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0, gather 'a', call 0] has waited 0 s for rank 2 on node2, which has not made "
+            "this call\n"
+            "horovod_data: [rank 1 on node1, gather 'a', call 0] has waited 0 s for rank 0 on node0, which has not got all "
+            "parts\n");
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all ranks said in a call that they make together: they must mean the same, and an error of one is an error of all."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from . import roles
+from .errors import explain, place, without_place
+
+
+def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
+    names = [f"reader {job.layout.reader_index[r]}" if job.layout.trainer_index[r] < 0 else
+             f"rank {job.layout.trainer_index[r]}" for r in ranks]
+    shown = ", ".join(f"{name} on {job.hosts[rank]}" for name, rank in list(zip(names, ranks))[:8])
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+    """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
+    sides: list[str] = []
+    for key in said[0][1]["arguments"]:
+        values: dict[str, tuple[int, ...]] = {}
+        for ranks, words in said:
+            value = repr(words["arguments"][key])
+            values[value] = tuple(sorted(values.get(value, ()) + ranks))
+        if len(values) > 1:
+            sides += [f"{key}={value} on {_ranks(job, ranks)}"
+                      for value, ranks in sorted(values.items(), key=lambda item: item[1])]
+    if sides:
+        raise ValueError(explain(f"the ranks disagree in {what}: {'; '.join(sides)}",
+                                 "Every rank must make the same calls in the same order with the same arguments"))
+
+
+def raised(kind: str, text: str) -> Exception:
+    """An error of the class that TensorFlow or Python has under this name; otherwise a RuntimeError."""
+    for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
+        named = getattr(module, kind, None)
+        if isinstance(named, type) and issubclass(named, Exception):
+            try:
+                return named(*arguments)
+            except TypeError:  # it wants to be told more than a text
+                break
+    return RuntimeError(text)
+
+
+def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+                  failure: Optional[Exception]) -> None:
+    """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
+    if failure is not None:
+        raise failure
+    for ranks, words in said:
+        if "error" in words:
+            kind, text = words["error"]
+            text = without_place(text, place(ranks[0], job.hosts[ranks[0]]))
+            raise raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")

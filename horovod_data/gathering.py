@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gather: the rows of all ranks, in rank order, on one. The counterpart of scatter."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from . import loader, matching, roles
+from .errors import explain
+
+
+def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
+    """Gives the root the rows of every rank's tensor, joined in rank order: Horovod's allgather for one rank alone.
+
+    Collective among trainers: every rank calls it with the same root and name. Works eagerly, in tf.function and in TF1
+    graphs. Ranks may give different numbers of rows, none too, and strings. No rank's call ends before the root has all parts
+    and has found that they fit. Without a name calls go together in the order of the program, as those of scatter() do, and
+    with a name by it. The gradient is a scatter from the root: then every rank takes part in the backward pass, so that ranks
+    other than the root must differentiate too: by what gather() returned them, which has no rows (of a sum it is 0).
+
+    Args:
+      x: this rank's rows: a tensor of any dtype with at least one axis. Dtype, and shape but for axis 0, are the same on all ranks.
+      root: the rank that gets the rows.
+      name: the k-th gather of a name goes with the k-th of that name on every other rank.
+
+    Returns:
+      On the root a tensor of shape [rows of all ranks, ...] with the dtype of x; elsewhere one of shape [0, ...].
+
+    Raises:
+      RuntimeError: before init(), after shutdown(), or on a dedicated reader.
+      TypeError, ValueError: wrong arguments. Eagerly the call counts as made where only x was wrong: it is an
+        InvalidArgumentError with the same text on all other ranks.
+      tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
+      tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
+        makes an InternalError of the first, with the same text.
+    """
+    job, root = matching.checked("gather", root, name)
+    try:
+        value = _tensor(x, job)
+    except (TypeError, ValueError) as error:
+        if tf.executing_eagerly():
+            _take_no_part(name, root, error)
+        raise
+    label, order = matching.label(matching.GATHER, name)
+    with tf.device("/CPU:0"):
+        gathered, _, _ = loader.load().ops.horovod_data_gather(value, order, root=root, gather_name=label)
+    return gathered
+
+
+def _tensor(x: Any, job: roles.Job) -> tf.Tensor:
+    try:
+        value = tf.convert_to_tensor(x)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
+        raise kind(explain(f"x can't be made a tensor: {error}",
+                           "Pass a tensor; of a ragged or sparse one gather the tensors that it is made of", job.where)) from None
+    if value.dtype in (tf.resource, tf.variant):
+        raise TypeError(explain(f"x is a tensor of {value.dtype.name}, which can't be sent to another rank",
+                                "Pass a tensor of numbers, bools or strings", job.where))
+    if value.shape.rank == 0:
+        raise ValueError(explain("x is a scalar, which has no rows to gather", "Give it an axis 0, as in x[tf.newaxis]", job.where))
+    return value
+
+
+def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
+    """Counts the call all the same, as every other rank does, and lets all have the error."""
+    label, order = matching.label(matching.GATHER, name)
+    try:
+        with tf.device("/CPU:0"):
+            loader.load().ops.horovod_data_gather(tf.zeros([0]), order, root=root, gather_name=label, refused=str(error))
+    except tf.errors.OpError:
+        pass
+
+
+@tf.RegisterGradient("HorovodDataGather")
+def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
+    label = matching.GATHER_GRADIENT + matching.label_of(op, "gather_name")[len(matching.GATHER):]
+    with tf.device("/CPU:0"):
+        part = loader.load().ops.horovod_data_gather_gradient(
+            tf.convert_to_tensor(gradient), op.outputs[1], op.outputs[2], root=op.get_attr("root"), gather_name=label)
+    part.set_shape(op.inputs[0].shape)
+    return [part, *[None] * (len(op.inputs) - 1)]

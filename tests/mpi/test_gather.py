@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdata.gather: the rows of all ranks, joined on the root; its gradient scatters them back."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from together import Raised, outcomes, plain, raises_everywhere, results, same_on_all_ranks
+from hypothesis import given, strategies as st
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(params=["first", "last"])
+def root(request, comm):
+    return {"first": 0, "last": comm.size - 1}[request.param]
+
+
+def rows_of(rank):
+    """Uneven, and none on one rank."""
+    return (3 * rank + 2) % 5
+
+
+def part(rank, dtype=np.float32, rows=None, columns=3):
+    n = rows_of(rank) if rows is None else rows
+    return (np.arange(n * columns).reshape(n, columns) + 100 * rank).astype(dtype)
+
+
+def expected(comm, root, parts):
+    whole = np.concatenate(parts)
+    return [plain(whole if rank == root else whole[:0]) for rank in range(comm.size)]
+
+
+def test_eager(hvdata, comm, root):
+    got = results(comm, lambda: hvdata.gather(part(comm.rank), root=root).numpy())
+    assert [plain(one) for one in got] == expected(comm, root, [part(rank) for rank in range(comm.size)])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "bfloat16", "complex64", "string"])
+def test_dtypes(hvdata, comm, dtype):
+    dtype = tf.as_dtype(dtype)
+
+    def mine(rank):
+        x = part(rank, rows=rank + 1)
+        return np.array([b"\0%d" % i for i in x.ravel()], object) if dtype == tf.string else x.astype(dtype.as_numpy_dtype)
+
+    got = results(comm, lambda: hvdata.gather(mine(comm.rank)).numpy())
+    assert [plain(one) for one in got] == expected(comm, 0, [mine(rank) for rank in range(comm.size)])
+
+
+@same_on_all_ranks(25)
+@given(rows=st.lists(st.integers(0, 40), min_size=4, max_size=4), shape=st.lists(st.integers(0, 3), max_size=2),
+       root=st.integers(0, 3), dtype=st.sampled_from([np.float64, np.uint8, object]))  # fmt: skip
+def test_any_rows(hvdata, comm, rows, shape, root, dtype):
+    def mine(rank):
+        x = np.arange(rows[rank] * int(np.prod(shape))).reshape([rows[rank], *shape]) + rank
+        return np.vectorize(lambda i: b"x" * (i % 70), otypes=[object])(x) if dtype is object else x.astype(dtype)
+
+    root %= comm.size
+    got = results(comm, lambda: hvdata.gather(tf.constant(mine(comm.rank), tf.string if dtype is object else None), root=root).numpy())
+    whole = np.concatenate([mine(rank) for rank in range(comm.size)])
+    assert [one.tolist() for one in got] == [(whole if rank == root else whole[:0]).tolist() for rank in range(comm.size)]
+
+
+def test_large(hvdata, comm):
+    got = results(comm, lambda: hvdata.gather(tf.fill([300_000, 5], float(comm.rank))).numpy().sum(axis=1)[::1000])
+    assert got[0].tolist() == [5.0 * rank for rank in range(comm.size) for _ in range(300)]
+
+
+def test_the_reverse_of_a_scatter(hvdata, comm, root):
+    x = part(0, rows=7)
+    got = results(comm, lambda: hvdata.gather(hvdata.scatter(x, root=root), root=root).numpy())
+    assert plain(got[root]) == plain(x)
+
+
+def test_in_the_order_of_the_program(hvdata, comm):
+    """Without names, in a tf.function, in a loop, whatever is ready first."""
+    @tf.function
+    def several(x):
+        first = hvdata.gather(x)
+        second = hvdata.gather(tf.concat([x, x], 0), root=comm.size - 1)
+        total = tf.zeros([], tf.int64)
+        for i in tf.range(3, dtype=tf.int64):
+            total += tf.reduce_sum(hvdata.gather(x * i))
+        return first, second, total
+
+    got = results(comm, lambda: [one.numpy() for one in several(tf.constant([comm.rank, 10], tf.int64))])
+    assert got[0][0].tolist() == [value for rank in range(comm.size) for value in (rank, 10)]
+    assert got[-1][1].tolist() == [value for rank in range(comm.size) for value in (rank, 10, rank, 10)]
+    assert got[0][2] == 3 * sum(rank + 10 for rank in range(comm.size))
+
+
+def test_names_in_another_order(hvdata, comm):
+    names = ["one", "two", "three"]
+
+    def graph():
+        with tf.Graph().as_default(), v1.Session() as session:
+            mine = names if comm.rank % 2 == 0 else names[::-1]
+            fetches = {name: hvdata.gather(tf.constant([f"{name} {comm.rank}"]), name=name) for name in mine}
+            return {name: list(rows) for name, rows in session.run(fetches).items()}
+
+    got = results(comm, graph)
+    for name in names:
+        assert got[0][name] == [f"{name} {rank}".encode() for rank in range(comm.size)]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_gradient(hvdata, comm, root, compiled):
+    """Every rank gets the rows of the root's gradient that are its own."""
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            whole = hvdata.gather(x, root=root)
+            weight = tf.cast(tf.range(tf.size(whole)), tf.float32)
+            loss = tf.reduce_sum(tf.reshape(whole, [-1]) * weight)
+        return tape.gradient(loss, x)
+
+    run = tf.function(gradient) if compiled else gradient
+    for _ in range(2):
+        got = results(comm, lambda: run(tf.constant(part(comm.rank))).numpy())
+        weights = np.arange(3 * sum(rows_of(rank) for rank in range(comm.size)), dtype=np.float32).reshape(-1, 3)
+        at = 0
+        for rank in range(comm.size):
+            assert got[rank].tolist() == weights[at:at + rows_of(rank)].tolist()
+            at += rows_of(rank)
+
+
+def test_static_shape(hvdata, comm):
+    @tf.function(input_signature=[tf.TensorSpec([4, 3])])
+    def shape(x):
+        y = hvdata.gather(x)
+        assert y.shape.as_list() == [None, 3]
+        return y
+
+    assert results(comm, lambda: len(shape(tf.zeros([4, 3]))))[0] == 4 * comm.size
+
+
+# ---- What is wrong.
+
+
+def test_shapes_that_do_not_fit(hvdata, comm, root):
+    if comm.size == 1:
+        pytest.skip("one rank fits itself")
+    x = tf.zeros([2, 4 if comm.rank == 1 else 3])
+    raises_everywhere(comm, lambda: hvdata.gather(x, root=root), tf.errors.InvalidArgumentError,
+                      r"the ranks' tensors don't fit together: float \[2,3\] on rank 0 on \S+, float \[2,4\] on rank 1 on \S+\. All")
+    assert len(results(comm, lambda: hvdata.gather(tf.zeros([1, 1]), root=root).numpy())[root]) == comm.size
+
+
+def test_dtypes_that_do_not_fit(hvdata, comm):
+    if comm.size == 1:
+        pytest.skip("one rank fits itself")
+    x = tf.zeros([2], tf.int64 if comm.rank == 1 else tf.float32)
+    raises_everywhere(comm, lambda: hvdata.gather(x), tf.errors.InvalidArgumentError,
+                      r"float \[2\] on rank 0 on \S+, int64 \[2\] on rank 1 on \S+\.")
+
+
+def test_ranks_that_disagree_about_the_root(hvdata, comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    got = outcomes(comm, lambda: hvdata.gather(tf.zeros([1]), root=1 if comm.rank == 1 else 0))
+    for one in got[:2]:
+        assert isinstance(one, Raised) and one.kind is tf.errors.InvalidArgumentError, one
+        assert "the ranks disagree in gather(): root=0 on rank 0 on " in one.text and "root=1 on rank 1 on " in one.text
+        assert "Every rank must make the same gather calls, with the same root" in one.text
+    assert len(results(comm, lambda: hvdata.gather(tf.zeros([1])).numpy())[0]) == comm.size
+
+
+@pytest.mark.parametrize("wrong, kind, says", [(3.0, ValueError, "x is a scalar"), (object(), ValueError, "x can't be made a tensor")],
+                         ids=["scalar", "no tensor"])  # fmt: skip
+def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
+    """All ranks get to know, and the next call is not disturbed."""
+    who = comm.size - 1
+    got = outcomes(comm, lambda: hvdata.gather(wrong if comm.rank == who else tf.zeros([2]), root=root, name="refused"))
+    for rank, one in enumerate(got):
+        assert isinstance(one, Raised) and says in one.text and f"[rank {who} on " in one.text, one
+        assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError)
+    assert len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root]) == 2 * comm.size
+
+
+def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
+    scalar = tf.function(lambda x: hvdata.gather(x, name="unknown"), input_signature=[tf.TensorSpec(None)])
+    raises_everywhere(comm, lambda: scalar(tf.constant(1.0) if comm.rank == 0 else tf.zeros([1])), tf.errors.InvalidArgumentError,
+                      r"\[rank 0 on \S+, gather 'unknown'\] a scalar has no rows to gather")
+
+
+@pytest.mark.parametrize("wrong, kind", [(-1, ValueError), (99, ValueError), (0.5, TypeError), (True, TypeError)])
+def test_wrong_roots(hvdata, comm, wrong, kind):
+    raises_everywhere(comm, lambda: hvdata.gather(tf.zeros([1]), root=wrong), kind, "root=")
