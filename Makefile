@@ -6,9 +6,12 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
+  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
 
-VENV ?= .venv
+# 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
+STACK ?= 2.15
+export STACK
+VENV ?= $(if $(filter latest,$(STACK)),.venv-latest,.venv)
 export VENV
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
@@ -126,6 +129,14 @@ test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	# Ranks that wait spin under MPICH: where there are more of them than cores a test takes many times as long.
 	export HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
+
+# What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, Horovod with Keras.
+SMOKE := tests/mpi/test_modes.py tests/mpi/test_elements.py tests/mpi/test_none.py tests/mpi/test_checkpoint.py tests/mpi/test_scatter.py \
+  tests/mpi/test_gather.py tests/mpi/test_predict.py tests/mpi/test_shard_auto.py
+smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
+	@$(SETUP) horovod
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --np 2 $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3 or custom_loop" $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn

@@ -2,17 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
 #   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
-# Environment: VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use; its mpirun
-# must be the one in PATH).
+# Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
+# its mpirun must be the one in PATH).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=$(realpath -m "${VENV:-.venv}")
 HOROVOD=${HOROVOD:-0.28.1}
+# The last TensorFlow that Horovod's release was made for, or the newest that it can be built for with packaging/horovod.
+case ${STACK:=2.15} in
+  2.15) version=2.15.1 ;;
+  latest) version=2.21.0 ;;
+  *) printf '[setup] error: STACK=%s: there are 2.15 and latest\n' "$STACK" >&2; exit 1 ;;
+esac
 if [ -z "${TENSORFLOW:-}" ]; then
   case $(uname -m) in
-    x86_64) TENSORFLOW=tensorflow-cpu==2.15.1 ;; # half the size, and all that the tests use
-    *) TENSORFLOW=tensorflow==2.15.1 ;;
+    x86_64) TENSORFLOW=tensorflow-cpu==$version ;; # half the size, and all that the tests use
+    *) TENSORFLOW=tensorflow==$version ;;
   esac
 fi
 # Wheels built here outlive the checkout: Horovod takes minutes to build.
@@ -200,14 +206,33 @@ horovod() {
   wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl") || {
     say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version): 4 minutes on 2 cores, once"
     mkdir -p "$folder"
+    local source=horovod==$HOROVOD
+    case $(tensorflow_version) in
+      2.15.*) ;;
+      *) source=$(patched_horovod) ;;
+    esac
     HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
       MAKEFLAGS="-j$(nproc)" \
-      pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$folder" "horovod==$HOROVOD" ||
-      die "Horovod did not build; for the reason: pip wheel -v --no-build-isolation --no-deps horovod==$HOROVOD"
+      pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$folder" "$source" ||
+      die "Horovod did not build; for the reason: pip wheel -v --no-build-isolation --no-deps $source"
     wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl")
   }
   pip install --no-deps --force-reinstall "$wheel"
   stamp horovod "$HOROVOD $folder"
+}
+
+# Horovod's source with what TensorFlow after 2.15 needs, each patch with its reason. Says where it is.
+patched_horovod() {
+  local work=$PWD/build/horovod patch
+  has patch || install "patches of Horovod" patch >&2
+  rm -rf "$work"
+  mkdir -p "$work"
+  pip download --no-deps --no-build-isolation --no-binary horovod --dest "$work" "horovod==$HOROVOD" >&2
+  tar -xzf "$work/horovod-$HOROVOD.tar.gz" -C "$work"
+  for patch in packaging/horovod/*.patch; do
+    patch --silent -p1 -d "$work/horovod-$HOROVOD" <"$patch" >&2
+  done
+  echo "$work/horovod-$HOROVOD"
 }
 
 returnn() { # what tests/integrations train with; of what it needs nothing but dm-tree is missing

@@ -80,8 +80,8 @@ class Dealer {
  private:
   absl::Status DealOne(bool* end) {
     const ChannelConfig& config = source_->config();
-    const tensorflow::profiler::TraceMe trace([&] {
-      return tensorflow::profiler::TraceMeEncode("HorovodDataDealElement", {{"channel", config.name}, {"element", input_->position()}});
+    const tsl::profiler::TraceMe trace([&] {
+      return tsl::profiler::TraceMeEncode("HorovodDataDealElement", {{"channel", config.name}, {"element", input_->position()}});
     });
     if (config.batch != plan::Batch::kPerRank) return DealGlobal(end);
     if (config.schedule == plan::Schedule::kDynamic) return DealDynamic(end);

@@ -124,6 +124,11 @@ def test_scatter_op(np):
     proven("scatter_op", np, f"{np} ranks: equal shares, splits .* are right")
 
 
+@pytest.mark.parametrize("np", [1, 2])
+def test_keras3_train_step(np):
+    proven("keras3_train_step", np, rf"{np} ranks with equal weights: loss 0\.1\d+ to 0\.0\d+")
+
+
 @pytest.mark.parametrize("np", [1, 3])
 def test_predict_in_order(digits, np):
     proven("predict_in_order", np, rf"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%",

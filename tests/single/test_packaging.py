@@ -32,7 +32,7 @@ def test_easybuild():
     chain = values["toolchain"]
     assert path.name == f"{values['name']}-{values['version']}-{chain['name']}-{chain['version']}{values['versionsuffix']}.eb"
     assert values["version"] == horovod_data.__version__
-    assert dict(values["dependencies"])["TensorFlow"] == re.search(r"tensorflow==([\d.]+)", SETUP)[1]
+    assert dict(values["dependencies"])["TensorFlow"] == re.search(r"2\.15\) version=([\d.]+)", SETUP)[1]
 
 
 def test_spack():
@@ -62,3 +62,11 @@ def test_what_was_not_built_is_marked():
     page = (PACKAGING / "README.md").read_text()
     for path in ("conda-forge/recipe.yaml", "easybuild", "spack/package.py", "container/Dockerfile", "container/horovod_data.def"):
         assert re.search(rf"\]\({re.escape(path)}\) \| no", page), path
+
+
+def test_patches_of_horovod_say_why():
+    patches = sorted((PACKAGING / "horovod").glob("*.patch"))
+    assert len(patches) == 3
+    for path in patches:
+        reason, _, diff = path.read_text().partition("\n--- a/")
+        assert len(reason.split()) > 10 and re.search(r"^\+\+\+ b/horovod/", diff, re.MULTILINE), path

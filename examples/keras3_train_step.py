@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras 3 and Horovod: fit() with a train_step of a few lines, where Horovod's DistributedOptimizer and callbacks know only Keras 2.
+
+    mpirun -np 4 python examples/keras3_train_step.py
+
+Runs on Keras 2 as well. All ranks must end with the same weights, and with a loss that has fallen.
+"""
+
+import sys
+
+import horovod.tensorflow as hvd
+import horovod_data as hvdata
+import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
+ROWS, BATCH, EPOCHS = 2000, 100, 4
+
+hvdata.init()
+keras.utils.set_random_seed(1 + hvd.rank())  # other weights on each rank, until they are broadcast
+
+
+def samples():
+    random = np.random.default_rng(7)
+    x = random.normal(size=(ROWS, 8)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, np.tanh(x.sum(axis=1, keepdims=True)))).shuffle(ROWS, seed=3).batch(BATCH)
+
+
+class Averaged(keras.Model):
+    """A model whose gradients are the mean of all ranks'."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+        variables = [plain(variable) for variable in self.trainable_variables]
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"mean_loss": hvd.allreduce(loss)}  # of all ranks; "loss" is a name of Keras' own
+
+
+def plain(variable):
+    """TensorFlow's variable in one of Keras 3."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+dataset = hvdata.distribute_dataset(samples, batch="global")
+hvdata.serve()
+
+inputs = keras.Input((8,))
+model = Averaged(inputs, keras.layers.Dense(1)(keras.layers.Dense(64, activation="relu")(inputs)))
+model.compile(optimizer=keras.optimizers.Adam(0.01))
+hvd.broadcast_variables([plain(variable) for variable in model.variables], root_rank=0)
+losses = model.fit(dataset, epochs=EPOCHS, verbose=0).history["mean_loss"]
+
+everybody = hvd.allgather_object([weight.sum() for weight in model.get_weights()])
+if any(not np.allclose(mine, everybody[0]) for mine in everybody):
+    sys.exit(f"the ranks ended with other weights: {everybody}")
+if losses[-1] > 0.8 * losses[0]:
+    sys.exit(f"nothing was learnt: {losses}")
+if hvd.rank() == 0:
+    print(f"TensorFlow {tf.__version__}, {hvd.size()} ranks with equal weights: loss {losses[0]:.3f} to {losses[-1]:.3f}")
