@@ -51,8 +51,8 @@ def _forget_history(graph: Any) -> None:
         for attribute in node.attr.values():
             for called in (attribute.func, *attribute.list.func) if attribute.HasField("func") else attribute.list.func:
                 called.name = _NUMBER.sub("", called.name)
-            if attribute.tensor.resource_handle_val:  # a shuffle's generator of seeds; its seeds are inputs beside it
-                attribute.tensor.ClearField("resource_handle_val")
+            if any("SeedGenerator" in handle.name for handle in attribute.tensor.resource_handle_val):
+                attribute.tensor.ClearField("resource_handle_val")  # of a shuffle, whose seeds are inputs beside it
     functions = sorted(graph.library.function, key=lambda function: function.SerializeToString(deterministic=True))
     del graph.library.function[:]
     graph.library.function.extend(functions)

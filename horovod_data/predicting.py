@@ -62,7 +62,7 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         return None
     if int(shares.cardinality()) == _INFINITE:
         raise ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
-    rounds = _Rounds(job, f"horovod_data.predict {name}" if name else "horovod_data.predict")
+    rounds = _Rounds(job, name)
     outputs = _Outputs()
     failure: Optional[Exception] = None
     step = 0
@@ -121,7 +121,7 @@ class _Outputs:
 
     def taken(self, failure: Optional[Exception], step: int) -> tf.Tensor:
         """One row for a gather. Forgets them."""
-        words = {"dtypes": self.dtypes, "rows": [bool(step) for step in self.steps], "step": step,
+        words = {"dtypes": self.dtypes, "rows": [bool(step) for step in self.steps], "step": step + 1,  # the one at work
                  "failure": None if failure is None else [type(failure).__name__, str(failure)]}
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
@@ -131,9 +131,11 @@ class _Outputs:
 class _Rounds:
     """The gathers, one after another, and what rank 0 has got by them."""
 
-    def __init__(self, job: roles.Job, name: str):
+    def __init__(self, job: roles.Job, channel: Optional[str]):
         self.next_step = 1  # behind how many steps the next one is
-        self._job, self._name = job, name
+        self._job = job
+        self._channel = f", channel {channel}" if channel is not None else ""  # as places say it
+        self._name = f"horovod_data.predict{self._channel}"
         self._dtypes: list[str] = []
         self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
 
@@ -145,17 +147,17 @@ class _Rounds:
             try:
                 verdict = self._take([tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
             except Exception as error:
-                verdict = {"failure": [0, type(error).__name__, str(error)]}
+                verdict = {"failure": [0, step, type(error).__name__, str(error)]}
                 failure = failure or error
         told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
         verdict = json.loads(told.numpy()[0])
         if failure is not None:
             raise failure
         if "failure" in verdict:
-            rank, kind, text = verdict["failure"]
+            rank, at, kind, text = verdict["failure"]
             member = self._job.layout.trainers[rank]
             whose = place(member, self._job.hosts[member])
-            raise raised(kind, f"[{whose}] predict() failed: {kind}: {without_place(text, whose)}")
+            raise raised(kind, f"[{whose}{self._channel}, step {at}] predict() failed: {kind}: {without_place(text, whose)}")
         self.next_step = verdict["next_step"]
 
     def _take(self, parts: list[Any], step: int) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class _Rounds:
         heads = [json.loads(texts[0]) for texts in parts]
         for rank, head in enumerate(heads):
             if head["failure"] is not None:
-                return {"failure": [rank, *head["failure"]]}
+                return {"failure": [rank, head["step"], *head["failure"]]}
             self._dtypes = self._dtypes or head["dtypes"]
             if head["dtypes"] and head["dtypes"] != self._dtypes:
                 raise TypeError(explain(f"the ranks predict different types: {', '.join(self._dtypes)} on rank 0, "

@@ -19,9 +19,9 @@ from .receiving import stages
 
 # Stages that do the same with some of the files as with all of them, by the names of their classes without `Dataset`.
 _ALIKE = frozenset({
-    "Batch", "BulkBatch", "Cache", "Filter", "FlatMap", "Interleave", "Map", "Model", "Options", "PaddedBatch", "ParallelBatch",
-    "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecordDatasetV2", "TextLine",
-    "TFRecord", "FixedLengthRecord", "Unbatch", "DenseToRagged", "IgnoreErrors", "AssertCardinality"})  # fmt: skip
+    "Batch", "Cache", "DenseToRagged", "Filter", "FixedLengthRecord", "FlatMap", "IgnoreErrors", "Interleave", "Map", "Options",
+    "PaddedBatch", "ParallelBatch", "ParallelInterleave", "ParallelMap", "Prefetch", "RaggedBatch", "Repeat", "Shuffle", "TFRecord",
+    "TextLine", "Unbatch"})  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +65,8 @@ def _files(dataset: tf.data.Dataset, readers: int) -> tuple[list[bytes], str]:
             sources.append(stage)
         elif (name := _name(stage)) not in _ALIKE:
             return [], f"{name} counts, or is not known"
+        elif private.caches_in_a_file(stage):  # which readers of one file system share: one would find another's part there
+            return [], "cache() has a file"
     if len(sources) != 1:
         return [], f"{len(sources)} sources"
     spec = sources[0].element_spec

@@ -15,7 +15,7 @@ Seen to work: 2.15 to 2.21.
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
 | `Dataset._variant_tensor` | the input of an op of ours |
-| `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._as_serialized_graph` | what a pipeline is made of |
+| `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._filename`, `._as_serialized_graph` | what a pipeline is made of |
 | `tensorflow.python.data.experimental.ops.distribute` | `_AutoShardDataset`, for shard="auto" |
 | `tensorflow.python.framework.none_tensor` | `NoneTensorSpec`, what stands for None in a spec |
 | `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
@@ -36,8 +36,8 @@ from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
-__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset", "captured",
-           "eager_mode", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder",
+__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
+           "caches_in_a_file", "captured", "eager_mode", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder",
            "seeds", "serialized_graph", "shard_files", "tf2", "variant"]
 
 
@@ -70,6 +70,12 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
         tensors += function.function.captured_inputs
         tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
     return tensors
+
+
+def caches_in_a_file(stage: tf.data.Dataset) -> bool:
+    """Whether a stage is a cache() with a filename."""
+    name = tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
+    return isinstance(name, bytes) and name != b""
 
 
 def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:

@@ -13,7 +13,6 @@
 namespace hvdata {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::DataTypeString;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.predict: the outputs for every row, once, on rank 0, in the reader's order."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -68,10 +70,10 @@ def test_a_rank_whose_model_raises(hvdata, comm):
             raise ValueError("odd")
         return x
 
-    got = outcomes(comm, lambda: hvdata.predict(fails, given_to(hvdata, numbers(400, 2 * comm.size))))
+    got = outcomes(comm, lambda: hvdata.predict(fails, given_to(hvdata, numbers(400, 2 * comm.size)), name="odd"))
     for rank, one in enumerate(got):
         assert isinstance(one, Raised) and one.kind is ValueError, one
-        assert one.text == "odd" if rank == who else one.text.startswith(f"[rank {who} on ") and "predict() failed: ValueError: odd" in one.text
+        assert one.text == "odd" if rank == who else one.text.startswith(f"[rank {who} on ") and re.search(r"channel odd, step \d+\] predict\(\) failed: ValueError: odd", one.text)
     assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
 
 

@@ -154,3 +154,15 @@ def test_saved_and_restored(hvdata, comm, tmp_path):
 def test_wrong_arguments(hvdata, comm, wrong):
     raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
                       ValueError, r"shard=.* is not known\. Use None or 'auto'")
+
+
+def test_a_cache_that_readers_might_share(hvdata, comm, files, capfd, tmp_path, monkeypatch):
+    """In memory each reader has its own part. In a file it might find another one's: there each keeps all of it."""
+    folder = tmp_path / f"of rank {comm.rank}"  # a disk of its own
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    told = []
+    for path in "", "cache":
+        assert rows(hvdata, comm, lambda path=path: tf.data.TextLineDataset(files).batch(2).cache(path)) == lines_of(files)
+        told += [line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line]
+    assert len(told) == 2 and "its own files, of 7." in told[0] and "(cache() has a file)" in told[1], told
