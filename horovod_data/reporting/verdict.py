@@ -111,7 +111,7 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
         text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
     awaited = "reader, which copies and sends" if copying else "pipeline"
     more = max(2, len(channel.readers) + 1)
-    now, then = _now(trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
+    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
     gain = now / then if then else 1.0
     if gain < _WORTH:
         return Verdict("reader", text, share, awaited=awaited)
@@ -123,7 +123,7 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
     hosts = sorted({one.host for one in trainers} - {reader.host})
     way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else f"on {reader.host}"
-    now, then = _now(trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
+    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
         text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements some of it"
@@ -144,7 +144,7 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Read
 def _busy(channel: Channel) -> float:
     """Seconds of one reader for one step: its pipeline's, and for dealing."""
     steps = sum(one.steps for one in channel.readers) / (len(channel.trainers) if channel.dynamic else 1)  # dynamic: elements
-    first = min((one.first for one in channel.trainers if one.steps), default=0.0)  # fills buffers, however many read
+    first = _filling(channel)
     return sum(max(0.0, one.pipeline - first) + one.deal for one in channel.readers) / steps if steps else 0.0
 
 
@@ -160,8 +160,16 @@ def _own(trainers: Sequence[Trainer]) -> float:
     return max((one.step + one.receive) / one.steps for one in trainers)
 
 
-def _now(trainers: Sequence[Trainer]) -> float:
-    return fmean(max(0.0, one.total - one.first) / one.steps for one in trainers)
+def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
+    filling = _filling(channel)
+    return fmean(max(0.0, one.total - filling) / one.steps for one in trainers)
+
+
+def _filling(channel: Channel) -> float:
+    """Seconds in which pipelines filled their buffers before an epoch's first batch, however many read. What a first batch takes
+    beyond that is the way's: the link is full of others' batches, or a rank has come early and others still end the epoch before."""
+    worked = max((one.pipeline for one in channel.readers), default=0.0)
+    return min([worked, *(one.first for one in channel.trainers if one.steps)])
 
 
 def _percent(part: float) -> str:

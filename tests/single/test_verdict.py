@@ -138,6 +138,14 @@ def test_a_link_that_is_full():
     assert found.bound_by == "link"
 
 
+@pytest.mark.parametrize("first", [0.0, 1.5])
+def test_the_wait_for_a_first_batch_that_the_link_was_full_of(first):
+    """The pipeline made it in no time: that wait is the link's, and counts in what a reader on every host saves."""
+    ranks = [trainer(0, 0.09, 0.01, first=first), trainer(1, 0.09, 0.01, host="node1", first=first)]
+    found = judged(ranks, [reader(0.002, 0.001, 0.097, room_of={1: 0.097})])
+    assert found.bound_by == "link" and found.gain == pytest.approx(10, rel=0.05), found.text
+
+
 def test_a_link_and_then_the_pipelines_of_the_hosts():
     """Each would read for the ranks of its own host: where one host has two of three, two thirds of what one reader reads now."""
     ranks = [trainer(0, 0.09, 0.01)] + [trainer(r, 0.09, 0.01, host="node1") for r in (1, 2)]
