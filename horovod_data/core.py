@@ -86,7 +86,11 @@ def _structures() -> dict[str, type[ctypes.Structure]]:
     made: dict[str, type[ctypes.Structure]] = {}
     for line in _call("structures").decode().splitlines():
         name, size, text = line.split(" ", 2)
-        fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
+        try:
+            fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
+        except KeyError as unknown:
+            raise ImportError(explain(f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
+                                      "side does not know", "Install horovod_data anew")) from None
         made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
         if ctypes.sizeof(made[name]) != int(size):
             raise ImportError(explain(f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "

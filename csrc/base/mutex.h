@@ -37,9 +37,17 @@ void FreeAfterUnlock(T trash) {
 // Whether this thread holds one of our locks.
 bool HoldsLocks();
 
+// What must hold of the locks of a thread. Checked in all C++ tests and in sanitized libraries, however they are built: with
+// NDEBUG too, which TensorFlow's headers want.
+#ifdef HVDATA_CHECK_LOCKS
+void CheckLocks(bool holds, const char* what);
+#else
+inline void CheckLocks(bool, const char*) {}
+#endif
+
 class HVDATA_THREADS(capability("mutex")) Mutex {
  public:
-  // Whoever holds one takes only those behind it. Checked where assert() is.
+  // Whoever holds one takes only those behind it. Checked by CheckLocks(): in tests.
   enum Order : unsigned { kState, kMail, kLast };
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());

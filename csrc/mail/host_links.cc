@@ -216,10 +216,13 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   if (payload == Payload::kMessage || world.members.size() < 2) return;
   Meeting meeting(world, arena_bytes, region, why);
   meeting.Run(collectives);
-  if (!meeting.links.empty()) passage = std::move(meeting.arena);
-  if (world.me().reads()) arena = passage;
+  const std::shared_ptr<Arena> lent = meeting.links.empty() ? nullptr : std::move(meeting.arena);
+  if (world.me().reads()) arena = lent;
   links = std::move(meeting.links);
   porters = std::move(meeting).porters();
+  for (const auto& [member, link] : links) {
+    if (porters[static_cast<size_t>(member)] == world.self) passage = lent;
+  }
 }
 
 }  // namespace hvdata

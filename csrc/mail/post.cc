@@ -2,7 +2,6 @@
 #include "mail/post.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -137,7 +136,11 @@ void Post::Send(int member, Header header, const Share* share) {
     ways_.send_by_mpi(member, std::move(parcel));
     return;
   }
-  parcel.porter = route->porter;
+  // Straight to another host: a BYE, for what belongs to no channel goes so and must be there before it; and why a step does not
+  // come, at once, for what it waits for may be held by a porter that has stopped.
+  const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
+  parcel.porter = bye || because ? -1 : route->porter;
+  const bool numbered = route->numbers && !because;
   bool all_here = link != nullptr && !bye;
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
@@ -145,7 +148,7 @@ void Post::Send(int member, Header header, const Share* share) {
   const uint64_t limit = link != nullptr && link->lends() ? kAlways : LimitIn(h.message);
   {
     MutexLock lock(&route->sending);
-    if (route->numbers) h.sequence = route->sent + 1;
+    if (numbered) h.sequence = route->sent + 1;
     Trace(member, h);
     if (all_here) {
       const std::string front = wire::Encode(h);
@@ -157,7 +160,7 @@ void Post::Send(int member, Header header, const Share* share) {
       if (!all_here) Add(&Count().ring_full, 1);
     }
     if (!all_here) ways_.send_by_mpi(member, std::move(parcel));
-    ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
+    if (numbered) ++route->sent;  // not before it is on its way: the other end would wait for a number that never comes
   }
   if (link != nullptr && Wakes(link->wake_at(), channel, limit)) link->peer->Of(for_reader, channel)->Ring();
 }
@@ -247,7 +250,7 @@ bool Post::Quiet() const {
 }
 
 bool Post::Fetch() {
-  assert(!HoldsLocks());
+  CheckLocks(!HoldsLocks(), "messages are fetched under a lock");
   if (Quiet()) return false;
   {
     MutexLock lock(&mu_);
@@ -387,7 +390,7 @@ void Post::Arrived(int member, Header header, Landing landing) {
 
 std::shared_ptr<char> Post::Passage(uint64_t bytes) {
   const std::shared_ptr<Arena>& passage = links_->passage;
-  if (passage == nullptr) return nullptr;
+  if (passage == nullptr || bytes > kHostBagLimit) return nullptr;  // no bag is larger
   char* const memory = passage->Allocate(bytes, Arena::For::kCopy);
   if (memory == nullptr) return nullptr;
   return {memory, [passage](char* data) { passage->Free(data); }};
@@ -396,7 +399,7 @@ std::shared_ptr<char> Post::Passage(uint64_t bytes) {
 void Post::PassOn(int source, int member, uint32_t bells, std::string_view bag) {
   const bool known = member >= 0 && static_cast<size_t>(member) < by_member_.size();
   HostLink* const link = known ? LinkTo(member) : nullptr;
-  if (link == nullptr || !link->lends()) {
+  if (link == nullptr || !link->lends() || links_->passage == nullptr) {
     return Break("something for member " + std::to_string(member) + " has come here from " + world_->Name(source) +
                  ", but can't be passed on");
   }

@@ -233,11 +233,11 @@ std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& au
   return share;
 }
 
-void SettleTensors(std::vector<Tensor>* tensors, bool kept, int member, int parts, Post* post) {
+void SettleTensors(std::vector<Tensor>* tensors, bool but_shared, int member, int parts, Post* post) {
   if (post->arena() == nullptr) return;
   std::vector<Block> blocks;
   for (const Tensor& tensor : *tensors) {
-    const bool stays = tensor.dtype() == tensorflow::DT_STRING || (kept && !tensor.RefCountIsOne());
+    const bool stays = tensor.dtype() == tensorflow::DT_STRING || (but_shared && !tensor.RefCountIsOne());
     blocks.push_back({static_cast<const char*>(tensor.data()), stays ? 0 : tensor.TotalBytes(), nullptr});
   }
   post->Settle(member, &blocks, parts);

@@ -36,9 +36,9 @@ struct Audience {
 std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
 // Moves an element's tensors, but for strings, into shared memory (Post::Settle) before it is cut into `parts`: one copy,
-// which takes the place of the first. `kept`: not those that others hold too. Holding them costs nothing, so MakeShare may
+// which takes the place of the first. `but_shared`: not those that others hold too. Holding them costs nothing, so MakeShare may
 // copy just the shares that need it; of a tensor that is ours alone a single share would keep the whole.
-void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool kept, int member, int parts, Post* post);
+void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool but_shared, int member, int parts, Post* post);
 
 // The tensors of a bundle, ready for use; they stay in it as well: what our own process was sent may be wanted again.
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);

@@ -25,8 +25,8 @@ struct Gathering {
   Mutex mu;
   bool joining GUARDED_BY(mu) = false, ended GUARDED_BY(mu) = false;
   Outcome outcome GUARDED_BY(mu);
-  Tensor value, rows;  // of the one that joins, then of the one that ends it
-  uint64_t number = 0;
+  uint64_t number GUARDED_BY(mu) = 0;
+  Tensor value, rows;  // without the lock: of the one that joins, then of the one that ends it
 };
 
 class GatherOp : public ExchangeOp {
@@ -120,12 +120,12 @@ class GatherOp : public ExchangeOp {
   }
 
   absl::Status Finish(OpKernelContext* ctx, Gathering* gathering) const {
+    Tensor number(tensorflow::DT_INT64, TensorShape({}));
     {
       MutexLock lock(&gathering->mu);
       if (!gathering->outcome.ok()) return ToStatus(gathering->outcome);
+      number.scalar<int64_t>()() = static_cast<int64_t>(gathering->number);
     }
-    Tensor number(tensorflow::DT_INT64, TensorShape({}));
-    number.scalar<int64_t>()() = static_cast<int64_t>(gathering->number);
     if (gathering->rows.NumElements() == 0) {  // not the root
       TensorShape shape = ctx->input(0).shape();
       shape.set_dim(0, 0);

@@ -165,6 +165,34 @@ TEST_F(PorterTest, OnlyWhatAReaderSendsToAnotherHostIsForThePorter) {
   }
 }
 
+// Rows of a scatter belong to no channel: they go straight, and may still be on their way when what is behind them comes by another.
+TEST_F(PorterTest, AByeTakesTheWayOfWhatMustBeThereBeforeIt) {
+  Send(kReader, kFirst, 1, 10);
+  post(kReader).Send(kFirst, MakeHeader(0, 0, wire::Bye{{0}, ""}));
+  EXPECT_EQ(TakeSent(kReader).parcel.porter, kPorter);
+  const Sent bye = TakeSent(kReader);
+  EXPECT_EQ(bye.parcel.porter, -1);
+  EXPECT_EQ(bye.parcel.header.sequence, 2u) << "and is behind everything else, too";
+}
+
+TEST_F(PorterTest, WhyAStepDoesNotComeIsSaidPastAPorterThatHasStopped) {
+  Send(kReader, kFirst, 1, 10);
+  post(kReader).Send(kFirst, MakeHeader(kChannel, 1, wire::Because{"rank 1 has stopped"}));
+  Send(kReader, kFirst, 2, 10);
+  EXPECT_EQ(TakeSent(kReader).parcel.header.sequence, 1u);
+  const Sent because = TakeSent(kReader);
+  EXPECT_EQ(because.parcel.porter, -1);
+  EXPECT_EQ(because.parcel.header.sequence, 0u);
+  EXPECT_EQ(TakeSent(kReader).parcel.header.sequence, 2u) << "nobody waits for a number of it";
+}
+
+TEST_F(PorterTest, OnlyWhatMayBeABagForOthersIsReceivedInSharedMemory) {
+  EXPECT_NE(post(kPorter).Passage(kHostBagLimit), nullptr);
+  EXPECT_EQ(post(kPorter).Passage(kHostBagLimit + 1), nullptr);
+  EXPECT_EQ(post(kFirst).Passage(1 << 10), nullptr);
+  EXPECT_EQ(post(kReader).Passage(1 << 10), nullptr) << "it has an arena, but is nobody's porter";
+}
+
 TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
   const Doorbell door = post(kFirst).sink_door(kChannel);
   for (const size_t bytes : {size_t{10}, size_t{0}, size_t{kWorthSharing}, size_t{kInlineLimit}}) {
@@ -219,9 +247,10 @@ TEST_F(PorterTest, AFullRingLosesNothing) {
 
 TEST_F(PorterTest, WithoutRoomInSharedMemoryItIsCopied) {
   std::vector<std::shared_ptr<char>> all;
-  while (std::shared_ptr<char> memory = post(kPorter).Passage(1 << 20)) all.push_back(std::move(memory));
-  ASSERT_FALSE(all.empty());
-  while (std::shared_ptr<char> memory = post(kPorter).Passage(1 << 10)) all.push_back(std::move(memory));
+  for (const uint64_t bytes : {kHostBagLimit, uint64_t{1} << 10}) {
+    while (std::shared_ptr<char> memory = post(kPorter).Passage(bytes)) all.push_back(std::move(memory));
+    ASSERT_FALSE(all.empty());
+  }
   Send(kReader, kFirst, 7, kInlineLimit);
   PassOn(kReader, kFirst, BytesOf(TakeSent(kReader)));
   EXPECT_TRUE(post(kFirst).Fetch());

@@ -42,6 +42,7 @@ def test_the_structures_are_those_of_the_library():
 
 @pytest.mark.parametrize("text, says", [
     (b"ChannelOptions 8 int32_t prefetch;", "of 8 bytes, its Python side one of 4"),
+    (b"ChannelOptions 4 float prefetch;", "has a field of type float in ChannelOptions, which its Python side does not know"),
     (b"ChannelOptions 4 int32_t window;", "takes window in ChannelOptions, its Python side gives prefetch"),
 ])
 def test_a_structure_that_does_not_fit_is_found(monkeypatch, text, says):

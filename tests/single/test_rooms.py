@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of csrc/: which may know which, as docs/developers.md says. Arrows point down only."""
+
+import re
+from pathlib import Path
+
+CSRC = Path(__file__).parents[2] / "csrc"
+# Each room, and those that it may include besides itself.
+BELOW = {
+    "base": set(),
+    "plan": set(),
+    "wire": set(),
+    "arena": {"base"},
+    "proof": {"plan", "wire"},
+    "mail": {"base", "wire", "arena"},
+    "transport": {"base", "wire", "mail"},
+    "timeline": {"base", "wire", "mail"},
+    "channel": {"base", "plan", "wire", "proof", "mail", "timeline"},
+    "meeting": {"base", "wire", "mail"},
+    "engine": {"base", "wire", "mail", "timeline", "channel", "meeting", "transport"},
+    "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "engine"},
+}
+AROUND = {"tests", "fuzz"}  # use any of them
+
+
+def included(room: str) -> dict[str, set[str]]:
+    """What the files of a room include of ours and of others, by the first folder of the path."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((CSRC / room).glob("*.[ch]*")):
+        found[path.name] = set(re.findall(r'^#include ["<](\w+)[/.]', path.read_text(), re.MULTILINE))
+    return found
+
+
+def test_all_rooms_are_known():
+    assert {path.name for path in CSRC.iterdir() if path.is_dir()} == set(BELOW) | AROUND
+
+
+def test_arrows_point_down():
+    for room, below in BELOW.items():
+        for name, folders in included(room).items():
+            upwards = folders & set(BELOW) - below - {room}
+            assert not upwards, f"csrc/{room}/{name} includes files of {', '.join(sorted(upwards))}"
+
+
+def test_no_circle():
+    done: set[str] = set()
+    while ready := {room for room, below in BELOW.items() if room not in done and below <= done}:
+        done |= ready
+    assert done == set(BELOW)
+
+
+def test_who_knows_mpi_and_tensorflow():
+    for room in BELOW:
+        everything = set().union(*included(room).values())
+        assert room in ("transport", "engine", "ops") or "mpi" not in everything, room
+        assert room == "ops" or "tensorflow" not in everything, room
