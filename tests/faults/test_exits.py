@@ -7,6 +7,7 @@ import subprocess
 
 import jobs
 import pytest
+from ranks.worlds import CAN_NAME_HOSTS
 
 run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
 pytestmark = pytest.mark.limit(150)  # so that a job that hangs fails with its stacks
@@ -242,6 +243,25 @@ def test_a_scatter_after_a_rank_has_left(readers, leaver, name):
             start = f"root {root}, at once: True"
             lines = [line for line in job.stdout[rank].splitlines() if line.startswith(start)]
             assert len(lines) == 1 and f"rank {leaver} on " in lines[0] and "has shut down" in lines[0], job.describe()
+
+
+LEAVES_WITH_ITS_ROWS = """
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+rows = tf.range(12 << 20, dtype=tf.int64) if hvdata.rank() == 0 else None
+part = hvdata.scatter(rows, dtype=tf.int64)
+if hvdata.rank() == 0:
+    hvdata.shutdown()
+print(int(part[0]) >> 20, int(part[-1] + 1) >> 20, flush=True)
+"""
+
+
+@pytest.mark.skipif(not CAN_NAME_HOSTS, reason="can't give ranks hosts of their own")
+def test_the_root_of_a_scatter_leaves_while_rows_are_on_their_way_to_another_host():
+    """It says so behind them, also where small messages for that host's ranks travel as one."""
+    job = run_job(LEAVES_WITH_ITS_ROWS, 4, env={"HVDATA_TEST_HOSTS": "2"})
+    assert job.returncode == 0 and job.stdout == ["0 3\n", "3 6\n", "6 9\n", "9 12\n"], job.describe()
 
 
 ITERATES_AFTER = """
