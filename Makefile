@@ -156,8 +156,12 @@ lint: typecheck  ## types, clang-tidy, and who holds which lock
 	mpi=$$(mpicc -show | grep -oE -- '-I[^ ]+' | tr '\n' ' ')
 	flags="-std=c++17 -I$$PWD/csrc $$mpi -DHVDATA_VERSION=\"\" -DHVDATA_TF_VERSION=\"\""
 	$(say) "locks"
-	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ $$flags -fsyntax-only \
-	  -Wthread-safety -Wthread-safety-beta -Werror=thread-safety
+	checks="-fsyntax-only -Wthread-safety -Wthread-safety-beta -Werror=thread-safety"
+	ls csrc/{$(ROOMS),engine}/*.cc | xargs -P "$$(nproc)" -n 8 clang++ $$flags $$checks
+	tf=$$($(BIN)/python cmake/ask_tensorflow.py 2>/dev/null)
+	of_tf() { sed -n "s/^$$1=//p" <<<"$$tf" | tr ';' ' '; }
+	grep -l MutexLock csrc/ops/*.cc | xargs -P "$$(nproc)" -n 1 clang++ $$flags $$checks -isystem "$$(of_tf INCLUDE_DIR)" \
+	  $$(of_tf OPTIONS) "-std=c++$$(of_tf CXX_STANDARD)"
 	$(say) "clang-tidy"
 	for room in csrc/{$(ROOMS)}; do printf '#include "%s"\n' "$$PWD/$$room"/*.cc >"build/lint/$${room#csrc/}.cc"; done
 	ls -S build/lint/*.cc | xargs -P "$$(nproc)" -n 1 sh -c 'clang-tidy --quiet --config-file=.clang-tidy \

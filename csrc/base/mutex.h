@@ -79,6 +79,26 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
   bool held_ = true;
 };
 
+// For whose holder waits: one at a time, for as long as that takes. None of the locks above: it has no place in their order,
+// messages are handled by a thread that holds it, and AfterUnlock does not wait for it.
+class HVDATA_THREADS(capability("mutex")) TurnMutex {
+ public:
+  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
+
+ private:
+  friend class TurnLock;
+  std::mutex mu_;
+};
+
+class HVDATA_THREADS(scoped_lockable) TurnLock {
+ public:
+  explicit TurnLock(TurnMutex* turn) HVDATA_THREADS(acquire_capability(turn)) : lock_(turn->mu_) {}
+  ~TurnLock() HVDATA_THREADS(release_capability()) {}
+
+ private:
+  const std::lock_guard<std::mutex> lock_;
+};
+
 class CondVar {
  public:
   void NotifyAll() { changed_.notify_all(); }

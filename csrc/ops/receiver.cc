@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiver: a source dataset whose elements are this rank's shares. Thin: the waiting is done in channel/sink.
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/exceptions.h"
+#include "base/mutex.h"
 #include "base/place.h"
 #include "engine/engine.h"
 #include "ops/bundle.h"
@@ -167,7 +167,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       // What the profiler shows of a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
-        std::lock_guard<std::mutex> lock(mu_);
+        const TurnLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -178,7 +178,7 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // tensors are freed when the mutex is not held
-        std::lock_guard<std::mutex> lock(mu_);
+        const TurnLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
@@ -196,11 +196,12 @@ class ReceiverOp : public DatasetOpKernel {
         return status;
       }
 
-      absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) {
+      absl::Status Receive(const Arrival& arrival, std::vector<Tensor>* out) REQUIRES(mu_) {
         absl::Status status = TakeTensors(arrival.bundle, out);
         if (status.ok()) status = Check(*out);
         if (!status.ok() || !sink()->config().verify) return status;
         return Here(Guarded([&] {
+          mu_.AssertHeld();
           if (!fingerprints_) fingerprints_.emplace(sink()->config());
           return sink()->Confirm(iterator_, arrival, fingerprints_->Arrived(*out, arrival.rows));
         }));
@@ -218,7 +219,7 @@ class ReceiverOp : public DatasetOpKernel {
       // after it say how far this rank has come since, and a restore has the input run again from there.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        std::lock_guard<std::mutex> lock(mu_);
+        const TurnLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
           return Here({kFailedPrecondition, "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
@@ -270,7 +271,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status Read(bool symbolic, IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        std::lock_guard<std::mutex> lock(mu_);
+        const TurnLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         absl::Status status;
         const auto get = [&](const std::string& key) {
@@ -316,11 +317,11 @@ class ReceiverOp : public DatasetOpKernel {
                                              "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
-      mutable std::mutex mu_;  // one GetNext at a time: held while it waits, so none of those that base/mutex.h counts
-      SinkIterator iterator_;
-      std::optional<Fingerprints> fingerprints_;  // verified channels
-      std::vector<Tensor> words_;  // of symbolic checkpoints, and the epoch that they are of
-      uint64_t words_epoch_ = 0;
+      mutable TurnMutex mu_;  // one GetNext at a time
+      SinkIterator iterator_ GUARDED_BY(mu_);
+      std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
+      std::vector<Tensor> words_ GUARDED_BY(mu_);  // of symbolic checkpoints, and the epoch that they are of
+      uint64_t words_epoch_ GUARDED_BY(mu_) = 0;
     };
 
     const Arguments arguments_;
