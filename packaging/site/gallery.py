@@ -10,12 +10,15 @@ Takes a few minutes. RETURNN's needs `make test-integrations` before it.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +34,7 @@ class Entry:
     first: int = 12  # lines of the output that are shown
     last: int = 12
     picture: str = ""  # what is shown below it, as Markdown
+    caption: str = ""
     made: str = ""  # of the pictures that the example made: the one that is kept in docs/, under the name that `picture` has
 
     @property
@@ -39,11 +43,11 @@ class Entry:
 
 
 ENTRIES = [
+    Entry("The digits", "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files, which "
+          "the next three read.", "python examples/digits_data.py"),
     Entry("The demo", "[digits_demo.py](../examples/digits_demo.py), which is `make demo`, trains the handwritten digits on 4 ranks, hides the "
           "files from all of them but the reader, and counts how often each file is opened.",
           "python examples/digits_demo.py", first=9, last=7),
-    Entry("The digits", "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files, which "
-          "the next two read.", "python examples/digits_data.py"),
     Entry("Keras, one reader", "[digits_keras.py](../examples/digits_keras.py) is a script for Keras and Horovod in which one process "
           "reads; [digits_ledger.py](../examples/digits_ledger.py) compares, over the ranks, what each was given.",
           "mpirun -np 4 python examples/digits_keras.py", first=4, last=4),
@@ -68,9 +72,9 @@ ENTRIES = [
           "mpirun -np 3 python examples/scatter_op.py"),
     Entry("The audit of published bugs", "[audit_published_bugs.py](../examples/audit_published_bugs.py) finds what others found after weeks "
           "of training: here 29 files on 8 ranks.", f"mpirun -np 4 python examples/audit_published_bugs.py {PICTURES}",
-          picture="![Eight bands with two or three blue cells each, and white between them](gallery_audit.png)\n\n"
-          "A band for each rank, a column for each file: blue is seen once, white never. In the last band, for all ranks, black is "
-          "what nobody saw.", made="files_of_29"),
+          picture="![Four bands with two blue cells each, and a fifth that is black but for eight](gallery_audit.png)",
+          caption="A band for each process, which stands for two of the eight ranks, and a column for each file: blue is seen once, white "
+          "never. In the last band, for all, black is what nobody saw.", made="files_of_29"),
 ]
 
 HEAD = """# Gallery
@@ -101,16 +105,18 @@ Reading files, by the bandwidth of the storage ([more](performance.md#a-pipeline
 
 def page(outputs: dict[str, str]) -> str:
     """The page, with these outputs of the examples by their commands."""
+    wrap = functools.partial(textwrap.fill, width=140, break_long_words=False, break_on_hyphens=False)
     parts = [HEAD]
     for entry in ENTRIES:
-        parts.append(f"\n## {entry.title}\n\n{entry.words}\n\n```console\n$ {entry.command}\n{outputs[entry.command]}```\n")
-        parts += [f"\n{entry.picture}\n"] * bool(entry.picture)
+        parts.append(f"\n## {entry.title}\n\n{wrap(entry.words)}\n\n```console\n$ {entry.command}\n{outputs[entry.command]}```\n")
+        if entry.picture:
+            parts.append(f"\n{entry.picture}\n\n{wrap(entry.caption)}\n")
     return "".join([*parts, TAIL])
 
 
 def outputs_of(text: str) -> dict[str, str]:
     """The outputs by their commands, as a page has them."""
-    return dict(re.findall(r"^```console\n\$ (.*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return dict(re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 
 
 def shortened(text: str, entry: Entry) -> str:
@@ -127,8 +133,11 @@ def shortened(text: str, entry: Entry) -> str:
 def run(entry: Entry, folder: Path) -> str:
     from ranks.launch import environment
 
-    extra = {"HOROVOD_CYCLE_TIME": None, "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": f"{Path(sys.executable).parent}:{environment(folder, 0, {})['PATH']}"}
-    done = subprocess.run(["bash", "-c", entry.command], cwd=folder, env=environment(folder, 0, extra), capture_output=True, text=True)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = environment(folder, 0, {"HOROVOD_CYCLE_TIME": None, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": None, "PATH": path})
+    if entry.script.startswith("digits_keras"):
+        subprocess.run([sys.executable, "examples/digits_data.py"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(["bash", "-c", entry.command], cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{entry.command}: status {done.returncode}\n{done.stdout}{done.stderr}")
     if entry.made:
@@ -140,7 +149,7 @@ def run(entry: Entry, folder: Path) -> str:
 
 def main() -> None:
     names = sys.argv[1:]
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests"))  # where it is known how jobs are started on this machine
     outputs = outputs_of(PAGE.read_text()) if PAGE.exists() else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -149,7 +158,7 @@ def main() -> None:
             if entry.script in names or not names:
                 print(f"[gallery] {entry.command}", flush=True)
                 outputs[entry.command] = run(entry, folder)
-    PAGE.write_text(page({entry.command: outputs.get(entry.command, "") for entry in ENTRIES}))
+            PAGE.write_text(page({each.command: outputs.get(each.command, "") for each in ENTRIES}))
 
 
 if __name__ == "__main__":
