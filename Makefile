@@ -6,7 +6,8 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
+  smoke test-latest-tf test-mpich test-integrations test-site typecheck lint bench \
+  docs dist venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
 STACK ?= 2.15
@@ -142,6 +143,10 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/integrations $(PYTEST_ARGS)
 
+test-site: op docs  ## the site in a headless browser: search, links, pictures
+	@$(SETUP) browser
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/docs/test_site.py $(PYTEST_ARGS)
+
 typecheck: op
 	@$(say) "types of the package"
 	$(BIN)/mypy
@@ -178,6 +183,12 @@ bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	export PATH=$(abspath $(BIN)):$$PATH
 	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
+
+# A link that leads nowhere ends it.
+docs:  ## the documentation as a site, in build/site
+	@$(SETUP) docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
+	$(say) "build/site; to read it: python3 -m http.server --directory build/site --bind 127.0.0.1"
 
 dist: venv  ## sdist and wheel in dist/
 	@$(SETUP) compiler xxhash mpi

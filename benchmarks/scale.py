@@ -233,7 +233,7 @@ def main() -> int:
     for title, lines in found:
         text += ["", f"**{title}**", *lines]
     if len(results) > 1:
-        text += ["", "The steepest step of what one rank more costs:"]
+        text += ["", "The steepest step of what one rank more costs:", ""]
         for what, value in COSTS.items():
             times, where = steepest(results, value)
             text.append(f"- {what}: {times:.2f} times per rank, to {where} trainers")

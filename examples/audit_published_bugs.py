@@ -2,12 +2,13 @@
 """hvdata.audit finds what others found after weeks of training: five ways to give ranks the wrong rows, four of them
 published.
 
-    mpirun -np 4 python examples/audit_published_bugs.py
+    mpirun -np 4 python examples/audit_published_bugs.py [FOLDER]     FOLDER: for a picture of each
 
 Each loader is that of a published bug, for as many ranks as it was published for. With fewer processes than that each
 process is several of them, one after another: which rows the job sees is the same.
 """
 
+import os
 import sys
 
 import horovod_data as hvdata
@@ -60,6 +61,9 @@ def audited(loader, streams, rows):
     report = audit.report()
     if rank == 0:
         print(f"\n{loader.__doc__}\n\n{report}\n\n{report.picture()}")
+        if len(sys.argv) > 1:
+            os.makedirs(sys.argv[1], exist_ok=True)
+            report.save_png(os.path.join(sys.argv[1], f"{loader.__name__}.png"))
     return report
 
 

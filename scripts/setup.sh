@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op docs browser
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
 set -euo pipefail
@@ -81,6 +81,11 @@ valgrind() { # for the leaks of programs that link MPI; without, that check is s
   [ -n "$(type -P valgrind)" ] || (install "valgrind" valgrind) || say "no valgrind, then"
 }
 
+browser() { # in which tests/docs/test_site.py opens the site; without, that test is skipped, and says so
+  { [ -n "$(type -P chromium)" ] && [ -n "$(type -P chromedriver)" ]; } ||
+    (install "a browser" chromium chromium-driver) || say "no browser, then"
+}
+
 mpi() { # any MPI will do; Open MPI where there is none. It needs to know how to compile (mpicc) and to launch (mpirun)
   if [ -n "${MPICC:-}" ]; then
     has "$MPICC" && has mpirun || die "MPICC=$MPICC is set, so it and its mpirun must be in PATH"
@@ -145,6 +150,21 @@ find_python() {
   echo "$python"
 }
 
+make_venv() { # $VENV, unless it is there
+  local python
+  ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || return 0
+  # There is none, or its making was interrupted: then it may have a python, but not yet a pip.
+  [ -e "$VENV/pyvenv.cfg" ] || [ -z "$(ls -A "$VENV" 2>/dev/null)" ] ||
+    die "$VENV is there, but it is no virtual environment: remove it, or set VENV to another place"
+  rm -rf "$VENV"
+  hash -r
+  python=$(find_python)
+  "$python" -c 'import ensurepip' 2>/dev/null ||
+    install "Python's venv" "python$(python_version "$python")-venv"
+  say "making $VENV with $("$python" -V)"
+  "$python" -m venv "$VENV"
+}
+
 venv() {
   local packages=(
     'pip<25' 'setuptools<70' wheel 'cmake<4' ninja # build Horovod 0.28.1, which newer ones refuse, and our library
@@ -158,19 +178,7 @@ venv() {
     prometheus_client                       # the example in docs/report.md
   )
   done_before venv "${packages[*]}" && return
-  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
-    # There is none, or its making was interrupted: then it may have a python, but not yet a pip.
-    [ -e "$VENV/pyvenv.cfg" ] || [ -z "$(ls -A "$VENV" 2>/dev/null)" ] ||
-      die "$VENV is there, but it is no virtual environment: remove it, or set VENV to another place"
-    rm -rf "$VENV"
-    hash -r
-    local python
-    python=$(find_python)
-    "$python" -c 'import ensurepip' 2>/dev/null ||
-      install "Python's venv" "python$(python_version "$python")-venv"
-    say "making $VENV with $("$python" -V)"
-    "$python" -m venv "$VENV"
-  fi
+  make_venv
   say "installing $TENSORFLOW and the tools (about 500 MB, a few minutes the first time)"
   pip install 'pip<25'
   pip install "${packages[@]}"
@@ -244,6 +252,21 @@ returnn() { # what tests/integrations train with; of what it needs nothing but d
   stamp returnn "${packages[*]}"
 }
 
+docs() ( # builds and opens the site, in an environment of its own: what it needs has nothing to do with what it describes
+  VENV=$PWD/.venv-docs TENSORFLOW=
+  local packages=(
+    mkdocs-material==9.8.2      # the pages as a site, with a search that needs no server
+    mkdocstrings-python==2.0.11 # the reference, from the docstrings, without importing the package
+    ruff==0.17.6                # breaks the signatures there into lines
+    selenium==4.51.0            # opens the site in a browser, in tests/docs/test_site.py
+  )
+  done_before docs "${packages[*]}" && return
+  make_venv
+  say "installing what makes the site into $VENV"
+  pip install "${packages[@]}"
+  stamp docs "${packages[*]}"
+)
+
 op() { # our library, from this checkout
   compiler
   mpi4py
@@ -269,7 +292,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op | docs | browser) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

@@ -39,7 +39,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
         arrays, tensors, numbers and texts.
       key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
-        or place of a component ("id", 1), or a tuple of them ((0, "id") for element[0]["id"]); or a function of the element.
+        or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`); or a function of it.
         The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
         or a single one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all
         components have one of the same length; otherwise the element is one row.

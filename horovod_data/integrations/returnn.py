@@ -66,7 +66,7 @@ def attach(**options: Any) -> bool:
 
     Raises:
       ImportError: RETURNN, or its TensorFlow backend, is not installed.
-      As init() does.
+      Errors of init(): as they are there.
     """
     from returnn.tf import data_pipeline
 

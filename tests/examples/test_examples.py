@@ -25,10 +25,10 @@ def digits(tmp_path_factory):
     return folder
 
 
-def proven(name: str, np: int, *said: str, readers: int = 0, **env: str) -> str:
+def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ...] = (), **env: str) -> str:
     """Runs examples/NAME.py; what rank 0 says."""
     variables = {**env, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
-    job = run_job(EXAMPLES / f"{name}.py", np=np, readers=readers, timeout=150, env=variables)
+    job = run_job(EXAMPLES / f"{name}.py", np, *args, readers=readers, timeout=150, env=variables)
     assert job.returncode == 0, job.describe()
     for pattern in said:
         assert re.search(pattern, job.stdout[0]), f"{pattern!r} not in:\n{job.describe()}"
@@ -136,7 +136,8 @@ def test_predict_in_order(digits, np):
 
 
 @pytest.mark.parametrize("np", [1, 4])
-def test_audit_of_published_bugs(np):
+def test_audit_of_published_bugs(np, tmp_path):
     proven("audit_published_bugs", np, r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1", "rows seen, of 4096: 512, published 512",
            "files read, of 29: 8, published 8", "rows that came twice: 7", f"rows that all {np} ranks saw, and no others: 64",
-           "all five were found")
+           "all five were found", args=(str(tmp_path / "pictures"),))
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 5

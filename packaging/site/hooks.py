@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site's pages are the files of the repository as they are. MkDocs knows only what is in docs/: this brings in the rest.
+
+README.md and its like become pages, and so does each file that some page links to: its text is shown. Links that lead there
+from a page's place in the repository are turned to the page in the site.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+from pymdownx.slugs import slugify
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "packaging/site"
+# By path in the repository, what isn't in docs/. security.md is there, and some file systems take no capitals.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "vulnerabilities.md",
+    f"{HERE}/api.md": "api.md",
+    f"{HERE}/site.css": "site.css",
+}
+_FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_LEXERS = {".cc": "cpp", ".h": "cpp", ".py": "python", ".sh": "bash", ".sbatch": "bash", ".yaml": "yaml", ".yml": "yaml"}
+
+
+def on_config(config):
+    # Headings get the anchors that the pages' links have elsewhere, where dots and slashes leave nothing behind.
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+
+
+def on_files(files, config):
+    docs = Path(config.docs_dir)
+    wanted = [*PAGES, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    seen = set(wanted)
+    for path in wanted:  # which grows
+        if not path.startswith("docs/"):
+            files.append(_file(path, config))
+        if path.endswith(".md"):
+            new = {there for there in map(lambda link: _resolve(path, link[1]), _links((ROOT / path).read_text())) if there}
+            wanted += sorted(there for there in new - seen if not (ROOT / there).is_relative_to(docs))
+            seen |= new
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    at = next((path for path, place in PAGES.items() if place == page.file.src_uri), None)
+    if page.file.src_uri.startswith("source/"):
+        at = page.file.src_uri.removeprefix("source/")
+        if not (ROOT / at).is_file():
+            return markdown  # made here
+    at = at or f"docs/{page.file.src_uri}"
+
+    def turned(link):
+        there = _resolve(at, link[1])
+        if there is None:
+            return link[0]
+        target = posixpath.relpath(_place(there), posixpath.dirname(page.file.src_uri) or ".")
+        return f"]({target}{link[2] or ''})"
+
+    return _outside_fences(markdown, lambda text: _LINK.sub(turned, text))
+
+
+def _links(text):
+    return _LINK.finditer(_FENCE.sub("", text))
+
+
+def _outside_fences(text, change):
+    parts, end = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [change(text[end:fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def _resolve(page, target):
+    """The path in the repository of what `page` links to, if it is there; MkDocs complains of what is not."""
+    if ":" in target or target.startswith("/"):
+        return None
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+    return path if not path.startswith("..") and (ROOT / path).exists() else None
+
+
+def _place(path):
+    """Where in the site it is."""
+    if path in PAGES:
+        return PAGES[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"source/{path}" + ("" if path.endswith(".md") else ".md")
+
+
+def _file(path, config):
+    there = ROOT / path
+    place = _place(path)
+    if path in PAGES or path.endswith(".md"):
+        return File.generated(config, place, content=there.read_text())
+    # The search is for what is written to be read.
+    head = f"---\ntitle: {there.name}\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
+    if there.is_dir():
+        names = sorted(each.name for each in there.iterdir() if each.is_file())
+        return File.generated(config, place, content=head + "".join(f"- `{name}`\n" for name in names))
+    fence = "`" * 8
+    return File.generated(config, place, content=f"{head}{fence}{_LEXERS.get(there.suffix, 'text')}\n{there.read_text()}{fence}\n")
