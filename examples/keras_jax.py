@@ -58,7 +58,7 @@ hvdata.serve()
 jax.config.update("jax_cpu_collectives_implementation", "gloo")  # on CPUs; GPUs have their own
 keras.utils.set_random_seed(1)  # else Keras agrees on a seed
 keras.distribution.initialize(coordinator(), hvdata.size(), hvdata.rank())
-# Without auto_shard_dataset=False Keras would give each process every N-th element of what is its own already.
+# Without auto_shard_dataset=False Keras would shard once more what is each process's own already.
 keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
 losses, weights = train(dataset)
 
