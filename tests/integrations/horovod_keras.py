@@ -6,6 +6,7 @@
 tests/integrations/test_frameworks.py compares that with the table in docs/frameworks.md.
 """
 
+import functools
 import os
 import traceback
 
@@ -66,9 +67,9 @@ def metric_callback(hvdk) -> str:
     return "works" if same(history["loss"]) else "metrics are not averaged"
 
 
-def warmup_callback(hvdk) -> str:
+def warmup_callback(hvdk, **options) -> str:
     model = model_of(keras.optimizers.SGD(0.1 * hvd.size()))
-    callback = hvdk.callbacks.LearningRateWarmupCallback(initial_lr=0.1 * hvd.size(), warmup_epochs=2, steps_per_epoch=4)
+    callback = hvdk.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=2, steps_per_epoch=4, **options)
     history = model.fit(data, epochs=2, verbose=0, callbacks=[callback]).history
     return "works" if np.isclose(history["lr"][-1], 0.1 * hvd.size()) else f"rates {history['lr']}"
 
@@ -104,6 +105,7 @@ PARTS = {
     "BroadcastGlobalVariablesCallback": broadcast_callback,
     "MetricAverageCallback": metric_callback,
     "LearningRateWarmupCallback": warmup_callback,
+    "LearningRateWarmupCallback(momentum_correction=False)": functools.partial(warmup_callback, momentum_correction=False),
     "hvd.DistributedGradientTape": gradient_tape,
     "hvd.broadcast_variables": broadcast_variables,
     "hvdata.distribute_dataset": hvdata_fit,
