@@ -5,8 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations test-site typecheck lint bench \
+.PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
+  smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck lint bench \
   docs dist venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
@@ -31,6 +31,10 @@ demo: op  ## train the handwritten digits on 4 ranks, one of them reading for al
 	@$(SETUP) horovod
 	$(say) "training on 4 ranks: examples/digits_demo.py"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
+
+# Horovod's Keras layer needs Keras 2, which TensorFlow has no more: docs/frameworks.md.
+demo-latest:  ## the same with today's TensorFlow, and Keras 2 as the package tf_keras, in .venv-latest
+	@TF_USE_LEGACY_KERAS=1 $(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
 
 # Each ends with pytest's summary, so the Python tests come last.
 test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
@@ -137,7 +141,7 @@ SMOKE := tests/mpi/test_modes.py tests/mpi/test_elements.py tests/mpi/test_none.
 smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
 	@$(SETUP) horovod
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --np 2 $(PYTEST_ARGS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3 or custom_loop" $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3 or custom_loop or digits_keras" $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
@@ -146,6 +150,12 @@ test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 test-site: op docs  ## the site in a headless browser: search, links, pictures
 	@$(SETUP) browser
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/docs/test_site.py $(PYTEST_ARGS)
+
+test-frameworks: export STACK := latest
+test-frameworks: export VENV := .venv-latest
+test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks, in .venv-latest
+	@$(SETUP) op horovod jax torch
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_frameworks.py $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op docs browser
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
+#                                tf_keras jax torch docs browser
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
 set -euo pipefail
@@ -207,6 +208,7 @@ horovod() {
   compiler
   mpi
   venv
+  tf_keras
   local python folder wheel
   python=$(python_version "$VENV/bin/python")
   folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)
@@ -241,6 +243,36 @@ patched_horovod() {
     patch --silent -p1 -d "$work/horovod-$HOROVOD" <"$patch" >&2
   done
   echo "$work/horovod-$HOROVOD"
+}
+
+tf_keras() { # the Keras that Horovod's Keras layer knows, for TensorFlows that have another: with TF_USE_LEGACY_KERAS=1 it is tf.keras
+  venv
+  local minor
+  minor=$(tensorflow_version)
+  minor=${minor%.*}
+  [ "$minor" != 2.15 ] || return 0 # it has no other
+  done_before tf_keras "$minor" && return
+  # Alone: it asks for the package tensorflow, which would come on top of tensorflow-cpu.
+  pip install --no-deps "tf_keras==$minor.*"
+  stamp tf_keras "$minor"
+}
+
+jax() { # examples/keras_jax.py
+  venv
+  local packages=(jax==0.10.2 jaxlib==0.10.2)
+  done_before jax "${packages[*]}" && return
+  say "installing ${packages[*]} (about 100 MB)"
+  pip install "${packages[@]}"
+  stamp jax "${packages[*]}"
+}
+
+torch() { # examples/torch_ranks.py
+  venv
+  local packages=(torch==2.13.0)
+  done_before torch "${packages[*]}" && return
+  say "installing ${packages[*]} (several GB, unless pip knows where there is one for CPUs)"
+  pip install "${packages[@]}"
+  stamp torch "${packages[*]}"
 }
 
 returnn() { # what tests/integrations train with; of what it needs nothing but dm-tree is missing
@@ -292,7 +324,8 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op | docs | browser) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op | \
+      tf_keras | jax | torch | docs | browser) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example is a job that proves something and exits with another status if it doesn't hold."""
 
+import importlib.metadata
+import importlib.util
 import os
 import re
 import shlex
@@ -14,6 +16,10 @@ from ranks.launch import environment, launcher
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.horovod, pytest.mark.limit(180)]
+# Horovod's Keras layer knows Keras 2, which later TensorFlows have as a package of its own: docs/frameworks.md.
+KERAS_2 = {} if importlib.metadata.version("keras").startswith("2.") else {"TF_USE_LEGACY_KERAS": "1"}
+horovods_keras = pytest.mark.skipif(bool(KERAS_2) and importlib.util.find_spec("tf_keras") is None,
+                                    reason="tf_keras is not installed (scripts/setup.sh tf_keras)")
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +41,27 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
     return job.stdout[0]
 
 
+@horovods_keras
 @pytest.mark.parametrize("np, readers", [(1, 0), (2, 1)])
 def test_digits_keras(digits, np, readers):
     text = proven("digits_keras", np, f"all {np} ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
-                  readers=readers, DIGITS_FOLDER=str(digits))
+                  readers=readers, DIGITS_FOLDER=str(digits), **KERAS_2)
     for split, images in (("train", 1437), ("valid", 360)):
         assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
 
 
+@horovods_keras
 @pytest.mark.slow  # nothing of ours is in it
 def test_digits_keras_stock(digits):
     proven("digits_keras_stock", 2, "all 2 ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
-           DIGITS_FOLDER=str(digits))
+           DIGITS_FOLDER=str(digits), **KERAS_2)
 
 
+@horovods_keras
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
 def test_demo(options, tmp_path):
-    environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None})
+    environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None, **KERAS_2})
     done = subprocess.run([sys.executable, str(EXAMPLES / "digits_demo.py"), *options], cwd=tmp_path, env=environ,
                           capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

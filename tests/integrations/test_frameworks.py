@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras 3 on JAX, PyTorch, and Horovod's Keras layer on Keras 3: docs/frameworks.md. `make test-frameworks` installs them."""
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from jobs import run_job
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+PAGE = HERE.parents[1] / "docs" / "frameworks.md"
+LIMIT = 150
+
+pytestmark = [pytest.mark.slow, pytest.mark.limit(180)]
+
+
+def needs(*modules: str):
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)}: not installed (make test-frameworks)")
+
+
+needs_keras_3 = pytest.mark.skipif(importlib.metadata.version("keras").startswith("2."),
+                                   reason="Keras 2 is installed; Keras 3 comes with later TensorFlows (make test-frameworks)")
+
+
+def said(program: Path, np: int, readers: int = 0, **env: str) -> str:
+    """What rank 0 says in a job that ends well."""
+    job = run_job(program, np, readers=readers, env={"HOROVOD_CYCLE_TIME": None, **env}, timeout=LIMIT)
+    assert job.returncode == 0, job.describe()
+    return job.stdout[0]
+
+
+@needs("jax")
+@needs_keras_3
+@pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])  # 3 don't divide an epoch's last batch
+def test_keras_on_jax(np, readers):
+    text = said(EXAMPLES / "keras_jax.py", np, readers)
+    assert re.search(rf"{np} processes of JAX, {np} devices: loss .* in one process", text), text
+
+
+@needs("torch")
+@pytest.mark.parametrize("np, readers", [(1, 0), (2, 0), (4, 0), (3, 1)])
+def test_pytorch(np, readers):
+    text = said(EXAMPLES / "torch_ranks.py", np, readers)
+    for way in "by_dlpack", "by_numpy":
+        assert f"{np} ranks of PyTorch, {way} without a copy: loss" in text, text
+
+
+def table() -> dict[str, list[str]]:
+    """{a part of Horovod's Keras layer: [what the page says of it with Keras 3, and with tf_keras]}"""
+    rows = re.findall(r"^\| `([^`|]+)` \| ([^|]*) \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: [cell.strip("`") for cell in cells] for name, *cells in rows}
+
+
+@pytest.mark.horovod
+@needs("horovod")
+@needs_keras_3
+@pytest.mark.parametrize("column, env", [(0, {}), (1, {"TF_USE_LEGACY_KERAS": "1"})], ids=["Keras 3", "tf_keras"])
+def test_the_table_of_horovods_keras_layer(column, env):
+    if env and importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf_keras is not installed (make test-frameworks)")
+    text = said(HERE / "horovod_keras.py", 2, **env)
+    assert dict(re.findall(r"^(\S+): (.*)$", text, re.MULTILINE)) == {name: cells[column] for name, cells in table().items()}
