@@ -4,7 +4,8 @@
     python packaging/site/gallery.py [NAME...]     NAME: these examples alone; the others keep the output that the page has
     python packaging/site/gallery.py none          no example: new words, the same output
 
-Takes a few minutes. RETURNN's needs `make test-integrations` before it.
+Takes a few minutes. RETURNN's needs `make test-integrations` before it; keras_jax and torch_ranks need `make test-frameworks`, and
+.venv-latest/bin/python.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ ENTRIES = [
           "mpirun -np 4 python examples/digits_keras_stock.py", first=4, last=4),
     Entry("Keras 3", "[keras3_train_step.py](../examples/keras3_train_step.py) trains with `fit` and a `train_step` of its own, on Keras 2 as on "
           "Keras 3.", "mpirun -np 4 python examples/keras3_train_step.py"),
+    Entry("Keras 3 on JAX", "[keras_jax.py](../examples/keras_jax.py) trains with `fit` on the JAX backend, and compares its loss with that of one "
+          "process.", "mpirun -np 4 python examples/keras_jax.py"),
+    Entry("PyTorch", "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
+          "that of one process.", "mpirun -np 4 python examples/torch_ranks.py"),
     Entry("A loop of one's own", "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`, and "
           "then compares its weights with those of one process.", "mpirun -np 4 python examples/custom_loop.py"),
     Entry("A dedicated reader", "[dedicated_reader.py](../examples/dedicated_reader.py) has a process that only reads, beside the ranks that "
