@@ -48,7 +48,10 @@ def seen(driver, url: str, words: list) -> dict:
         until(lambda _: driver.current_url.startswith(url + found[word][0]))
         opened[word] = until(lambda _: driver.find_element(By.TAG_NAME, "h1").text)
     requests = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    asked = {each["params"]["request"]["url"] for each in requests if each["method"] == "Network.requestWillBeSent"}
+    # Of the site's pages, and not of the one that the browser begins with.
+    asked = {each["params"]["request"]["url"] for each in requests
+             if each["method"] == "Network.requestWillBeSent" and each["params"]["documentURL"].startswith(url)}
+    assert url in asked, asked
     errors = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     return {"pictures": pictures, "found": found, "opened": opened, "errors": errors,
             "elsewhere": sorted(each for each in asked if not each.startswith((url, "data:", "blob:")))}
