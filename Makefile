@@ -6,7 +6,7 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist venv op clean
+  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist matrix venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
 STACK ?= 2.15
@@ -175,13 +175,22 @@ bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
-dist: venv  ## sdist and wheel in dist/
-	@$(SETUP) compiler xxhash mpi
+dist: venv  ## sdist and wheel in dist/, checked: what an index would say of them, and the sdist installed in an empty environment
+	@$(SETUP) compiler xxhash mpi twine
 	export PATH=$(abspath $(BIN)):$$PATH
 	rm -rf dist
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null
+	$(BIN)/python -c 'import sys; sys.path.insert(0, "cmake"); from horovod_data_build import build_sdist; build_sdist("dist")' >/dev/null
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	build/twine/bin/twine check --strict dist/*
+	HVDATA_TEST_SDIST=$$(ls dist/*.tar.gz) PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_dist.py
 	ls -l dist
+
+# Cells that are not named keep what their last run said. MATRIX_ARGS: see scripts/matrix.py --help.
+CELLS ?=
+MATRIX_ARGS ?=
+matrix: venv  ## the delivery checks with other versions of TensorFlow, MPI and Python, into docs/matrix.md; CELLS="tf2.21.0-py3.12-openmpi5 ..."
+	@$(SETUP) compiler xxhash mpi
+	$(BIN)/python scripts/matrix.py $(MATRIX_ARGS) $(CELLS)
 
 venv:  ## the Python environment alone
 	@$(SETUP) venv

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine op
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
 set -euo pipefail
@@ -244,6 +244,16 @@ returnn() { # what tests/integrations train with; of what it needs nothing but d
   stamp returnn "${packages[*]}"
 }
 
+twine() { # what an index of packages would say of ours; it brings much along, so it has an environment of its own
+  [ -x build/twine/bin/twine ] && return
+  venv
+  say "installing twine in build/twine"
+  rm -rf build/twine
+  "$VENV/bin/python" -m venv build/twine
+  # With [md] it renders the README, as an index does.
+  build/twine/bin/python -m pip --disable-pip-version-check --quiet install twine 'readme-renderer[md]' </dev/null
+}
+
 op() { # our library, from this checkout
   compiler
   mpi4py
@@ -269,7 +279,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done
