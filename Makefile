@@ -6,7 +6,7 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist matrix venv op clean
+  smoke test-latest-tf test-mpich test-integrations typecheck lint bench dist recipes matrix venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
 STACK ?= 2.15
@@ -184,6 +184,10 @@ dist: venv  ## sdist and wheel in dist/, checked: what an index would say of the
 	build/twine/bin/twine check --strict dist/*
 	HVDATA_TEST_SDIST=$$(ls dist/*.tar.gz) PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_dist.py
 	ls -l dist
+
+recipes: venv  ## look at packaging/ with hadolint and EasyBuild, which are installed in build/recipes
+	@$(SETUP) recipes
+	PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_packaging.py $(PYTEST_ARGS)
 
 # Cells that are not named keep what their last run said. MATRIX_ARGS: see scripts/matrix.py --help.
 CELLS ?=

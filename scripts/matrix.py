@@ -13,7 +13,9 @@ or an MPI that is not here makes a cell that says so. Pythons are found in PATH,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import fcntl
 import json
 import os
 import re
@@ -168,12 +170,15 @@ def reason(output: str, cell: Cell) -> str:
     """Of a step that failed, in a few words."""
     if re.search(r"No matching distribution found for tensorflow", output):
         return f"no wheel of TensorFlow {cell.tensorflow} for Python {cell.python}"
-    for line in reversed(output.splitlines()):
-        if re.search(r"\d+ (failed|errors?)\b", line):
+    lines = output.splitlines()
+    for line in reversed(lines):
+        if re.search(r"\d+ (failed|errors?)\b.* in \d", line):
             return f"fails: {summary(line)}"
-        if re.search(r"error", line, re.IGNORECASE):
-            return f"fails: {line.strip()[:150]}"
-    return "fails: " + ([*output.splitlines(), "no output"][0])[:150]
+    for pattern in r"\berror: (?!subprocess)", r"(?i)error":  # a compiler's first; pip's own last words say little
+        for line in lines:
+            if re.search(pattern, line):
+                return f"fails: {line.strip()[:150]}"
+    return "fails: " + [*lines, "no output"][0][:150]
 
 
 def summary(output: str) -> str:
@@ -282,6 +287,19 @@ def mark(entry: Mapping[str, str] | None) -> str:
     return "fails" if re.search(r"fail|error", entry["delivery"] + entry["horovod"]) else "passes"
 
 
+@contextlib.contextmanager
+def alone(name: str, wait: bool = True):
+    """Between processes: one runs a cell, one writes the record."""
+    folder = ROOT / "build" / "matrix"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{name}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise Failure("not run: it is just being run by another process") from None
+        yield
+
+
 def keep(name: str, entry: dict) -> None:
     """Reads the record anew: runs of other cells may have written meanwhile."""
     record = read()
@@ -321,10 +339,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.cells or known:
         print(f"[matrix] {name}: build/matrix/{name}.log", flush=True)
         try:
-            entry = run(known[name], find_python(known[name].python, given), shlex.split(options.before))
+            with alone(name, wait=False):
+                entry = run(known[name], find_python(known[name].python, given), shlex.split(options.before))
         except Failure as failure:
             entry = {"date": f"{datetime.date.today():%Y-%m-%d}", "mpi": "", "delivery": str(failure), "horovod": "", "commands": []}
-        keep(name, entry)
+        with alone("record"):
+            keep(name, entry)
         failed += mark(entry) == "fails"
         print(f"[matrix] {name}: {entry['delivery']}; Horovod: {entry['horovod'] or '-'}", flush=True)
     return 1 if failed else 0

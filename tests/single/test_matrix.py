@@ -83,6 +83,14 @@ def test_a_python_that_is_not_here_is_told(record, capsys):
     assert "not run: no Python 3.12 here" in record.read_text() and "not run" in capsys.readouterr().out
 
 
+def test_a_cell_is_run_once_at_a_time(record, tmp_path, monkeypatch):
+    """Another would take its folder away."""
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    with matrix.alone(CELL.name):
+        assert matrix.main([CELL.name]) == 0
+    assert "not run: it is just being run by another process" in record.read_text()
+
+
 def test_pythons_are_found_by_what_they_are(tmp_path, monkeypatch):
     """A name in PATH may belong to another version, or be a shim that leads nowhere."""
     version = "%d.%d" % sys.version_info[:2]
@@ -103,7 +111,8 @@ def test_reasons_are_short_and_summaries_add_up():
     assert matrix.reason(said + "== 1 failed, 2 passed in 3.0s ==\n", CELL) == "fails: 1 failed, 2 passed"
     missing = "ERROR: No matching distribution found for tensorflow-cpu==2.21.0\n"
     assert matrix.reason(missing, CELL) == "no wheel of TensorFlow 2.21.0 for Python 3.12"
-    assert matrix.reason("...\nfatal error: mpi.h: No such file\nmake: stopped\n", CELL) == "fails: fatal error: mpi.h: No such file"
+    built = "  error: subprocess-exited\na.cc:3: fatal error: mpi.h: No such file\nb.cc:1: error: other\nERROR: Failed to build\n"
+    assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
 
 
 @pytest.mark.parametrize("said, version", [
