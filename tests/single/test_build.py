@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -62,3 +63,59 @@ def test_no_tensorflow(tmp_path):
     assert "What to do: `pip install tensorflow-cpu==2.15.1`" in said
     assert "without --no-build-isolation pip hides the installed TensorFlow from the build" in said
     assert "ImportError: it is hidden for this test" in said
+
+
+HOOKS = ["get_requires_for_build_wheel", "prepare_metadata_for_build_wheel", "build_wheel", "build_editable"]
+
+
+def backend(tmp_path: Path, call: str, **packages: str) -> subprocess.CompletedProcess:
+    """A call of the build backend where nothing is installed but setuptools, as pip makes it, and `packages`: name and text."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    for name in "setuptools", "pkg_resources", "_distutils_hack", "wheel":
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            (seen / name).symlink_to(spec.submodule_search_locations[0])
+    for name, text in packages.items():
+        (seen / f"{name}.py").write_text(text)
+    # Without `site` no package of this environment is seen.
+    code = f"import sys; sys.path.insert(0, 'cmake'); import horovod_data_build as backend; print(backend.{call})"
+    env = {**os.environ, "PYTHONPATH": str(seen)}
+    return subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=55)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_build_that_does_not_see_tensorflow_says_why_at_once(tmp_path, hook):
+    """As one in an isolated environment: pip asks the first of these before it does anything."""
+    done = backend(tmp_path, f"{hook}({'' if hook.startswith('get') else repr(str(tmp_path))})")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done
+    assert f"horovod_data: TensorFlow is not visible to this build ({sys.executable})." in done.stderr
+    assert "pip hides it: it builds in an empty environment" in done.stderr
+    assert "pip install --no-build-isolation horovod_data" in done.stderr
+    assert "If TensorFlow is not installed: `pip install tensorflow-cpu`" in done.stderr
+
+
+def test_an_isolated_build_that_sees_tensorflow_goes_on(tmp_path):
+    """An environment with --system-site-packages, for one. It isn't imported, which takes seconds."""
+    done = backend(tmp_path, "look_for_tensorflow()", tensorflow="raise ImportError('nobody should')")
+    assert done.returncode == 0, done
+
+
+def test_no_cmake(tmp_path):
+    """Where only Python is in PATH."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(sys.executable)
+    code = ("import sys, setuptools, runpy; sys.executable = sys.argv.pop(1); sys.argv[0] = 'setup.py'; "
+            "runpy.run_path('setup.py', run_name='__main__')")
+    arguments = ["build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
+    done = subprocess.run([sys.executable, "-c", code, str(python), *arguments], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "PATH": str(tmp_path / "bin")}, timeout=55)
+    assert done.returncode == 1, done
+    assert "horovod_data: CMake (3.20 or newer) was not found. What to do: pip install 'cmake<4'" in done.stderr
+
+
+def test_no_xxhash(tmp_path):
+    said = configure(tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_XXHASH=HVDATA_XXHASH-NOTFOUND", "-DCMAKE_FIND_ROOT_PATH=/no/such",
+                     "-DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY")
+    assert "horovod_data: xxhash.h was not found" in said and "`apt-get install libxxhash-dev`" in said

@@ -18,6 +18,14 @@ def test_the_citation_has_this_version():
     assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
 
 
+def test_the_changelog_has_this_version_and_its_date():
+    """Above it there may be what is not released yet."""
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    date = yaml.safe_load((ROOT / "CITATION.cff").read_text())["date-released"]
+    assert released[0] == f"{horovod_data.__version__} ({date})" and headings.index(released[0]) <= 1
+
+
 def test_the_stability_page_names_what_is_public():
     page = (ROOT / "docs" / "stability.md").read_text()
     public = page.partition("**Public**")[2].partition("; the environment")[0]

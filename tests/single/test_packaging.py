@@ -2,7 +2,11 @@
 """The recipes in packaging/ can be read, and say what pyproject.toml and scripts/setup.sh say."""
 
 import ast
+import glob
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
 yaml = pytest.importorskip("yaml")
 SETUP = (ROOT / "scripts" / "setup.sh").read_text()
+
+
+def tool(name: str) -> str:
+    """A program of those that `make recipes` installs."""
+    path = shutil.which(name, path=os.pathsep.join([str(ROOT / "build" / "recipes" / "bin"), os.environ["PATH"]]))
+    return path or pytest.skip(f"needs {name}: make recipes")
 
 
 def test_conda_forge():
@@ -33,6 +43,32 @@ def test_easybuild():
     assert path.name == f"{values['name']}-{values['version']}-{chain['name']}-{chain['version']}{values['versionsuffix']}.eb"
     assert values["version"] == horovod_data.__version__
     assert dict(values["dependencies"])["TensorFlow"] == re.search(r"2\.15\) version=([\d.]+)", SETUP)[1]
+
+
+@pytest.mark.limit(120)
+def test_easybuild_takes_its_recipe(tmp_path):
+    """Its style, and what it names, which EasyBuild must know for this toolchain."""
+    eb = tool("eb")
+    lmod = os.environ.get("LMOD_CMD") or next(iter(glob.glob("/usr/share/lmod/*/libexec/lmod")), None)
+    if lmod is None:
+        pytest.skip("needs Lmod: make recipes")
+    (path,) = (PACKAGING / "easybuild").glob("*.eb")
+    here = os.path.dirname(eb)
+    env = {**os.environ, "HOME": str(tmp_path), "EASYBUILD_PREFIX": str(tmp_path), "LMOD_CMD": lmod,
+           "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1", "EB_PYTHON": os.path.join(here, "python"),
+           "PATH": os.pathsep.join([here, os.environ["PATH"]])}
+    for name in "PYTHONPATH", "VIRTUAL_ENV":
+        env.pop(name, None)
+
+    def ask(*options: str) -> str:
+        done = subprocess.run([eb, *options, str(path)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "All style checks passed" in ask("--check-style")
+    found = ask("--dry-run", "--robot")
+    for needed in "CMake-3.26.3-GCCcore-12.3.0", "Ninja-1.11.1-GCCcore-12.3.0", "xxHash-0.8.2-GCCcore-12.3.0", "TensorFlow-2.15.1-foss-2023a":
+        assert f"/{needed}.eb" in found, found
 
 
 def test_spack():
@@ -56,6 +92,12 @@ def test_containers_run_stages_that_exist(name):
         assert {line.split()[0] for line in lines if line} == {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "CMD"}
     else:
         assert {"%files", "%post", "%environment", "%runscript", "%test", "%help"} == set(re.findall(r"^%\w+", text, re.MULTILINE))
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile():
+    hadolint = tool("hadolint")
+    done = subprocess.run([hadolint, str(PACKAGING / "container" / "Dockerfile")], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_was_not_built_is_marked():

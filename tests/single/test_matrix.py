@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/matrix.py: what it makes of what a cell says, and the page it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("matrix", ROOT / "scripts" / "matrix.py")
+matrix = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(matrix)
+
+CELL = matrix.Cell("2.21.0", "3.12", "openmpi5")
+
+
+def entry(**other: str) -> dict:
+    return {"date": "2026-01-02", "mpi": "Open MPI 5.0.1", "delivery": "258 passed, 1 skipped", "horovod": "", "commands": [], **other}
+
+
+def test_the_page_is_what_the_record_says():
+    record = json.loads(matrix.RECORD.read_text())
+    assert matrix.PAGE.read_text() == matrix.page(record), "python scripts/matrix.py --page"
+    assert set(record) <= {cell.name for cell in matrix.CELLS}
+    for name, told in record.items():
+        assert {"date", "mpi", "delivery", "horovod", "commands"} == set(told), name
+        assert str(ROOT) not in json.dumps(told) and "/home/" not in json.dumps(told)
+
+
+def test_a_cell_never_run_says_so():
+    assert f"| {CELL.name} | never | - | - | - | `make matrix CELLS={CELL.name}` |" in matrix.page({})
+    assert "passes" not in matrix.page({})
+
+
+def test_a_cell_that_was_run_has_its_date_and_result():
+    page = matrix.page({CELL.name: entry()})
+    assert f"| {CELL.name} | 2026-01-02 | Open MPI 5.0.1 | 258 passed, 1 skipped | - |" in page
+    assert "| 2.21.0 | 3.12 | not run | passes |  |  |" in page
+
+
+@pytest.mark.parametrize("told, mark", [
+    ({}, "passes"),
+    ({"horovod": "0.28.1: 20 passed"}, "passes"),
+    ({"delivery": "fails: 2 failed, 256 passed"}, "fails"),
+    ({"horovod": "fails: 1 failed, 3 passed"}, "fails"),
+    ({"delivery": "no wheel of TensorFlow 2.21.0 for Python 3.9"}, "no wheel"),
+    ({"delivery": "not run: no Python 3.12 here"}, "not run"),
+])
+def test_marks(told, mark):
+    assert matrix.mark(entry(**told)) == mark
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "RECORD", tmp_path / "matrix.json")
+    monkeypatch.setattr(matrix, "PAGE", tmp_path / "matrix.md")
+    return matrix.RECORD
+
+
+def test_others_keep_their_last_entry(record):
+    other = "tf2.15.1-py3.10-openmpi4"
+    matrix.keep(CELL.name, entry())
+    matrix.keep(other, entry(delivery="fails: 1 failed"))
+    matrix.keep(CELL.name, entry(date="2026-02-03"))
+    told = json.loads(record.read_text())
+    assert told[CELL.name]["date"] == "2026-02-03" and told[other]["delivery"] == "fails: 1 failed"
+    assert list(told) == [other, CELL.name], "in the order of the table"
+    assert matrix.PAGE.read_text() == matrix.page(told)
+
+
+def test_what_could_not_be_tried_does_not_replace_a_result(record):
+    matrix.keep(CELL.name, entry())
+    matrix.keep(CELL.name, entry(delivery="not run: no Python 3.12 here"))
+    assert json.loads(record.read_text())[CELL.name] == entry()
+
+
+def test_a_python_that_is_not_here_is_told(record, capsys):
+    assert matrix.main([CELL.name, "--python", "3.12=/no/such/python"]) == 0
+    assert "not run: no Python 3.12 here" in record.read_text() and "not run" in capsys.readouterr().out
+
+
+def test_a_cell_is_run_once_at_a_time(record, tmp_path, monkeypatch):
+    """Another would take its folder away."""
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    with matrix.alone(CELL.name):
+        assert matrix.main([CELL.name]) == 0
+    assert "not run: it is just being run by another process" in record.read_text()
+
+
+def test_pythons_are_found_by_what_they_are(tmp_path, monkeypatch):
+    """A name in PATH may belong to another version, or be a shim that leads nowhere."""
+    version = "%d.%d" % sys.version_info[:2]
+    assert matrix.find_python(version, {version: sys.executable}) == sys.executable
+    with pytest.raises(matrix.Failure, match=r"no Python 3\.99 here"):
+        matrix.find_python("3.99", {"3.99": sys.executable})
+    home = tmp_path / "versions" / "3.99.1" / "bin"
+    home.mkdir(parents=True)
+    (home / "python").write_text("#!/bin/sh\necho 3.99\n")
+    (home / "python").chmod(0o755)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert matrix.find_python("3.99", {}) == str(home / "python")
+
+
+def test_reasons_are_short_and_summaries_add_up():
+    said = "collected\n257 passed, 1 skipped in 60.1s (0:01:00)\n...\n====== 3 passed in 2.0s ======\n"
+    assert matrix.summary(said) == "260 passed, 1 skipped"
+    assert matrix.reason(said + "== 1 failed, 2 passed in 3.0s ==\n", CELL) == "fails: 1 failed, 2 passed"
+    missing = "ERROR: No matching distribution found for tensorflow-cpu==2.21.0\n"
+    assert matrix.reason(missing, CELL) == "no wheel of TensorFlow 2.21.0 for Python 3.12"
+    built = "  error: subprocess-exited\na.cc:3: fatal error: mpi.h: No such file\nb.cc:1: error: other\nERROR: Failed to build\n"
+    assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
+
+
+@pytest.mark.parametrize("said, version", [
+    ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
+    ("mpirun (Open MPI) 5.0.11\n", ("Open MPI", "5.0.11")),
+    ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
+])
+def test_mpis(said, version):
+    assert matrix.mpi_version(said) == version
+
+
+def test_unknown_cells_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        matrix.main(["tf1.0-py2.7-openmpi4"])
+    assert f"no such cell: tf1.0-py2.7-openmpi4; there are: {matrix.CELLS[0].name}" in capsys.readouterr().err
