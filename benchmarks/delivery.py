@@ -2,7 +2,7 @@
 """Delivered batches per second: horovod_data beside the other ways to feed N ranks from one pipeline.
 
     python benchmarks/delivery.py                    # 2, 4 and 8 ranks; 4 KiB, 1 MiB, 16 MiB; about an hour
-    python benchmarks/delivery.py --ranks 4 --bytes 4096 --only ours_per_rank ours_2 ours_16 ours_64 local_in_step
+    python benchmarks/delivery.py --ranks 4 --bytes 4096 --only ours_per_rank ours_2 ours_16 ours_64 local_in_step_ahead
     python benchmarks/delivery.py --quick            # half a minute: whether all of it runs
     python benchmarks/delivery.py --docs             # and publish it in docs/
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,9 @@ GLOBAL = "horovod_data, global"
 LOCAL = "limit: local datasets"
 ALONE = "limit: reader alone"
 AHEAD = "16 or 64"
+APART_AHEAD = {True: 64, False: 16}  # steps that it means: whether a rank's batch has up to SMALL bytes
+SMALL = 64 << 10
+BOUND, LEAST, MOST = 64 << 20, 2, 64  # of the default's window: bytes of whole steps, and steps
 FIXED = "horovod_data, per_rank, prefetch={}"
 WINDOWS = (2, 16, 64)
 USUAL_RANKS = 4  # at most, in what the README has
@@ -46,6 +50,20 @@ def cpu_per_gigabyte(result: Result) -> float:
 def switches(result: Result) -> float:
     """Context switches of all ranks together, for a step."""
     return float(statistics.median(result["switches"]) / result["cpu_steps"])
+
+
+def widest(ranks: int, count: int) -> int:
+    """Steps that the default may have on their way, for batches of so many bytes."""
+    return max(LEAST, min(MOST, BOUND // (ranks * count)))
+
+
+def in_step(group: list[Result], ours: Result) -> tuple[Result | None, int]:
+    """Of the limits whose ranks wait for each other the one whose ranks may be about as far apart as with this way, and how far."""
+    ahead = APART_AHEAD[ours["bytes"] <= SMALL]
+    window = ahead if ours["name"].endswith(AHEAD) else widest(ours["ranks"], ours["bytes"])
+    if abs(math.log(window / ahead)) <= abs(math.log(window / LEAST)):
+        return named(group, IN_STEP.format(AHEAD)), ahead
+    return named(group, IN_STEP.format(LEAST)), LEAST
 
 
 def best_fixed(group: list[Result]) -> Result | None:
@@ -117,14 +135,14 @@ def summary(told: dict[str, Any]) -> list[str]:
         best = best_rival(group)
         fixed_names = [FIXED.format(window) for window in WINDOWS]  # in what is said of the default
         for ours in (r for r in group if r["kind"] == "ours" and r["name"] not in fixed_names and not r["error"]):
-            apart = named(group, IN_STEP.format(AHEAD if ours["name"].endswith(AHEAD) else 2))
-            limits = [named(group, LOCAL), apart, named(group, ALONE)]
+            apart, steps = in_step(group, ours)
+            together = f"{_times(ours, apart)} ({steps})" if apart else ""
             fixed = best_fixed(group) if ours["name"] == OURS else None
             of_switches = f"{switches(ours):.2f}, {switches(apart):.2f}" if apart else f"{switches(ours):.2f}"
             rows.append([f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"), ours["name"].removeprefix("horovod_data, "),
-                         f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", *[_times(ours, limit) for limit in limits],
-                         _times(ours, fixed), of_switches, _times(ours, best), best["name"] if best else ""])
-    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of that in step", "of the reader alone",
+                         f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", _times(ours, named(group, LOCAL)), together,
+                         _times(ours, named(group, ALONE)), _times(ours, fixed), of_switches, _times(ours, best), best["name"] if best else ""])
+    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of that in step (steps apart)", "of the reader alone",
                   "of the best fixed window", "switches a step, and in step", "times the best rival", "which is"], rows)
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import math
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 from .errors import explain
 from .settings import too_many_per_node
@@ -22,6 +22,14 @@ HEADROOM = 0.8
 # Beyond that many dedicated readers the search gives up: more lines than switches have.
 MOST_READERS = 256
 USUAL_RANKS = (8, 64, 512, 4096)
+# prefetch="auto": what csrc/channel/window.h does. Its bytes are those of HOROVOD_DATA_PREFETCH_MB.
+AUTO = "auto"
+LEAST_STEPS, MOST_STEPS = 2, 64
+PREFETCH_BYTES = 64 << 20
+# Of a reader beside its batches. Shared memory (csrc/arena/segment.h): counters of its slots, and rings for each rank beside it.
+SLOTS_BYTES, RINGS_BYTES = 2 << 20, 320 << 10
+# And private, for each rank that it serves: benchmarks/scale.py.
+RANK_BYTES = 16 << 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +65,17 @@ class Job:
     step_seconds: float  # that a step would take if its data were there; 0: iterate, do nothing
     link_gbit: float  # Gbit/s of each host's line, each way, as far as batches may have it
     ranks_per_host: int = 8
-    prefetch: int = 2
+    prefetch: Union[int, str] = AUTO  # steps
     pipeline_bytes_per_second: Optional[float] = None  # that the pipeline of one reader yields; None: more than enough
+    prefetch_bytes: float = PREFETCH_BYTES  # with "auto"
 
     def __post_init__(self) -> None:
         for name, least in (("ranks", 1), ("ranks_per_host", 1), ("prefetch", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            auto = name == "prefetch" and value == AUTO
+            if not auto and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
-        for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second"):
+        for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(explain(f"{name} must be a finite number above 0, not {value!r}"))
@@ -86,6 +96,13 @@ class Job:
     def step_bytes(self) -> float:
         """Of all ranks together, in one step."""
         return self.ranks * self.batch_bytes
+
+    def window(self, served: int) -> int:
+        """Steps that may be on their way, at most, to so many ranks of one reader."""
+        if isinstance(self.prefetch, int):
+            return self.prefetch
+        fitting = self.prefetch_bytes / (served * self.batch_bytes)
+        return LEAST_STEPS if fitting < LEAST_STEPS else int(min(fitting, MOST_STEPS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +140,7 @@ class Prediction:
     """How a job runs with given readers."""
 
     steps_per_second: float
+    window: int  # steps that may be on their way, at most
     bound_by: str  # the key of `seconds` that is the longest
     seconds: dict[str, float]  # of each thing that a step has to wait for; they overlap, so the longest is the step
     keeps_up: bool  # a step takes no longer than its computation
@@ -147,9 +165,10 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         served, each = job.ranks, max(1, readers.dedicated)
         local = 0 if readers.dedicated and readers.own_hosts else job.fullest
     remote = served - local
-    # Readers take turns, each with a whole step. `prefetch` steps are under way at once, so many readers are at work.
+    # Readers take turns, each with a whole step. The window's steps are under way at once, so many readers are at work.
     # Their pipelines run ahead in their own buffers, however.
-    at_work = min(each, job.prefetch)
+    window = job.window(served)
+    at_work = min(each, window)
     lines = at_work if local == 0 else min(at_work, job.hosts)
     pipeline = served * job.batch_bytes / job.pipeline_bytes_per_second if job.pipeline_bytes_per_second else 0.0
     received = min(job.ranks_per_host, remote) * job.batch_bytes
@@ -164,23 +183,26 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
     }
     bound_by = max(seconds, key=lambda name: seconds[name])  # the first of equal ones: "step"
     hosts_of_readers = 1 if readers.per_node else each if local == 0 else min(each, job.hosts)
-    held = -(-job.prefetch // each) + 1  # steps in each reader: its part of the window, and one that waits for room
+    held = -(-window // each) + 1  # steps in each reader: its part of the window, and one that waits for room
+    beside = local if readers.per_node or readers.dedicated else local - 1  # ranks that share its memory
+    kept = RANK_BYTES * served + (SLOTS_BYTES + RINGS_BYTES * beside if beside else 0)
     shared = (job.ranks if readers.per_node else local) * job.batch_bytes
     return Prediction(
         steps_per_second=1 / seconds[bound_by],
+        window=window,
         bound_by=bound_by,
         seconds=seconds,
         keeps_up=bound_by == "step",
         leaving_bytes_per_step=remote * job.batch_bytes / hosts_of_readers,
-        reader_memory_bytes=held * served * job.batch_bytes,
-        trainer_memory_bytes=job.prefetch * job.batch_bytes if remote else 0.0,
+        reader_memory_bytes=held * served * job.batch_bytes + kept,
+        trainer_memory_bytes=window * job.batch_bytes if remote else 0.0,
         cpu_seconds_per_step=(shared * costs.cpu_seconds_per_gb_shared
                               + remote * job.batch_bytes * costs.cpu_seconds_per_gb_sent) / 1e9)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A job with its readers. `job` has the prefetch that the readers need to work at the same time."""
+    """A job with its readers. `job` has the prefetch that the readers need to work at the same time, if it gave none that does."""
 
     job: Job
     readers: Readers
@@ -205,7 +227,7 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
     found = [judge(job, Readers(), costs)]
     best: Optional[Plan] = None
     for count in range(1, MOST_READERS + 1):
-        wide = dataclasses.replace(job, prefetch=max(job.prefetch, count))
+        wide = job if job.window(job.ranks) >= count else dataclasses.replace(job, prefetch=count)
         plan = judge(wide, Readers(dedicated=count, own_hosts=own_hosts), costs)
         if best is None or plan.prediction.delivery_seconds < best.prediction.delivery_seconds * (1 - 1e-9):
             best = plan
@@ -239,9 +261,10 @@ def _milliseconds(seconds: float) -> str:
 def _describe(plan: Plan) -> list[str]:
     job, readers, told = plan.job, plan.readers, plan.prediction
     verdict = "keeps up" if told.keeps_up else "does not keep up" if job.step_seconds else "as fast as it goes"
+    window = f'"{AUTO}" (up to {told.window} steps)' if job.prefetch == AUTO else job.prefetch
     parts = ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in told.seconds.items() if seconds)
-    lines = [
-        f"{readers}, prefetch={job.prefetch}: {verdict}, {told.steps_per_second:.3g} steps/s, bound by: {told.bound_by}",
+    return [
+        f"{readers}, prefetch={window}: {verdict}, {told.steps_per_second:.3g} steps/s, bound by: {told.bound_by}",
         f"  a step waits for the longest of: {parts}",
         f"  leaves each reader's host: {_size(told.leaving_bytes_per_step)} per step, "
         f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
@@ -249,7 +272,6 @@ def _describe(plan: Plan) -> list[str]:
         f"reader{'s' * (readers.count(job) > 1)}, {_size(told.trainer_memory_bytes)} in each rank on another host",
         f"  processor time for delivering: {told.cpu_seconds_per_step:.3g} s per step, all processes together",
     ]
-    return lines
 
 
 def _advice(plan: Plan) -> str:
@@ -259,7 +281,9 @@ def _advice(plan: Plan) -> str:
     where = ""
     if readers.dedicated and readers.own_hosts:
         where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
-    text = f"Recommended: {readers}{where}: {how}, distribute_dataset(..., prefetch={plan.job.prefetch})"
+    # A number would switch "auto" off: it is given only where readers need more steps than that allows.
+    window = "" if plan.job.prefetch == AUTO else f", distribute_dataset(..., prefetch={plan.job.prefetch})"
+    text = f"Recommended: {readers}{where}: {how}{window}"
     if plan.relaxed:
         return text
     bound = plan.prediction.bound_by
@@ -282,11 +306,15 @@ def _table(found: Sequence[Plan]) -> list[str]:
     for plan in found:
         told = plan.prediction
         rate = plan.job.step_bytes * told.steps_per_second
-        rows.append((f"{plan.job.ranks:,}", f"{_size(rate)}/s", str(plan.readers), str(plan.job.prefetch),
+        rows.append((f"{plan.job.ranks:,}", f"{_size(rate)}/s", str(plan.readers), f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
                      f"{told.steps_per_second:.3g}", told.bound_by,
                      f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s", _size(told.reader_memory_bytes)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _steps(text: str) -> Union[int, str]:
+    return text if text == AUTO else int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -299,7 +327,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-ms", type=float, required=True, help="of computation; 0: as fast as data comes")
     parser.add_argument("--link-gbit", type=float, required=True, help="of each host's line, as far as batches may have it")
     parser.add_argument("--ranks-per-host", type=int, default=8)
-    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--prefetch", type=_steps, default=AUTO, metavar="auto|N",
+                        help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case")
+    parser.add_argument("--prefetch-mb", type=float, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}")
     pipeline = parser.add_mutually_exclusive_group()
     pipeline.add_argument("--pipeline-mb-s", type=float, help="that the pipeline of one reader yields")
     pipeline.add_argument("--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch")
@@ -312,15 +342,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _job(given: argparse.Namespace, ranks: int) -> Job:
-    for option in ("batch_mb", "link_gbit", "pipeline_mb_s", "pipeline_ms"):
+    for option in ("batch_mb", "link_gbit", "pipeline_mb_s", "pipeline_ms", "prefetch_mb"):
         value = getattr(given, option)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"--{option.replace('_', '-')} must be a finite number above 0, not {value:g}")
     if not (math.isfinite(given.step_ms) and given.step_ms >= 0):
         raise ValueError(f"--step-ms must be a finite number of 0 or more, not {given.step_ms:g}")
     for option, value in (("ranks", ranks), ("ranks_per_host", given.ranks_per_host), ("prefetch", given.prefetch)):
-        if value < 1:
+        if value != AUTO and value < 1:
             raise ValueError(f"--{option.replace('_', '-')} must be 1 or more, not {value}")
+    if given.prefetch_mb is not None and given.prefetch != AUTO:
+        raise ValueError(f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them")
     batch = given.batch_mb * 1e6
     rates = {"pipeline_mb_s": given.pipeline_mb_s and given.pipeline_mb_s * 1e6,
              "pipeline_ms": given.pipeline_ms and batch / given.pipeline_ms * 1e3}
@@ -328,7 +360,7 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
         if value is not None and not (math.isfinite(value) and value > 0):  # beyond what floats can be
             raise ValueError(f"--{option.replace('_', '-')} {getattr(given, option):g} is too large or too small to count with")
     return Job(ranks, batch, given.step_ms / 1e3, given.link_gbit, given.ranks_per_host, given.prefetch,
-               rates["pipeline_mb_s"] or rates["pipeline_ms"])
+               rates["pipeline_mb_s"] or rates["pipeline_ms"], PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20))
 
 
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:

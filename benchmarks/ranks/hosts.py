@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed job over hosts, in turns: plain MPI, horovod_data, broadcast and slice.
+"""A fixed job over hosts, in turns: plain MPI, horovod_data, broadcast and slice, and ranks that get nothing delivered.
 
-Given: bytes (of one rank's batch), leaving (bytes that must leave the reader's host).
+Given: bytes (of one rank's batch), leaving (bytes that must leave the reader's host), directory (of files that all hosts see).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
+from ranks.in_step import InStep
 from ranks.start import horovod_running, meet, start, tell
 import horovod_data as hvdata
 from horovod_data import core
@@ -22,6 +24,8 @@ from ranks.setting import READER, ROWS, Batch, Job
 
 MESSAGE = 4 << 20  # bytes of one of plain MPI's
 UNDER_WAY = 3  # of its messages to each rank
+WINDOWS = (16, 64)  # that are fixed, beside the default
+APART = 64  # steps, of ranks that only iterate: as many as the default's window may have
 FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
 
 
@@ -70,6 +74,22 @@ def whole_dataset(dataset: tf.data.Dataset) -> Callable[[], None]:
     return iterate
 
 
+def only_iterate(job: Job, batch: Batch, steps: int, file: Path) -> Callable[[], None]:
+    """Every rank takes ready-made elements of its own, and nothing is delivered. Hosts are one machine: ranks meet in its memory."""
+    ranks = InStep(job.comm, file)
+    dataset = batch.own().take(steps)
+    begun = 0
+
+    def transfer() -> None:
+        nonlocal begun
+        for step, _ in enumerate(dataset, begun):
+            ranks.wait(step - APART)
+            ranks.reach(step)
+        begun += steps
+
+    return transfer
+
+
 def broadcast(job: Job, batch: Batch, steps: int) -> Callable[[], None]:
     import horovod.tensorflow as hvd
 
@@ -91,15 +111,18 @@ def main() -> None:
     leaving = steps * len(remote) * batch.bytes
     distribute = hvdata.distribute_dataset
     nothing = contextlib.nullcontext
+    fixed: dict[str, tuple[str, Any, Callable[[], None]]] = {
+        f"horovod_data, per_rank, prefetch={window}": ("ours", nothing, whole_dataset(distribute(
+            lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=window))) for window in WINDOWS}
     ways: dict[str, tuple[str, Any, Callable[[], None]]] = {
         "plain MPI": ("limit", nothing, stream(job, remote, steps * batch.bytes)),
         "horovod_data, per_rank": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.own().take(steps * job.size), batch="per_rank"))),
-        "horovod_data, per_rank, prefetch=16": ("ours", nothing, whole_dataset(distribute(
-            lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=16))),
+        **fixed,
         "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.whole(job.size).take(steps), batch="global"))),
         "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, steps)),
+        "ranks only iterate": ("limit", nothing, only_iterate(job, batch, steps, Path(given["directory"]) / f"in_step_{given['bytes']}")),
     }
     results: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "steps": steps,

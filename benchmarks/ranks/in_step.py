@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one host that wait for each other, and leave the core to others while they do: on futexes in memory that all share."""
+"""Ranks of one machine that wait for each other, and leave the core to others while they do: on futexes in memory that all share."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import platform
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -20,10 +22,10 @@ class _Moment(ctypes.Structure):
 
 
 class InStep:
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, file: Path | None = None) -> None:
+        """`file`: to be made, for ranks of simulated hosts, which have files in common but no memory of MPI's."""
         self._rank, self._size, self._comm = comm.rank, comm.size, comm.Dup()
-        self._window = MPI.Win.Allocate_shared(4 * _LINE * 2 * self._size if self._rank == 0 else 0, 1, comm=self._comm)
-        memory, _ = self._window.Shared_query(0)
+        memory = self._memory(4 * _LINE * 2 * self._size, file)
         self._words = memoryview(memory).cast("B").cast("i")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._futex = functools.partial(ctypes.CDLL(None).syscall, _FUTEX[platform.machine()])
@@ -32,6 +34,16 @@ class InStep:
         self._waits_on = [_LINE * (self._size + rank) for rank in range(self._size)]
         self._others = [rank for rank in range(self._size) if rank != self._rank]
         self._met = 0
+
+    def _memory(self, size: int, file: Path | None) -> Any:
+        if file is None:
+            self._window = MPI.Win.Allocate_shared(size if self._rank == 0 else 0, 1, comm=self._comm)
+            return self._window.Shared_query(0)[0]
+        if self._rank == 0:
+            file.write_bytes(bytes(size))
+        self._comm.Barrier()
+        with file.open("r+b") as opened:
+            return mmap.mmap(opened.fileno(), size)
 
     def wait(self, step: int) -> None:
         """Until every other rank is at `step`, or beyond."""

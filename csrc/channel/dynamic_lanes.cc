@@ -5,6 +5,7 @@
 
 #include "base/mutex.h"
 #include "channel/lanes.h"
+#include "channel/window.h"
 
 namespace hvdata {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 class DynamicLanes : public Lanes {
  public:
   DynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes)
-      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), output_(std::move(output)) {}
+      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), fair_(lanes_.size(), Window::kMost), output_(std::move(output)) {}
 
   bool RoomFor(uint64_t) const override {
     return !finished_ && waiting_.empty() &&
@@ -99,7 +100,9 @@ class DynamicLanes : public Lanes {
   };
 
   bool HasRoom(const Lane& lane) const {
-    return lane.open && !lane.closed && !lane.recalling && lane.sent() < lane.limit && lane.bound.RoomFor(1, most_bytes_);
+    if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit || !lane.bound.RoomFor(1, most_bytes_)) return false;
+    // Where trainers' windows fit themselves; a number of steps is given to each, quick or slow.
+    return most_bytes_ == 0 || lane.held.size() < fair_.Most(static_cast<size_t>(&lane - lanes_.data()));
   }
 
   void Forget(int trainer, LaneStep taken) {
@@ -109,6 +112,7 @@ class DynamicLanes : public Lanes {
       lane.bound.Take(lane.held.front().shares.front()->bytes);
       FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
+      fair_.Take(static_cast<size_t>(trainer));
     }
   }
 
@@ -179,6 +183,7 @@ class DynamicLanes : public Lanes {
   std::deque<Step> waiting_;  // dealt, but no lane has it
   uint64_t clock_ = 0;
   const uint64_t most_bytes_;
+  FairShare fair_;
   LaneOutput output_;
 };
 

@@ -167,7 +167,7 @@ bool TrainerEpoch::Retire(int reader) {
 
 // The step up to which a reader may send. static: what it deals of the next steps that the window has. dynamic: its part of
 // the window, and at least one, because nobody knows which reader will have something. A window that has become narrower takes
-// back nothing.
+// back nothing: what was told it when it was wide may still come, up to that step. Under dynamic the reader holds it (FairShare).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;

@@ -3,7 +3,8 @@
 //
 // One that fits itself begins with two steps and doubles when the rank has had to wait although it had asked for all that it
 // might. It has no more than a number of bytes, but two steps in any case. Under `dynamic` what a rank has asked for is out of
-// the others' reach, so there it is no wider than what the rank works off in a few milliseconds: a slow one keeps to two.
+// the others' reach, so there it is no wider than what the rank works off in a few milliseconds: a slow one keeps to two. Where
+// all are so quick that this is no bound, the reader keeps them apart, which sees all of them (FairShare).
 // It changes when a share is sent, never which one.
 #pragma once
 

@@ -128,6 +128,71 @@ TEST(LaneBoundTest, DynamicLanesStopAtTheBytes) {
   EXPECT_EQ(deal(9000), 2u) << "two in any case";
 }
 
+// How many shares each lane has been sent.
+struct Counter {
+  uint64_t sent[2] = {0, 0};
+
+  LaneOutput Output() {
+    LaneOutput output;
+    output.data = [this](int trainer, LaneStep, Turn, Position, const Share&) { ++sent[trainer]; };
+    output.end = [](int, LaneStep, const Outcome&) {};
+    output.recall = [](int) {};
+    output.taken = [](int, uint64_t) {};
+    return output;
+  }
+};
+
+// Steps of 10 us and of 100: both are so quick that 5 ms would be a wide window. The slow one is told 64 and more as well.
+TEST(FairShareTest, ASlowOneHoldsTwoBeyondItsPartOfThePace) {
+  for (const uint64_t times : {2, 10, 100}) {
+    Counter counter;
+    const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20);
+    for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(2));
+    const auto deal = [&] {
+      while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+    };
+    uint64_t taken[2] = {0, 0};
+    const uint64_t settled = 100 + 64 * times;  // what lay with the slow one when it was as quick, to all appearances, has gone
+    for (uint64_t step = 0; step < settled + 1000; ++step) {
+      deal();
+      for (const int t : {0, 1}) {
+        if (t == 1 && step % times != 0) continue;
+        ++taken[t];
+        lanes->Taken(t, LaneStep(taken[t]), LaneStep(taken[t] + std::min<uint64_t>(taken[t] + 2, 64)));
+      }
+      if (step < settled) continue;
+      deal();
+      EXPECT_EQ(counter.sent[0] - taken[0], 64u);
+      EXPECT_LE(counter.sent[1] - taken[1], 2 + (64 + times - 1) / times + 1) << times << " times slower, at step " << step;
+    }
+  }
+}
+
+TEST(FairShareTest, WhoStopsIsLeftTwoAndWhoGoesOnAgainGetsMore) {
+  FairShare fair(3, 64);
+  for (int i = 0; i < 1000; ++i) {
+    for (const size_t lane : {0, 1}) fair.Take(lane);
+  }
+  EXPECT_GE(fair.Most(0), 64u);
+  EXPECT_GE(fair.Most(1), 64u);
+  EXPECT_EQ(fair.Most(2), 2u);
+  for (int i = 0; i < 1000; ++i) {
+    for (const size_t lane : {0, 1, 2}) fair.Take(lane);
+  }
+  EXPECT_GE(fair.Most(2), 60u);
+}
+
+TEST(FairShareTest, ANumberOfStepsIsForSlowOnesToo) {
+  Counter counter;
+  const auto lanes = MakeDynamicLanes(2, counter.Output(), 0);
+  for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
+  for (uint64_t step = 1; step <= 500; ++step) {
+    while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+    lanes->Taken(0, LaneStep(step), LaneStep(step + 64));
+  }
+  EXPECT_EQ(counter.sent[1], 64u);
+}
+
 // However trainers and sizes go, a lane holds its bytes, or one share more than it knew of, or two.
 TEST(LaneBoundTest, RandomSizes) {
   for (unsigned seed = 0; seed < 200; ++seed) {

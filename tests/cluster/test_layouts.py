@@ -19,6 +19,35 @@ def test_delivery(layout):
         check_ways(job, layout, bed)
 
 
+MESSAGES = """
+import json, sys
+import tensorflow as tf
+import horovod_data as hvdata
+from mpi4py import MPI
+
+steps = int(sys.argv[1])
+hvdata.init()
+dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(steps * hvdata.size()).map(lambda i: tf.fill([256], i)), batch="per_rank")
+before = hvdata.stats()["mpi_messages_sent"]
+MPI.COMM_WORLD.Barrier()
+got = [int(x[0]) for x in dataset]
+assert got == list(range(hvdata.rank(), steps * hvdata.size(), hvdata.size())), got[:5]
+MPI.COMM_WORLD.Barrier()
+print("SENT", hvdata.stats()["mpi_messages_sent"] - before, flush=True)
+"""
+
+
+@pytest.mark.limit(120)
+def test_a_reader_sends_as_many_messages_as_there_are_hosts():
+    """And not as there are ranks: four on each of two hosts."""
+    steps, beside = 300, 60  # beside: an epoch's beginning and end
+    with Bed(2) as bed:
+        with start_over(bed, MESSAGES, [0] * 4 + [1] * 4, str(steps)) as job:
+            assert job.finish(90) == 0, job.describe()
+        (sent,) = [int(line.split()[1]) for line in job.stdout[0].splitlines() if line.startswith("SENT ")]
+        assert 0 < sent <= steps * (2 - 1) + beside
+
+
 @pytest.mark.limit(180)
 @pytest.mark.horovod
 def test_horovodrun():

@@ -12,6 +12,9 @@ from together import elements, results
 ROWS, WIDTH = 16, 2048  # rows of 8 KiB, 64 of them to a batch of ours: large enough not to travel with a header
 
 
+BESIDE = 40  # messages of an epoch that are not its steps': its beginning and its end
+
+
 def beside_the_reader(comm):
     """The ranks, other than the reader's, that share its memory."""
     hosts = comm.allgather(socket.gethostname())
@@ -27,6 +30,16 @@ def moved(hvdata, comm, call):
     comm.Barrier()
     after = hvdata.stats()
     return {name: sum(comm.allgather(after[name] - before[name])) for name in before}
+
+
+def sent_by_reader(hvdata, comm, call):
+    """How many messages rank 0, which reads, hands to MPI while every rank calls `call`."""
+    comm.Barrier()
+    before = hvdata.stats()["mpi_messages_sent"]
+    comm.Barrier()
+    results(comm, call)
+    comm.Barrier()
+    return comm.bcast(hvdata.stats()["mpi_messages_sent"] - before)
 
 
 def numbered(rows):
@@ -414,3 +427,18 @@ def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedul
     assert sorted(sum(comm.allgather(got), [])) == list(range(steps * comm.size))
     assert grown["mpi_bags_passed_on"] > 0
     assert schedule == "dynamic" or grown["mpi_headers_in_bags"] > steps  # there each goes out when a rank has room for it
+    if schedule == "static":
+        hosts = 2
+        assert sent_by_reader(hvdata, comm, lambda: drain(ds)) <= steps * (hosts - 1) + BESIDE
+
+
+@pytest.mark.ways("two hosts")
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("kib", [16, 17])
+def test_larger_batches_go_as_a_header_and_a_payload_for_each_rank(hvdata, comm, kib):
+    """Of 16 KiB no payload goes alone; of more, each of the two ranks there is sent two messages."""
+    steps = 100
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(steps * comm.size).map(lambda i: tf.fill([kib << 10], tf.cast(i % 100, tf.uint8))), batch="per_rank")
+    sent = sent_by_reader(hvdata, comm, lambda: drain(ds))
+    assert sent <= 2 * steps + BESIDE if kib == 16 else 2 * steps + BESIDE < sent <= 4 * steps + BESIDE

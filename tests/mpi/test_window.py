@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """prefetch="auto": as many steps ahead as help, bounded in bytes; never another order, other rows or other steps."""
 
+import math
 import time
 
 import numpy as np
@@ -77,6 +78,67 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     walked = results(comm, walk)
     assert sorted(sum((got for got, _ in walked), [])) == list(range(n))
     assert walked[slow][1] == 2
+
+
+@pytest.mark.limit(120)
+@pytest.mark.ranks(2, 3, 4)
+def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata, comm):
+    """0.2 ms against 2: the quick ones' windows are wide, and the slow one holds two, and a tenth of those."""
+    n, slow, faster = 400 * comm.size, comm.size - 1, 10
+    ds = distribute(hvdata, slowly(n, 0.0004), schedule="dynamic")
+
+    def walk():
+        took, widest = [], 0
+        for x in ds:
+            took.append((time.monotonic(), int(x)))
+            time.sleep(0.0002 * (faster if comm.rank == slow else 1))
+            widest = max(widest, window(hvdata))
+        return took, widest
+
+    walked = results(comm, walk)
+    assert sorted(x for took, _ in walked for _, x in took) == list(range(n))
+    wide = max(widest for rank, (_, widest) in enumerate(walked) if rank != slow)
+    assert wide > 4
+    # Dealt in order: when a quick rank takes an element, all before it that the slow one takes later lie with the slow one. Not so of
+    # the last ones, which are taken back from whoever has not got to them.
+    quick = sorted(moment for rank, (took, _) in enumerate(walked) if rank != slow for moment in took if moment[1] < 0.7 * n)
+    mine = walked[slow][0]
+    held = [sum(at > now and x < element for at, x in mine) for now, element in quick[:: max(1, len(quick) // 300)]]
+    assert max(held) <= 2 + math.ceil(wide / faster) + 1  # that it has taken already, and not noted
+
+
+class Slow(Counted):
+    """Ranks wait for it, so that windows widen."""
+
+    def __call__(self):
+        for i in super().__call__():
+            time.sleep(0.001)
+            yield i
+
+
+@pytest.mark.limit(120)
+@pytest.mark.alone(HOROVOD_DATA_PREFETCH_MB="1")
+@pytest.mark.ranks(2, 3)
+def test_the_environment_bounds_the_bytes(hvdata, comm):
+    """128 KiB each: 1 MiB is so many steps of all ranks, and prefetch_mb=64, where it is said at the call, many more."""
+    size, n, taken = 128 << 10, 200, 90
+    most = {mib: min(64, (mib << 20) // (size * comm.size)) for mib in (1, 64)}
+    plain = tf.data.Options()
+    plain.experimental_optimization.inject_prefetch = False
+
+    def ahead(**arguments):
+        """Steps that the reader has yielded beyond those that the ranks have taken, when it has had time."""
+        source = Slow(n * comm.size)
+        ds = source.dataset().map(lambda x: tf.fill([size], tf.cast(x % 100, tf.uint8))).with_options(plain)
+        it = iter(distribute(hvdata, ds, **arguments))
+        results(comm, lambda: [int(next(it)[0]) for _ in range(taken)])
+        time.sleep(1)
+        lead = -(-comm.bcast(source.yields) // comm.size) - taken
+        results(comm, lambda: len(list(it)))
+        return lead
+
+    narrow, wide = ahead(), ahead(prefetch_mb=64)
+    assert narrow <= most[1] + 2 < wide <= most[64] + 2
 
 
 @pytest.mark.parametrize("arguments, kind, text", [

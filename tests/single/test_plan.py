@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from horovod_data import plan
 from horovod_data.plan import Costs, Job, Readers, plans, predict, recommend
+from horovod_data.settings import read_settings
 
 # Round numbers, for sums in the head: a line of 8 Gbit/s is 1 GB/s of payload.
 ROUND = Costs(goodput=1.0, seconds_per_batch=0.0, copy_bytes_per_second=1e12, send_bytes_per_second=1e12)
-MB = 1e6
+MB, MIB = 1e6, 1 << 20
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -78,13 +79,56 @@ def test_a_reader_on_every_host_sends_nothing_and_reads_for_its_host():
 
 
 def test_memory_is_the_formula_of_the_guarantees():
-    """(prefetch + 1) x G on the reader, prefetch x S on a rank of another host."""
+    """(prefetch + 1) x G on the reader, prefetch x S on a rank of another host; beside that what it has for each rank."""
+    slots, rings, private = 2 * MIB, 320 << 10, 16 << 10
     told = predict(job(prefetch=3))
-    assert (told.reader_memory_bytes, told.trainer_memory_bytes) == (4 * 160 * MB, 3 * 10 * MB)
+    assert told.reader_memory_bytes == 4 * 160 * MB + 16 * private + slots + 7 * rings
+    assert told.trainer_memory_bytes == 3 * 10 * MB
     every = predict(job(prefetch=3), Readers(per_node=1))
-    assert (every.reader_memory_bytes, every.trainer_memory_bytes) == (4 * 80 * MB, 0)
-    # Two readers: each has half of the window, rounded up, and a step that waits for room.
-    assert predict(job(prefetch=3), Readers(dedicated=2)).reader_memory_bytes == 3 * 160 * MB
+    assert (every.reader_memory_bytes, every.trainer_memory_bytes) == (4 * 80 * MB + 8 * private + slots + 8 * rings, 0)
+    # Two readers: each has half of the window, rounded up, and a step that waits for room. On hosts of their own nobody shares memory.
+    assert predict(job(prefetch=3), Readers(dedicated=2)).reader_memory_bytes == 3 * 160 * MB + 16 * private
+
+
+@pytest.mark.parametrize("of, by, steps", [
+    (job(), Readers(), 2),  # 160 MB a step: two in any case
+    (job(batch_bytes=MIB), Readers(), 4),  # 16 MiB a step, four of them are 64 MiB
+    (job(batch_bytes=MIB + 1), Readers(), 3),
+    (job(batch_bytes=MIB, prefetch_bytes=8 * MIB), Readers(), 2),
+    (job(batch_bytes=MIB, prefetch_bytes=256 * MIB), Readers(), 16),
+    (job(batch_bytes=MIB), Readers(per_node=1), 8),  # a job of its own, of 8 ranks
+    (job(batch_bytes=4096), Readers(), 64),
+    (job(batch_bytes=4096, prefetch=5), Readers(), 5),
+])  # fmt: skip
+def test_the_default_is_as_wide_as_its_bytes_allow(of, by, steps):
+    told = predict(of, by)
+    served = 8 if by.per_node else 16
+    assert told.window == steps
+    batches = (steps + 1) * served * of.batch_bytes
+    assert batches <= told.reader_memory_bytes <= batches + 5 * MIB
+    if of.prefetch == "auto":  # as docs/guarantees.md has it
+        assert batches <= max(of.prefetch_bytes, 2 * served * of.batch_bytes) + served * of.batch_bytes
+    assert told.trainer_memory_bytes == (0 if by.per_node else steps * of.batch_bytes)
+
+
+def test_the_default_is_what_the_library_does():
+    header = (DOCS.parent / "csrc" / "channel" / "window.h").read_text()
+    assert f"kLeast = {plan.LEAST_STEPS}, kMost = {plan.MOST_STEPS};" in header
+    assert plan.PREFETCH_BYTES == read_settings({}).prefetch_bytes
+    assert f"up to {plan.MOST_STEPS}" in (DOCS / "which-mode.md").read_text()
+
+
+def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
+    """It would switch "auto" off."""
+    assert recommend(job(ranks=8)).job.prefetch == "auto"
+    small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0008, link_gbit=100))  # a window of 64
+    assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
+    for arguments, advice in ((["--ranks", "8"], "horovod_data.init()\n"), (["--ranks", "512"], "prefetch=4)\n"),
+                              (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"), (["--ranks", "8", "--prefetch", "auto"], "init()\n")):
+        plan.main([*arguments, *USUAL])
+        assert capsys.readouterr().out.endswith(advice)
+    plan.main(["--ranks", "8", *USUAL, "--prefetch-mb", "200", "--readers", "0"])
+    assert 'prefetch="auto" (up to 6 steps)' in capsys.readouterr().out
 
 
 def test_the_measured_line_and_the_measured_batch():
@@ -154,7 +198,7 @@ def test_nothing_keeps_up_with_a_pipeline_that_is_too_slow():
 sizes = st.floats(1.0, 1e10)
 some_jobs = st.builds(
     Job, ranks=st.integers(1, 5000), batch_bytes=sizes, step_seconds=st.floats(0.0, 10.0),
-    link_gbit=st.floats(0.01, 1000.0), ranks_per_host=st.integers(1, 64), prefetch=st.integers(1, 20),
+    link_gbit=st.floats(0.01, 1000.0), ranks_per_host=st.integers(1, 64), prefetch=st.integers(1, 20) | st.just("auto"),
     pipeline_bytes_per_second=st.none() | sizes)  # fmt: skip
 on_hosts = st.just(Readers(per_node=1))
 some_readers = st.builds(Readers, dedicated=st.integers(0, 40), own_hosts=st.booleans()) | on_hosts
@@ -188,8 +232,8 @@ def test_what_never_makes_it_faster(of, by, factor):
 
 @given(some_jobs, some_readers, st.integers(1, 10))
 def test_prefetch_costs_memory_and_no_time(of, by, more):
-    wider = predict(dataclasses.replace(of, prefetch=of.prefetch + more), by)
     told = predict(of, by)
+    wider = predict(dataclasses.replace(of, prefetch=told.window + more), by)
     assert wider.steps_per_second >= told.steps_per_second
     assert wider.reader_memory_bytes >= told.reader_memory_bytes
     assert wider.trainer_memory_bytes >= told.trainer_memory_bytes
@@ -217,6 +261,8 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
 @pytest.mark.parametrize("changed, text", [
     ({"ranks": 0}, "ranks must be a whole number of 1 or more, not 0"),
     ({"ranks": 2.5}, "ranks must be a whole number of 1 or more, not 2.5"),
+    ({"prefetch": "wide"}, "prefetch must be a whole number of 1 or more, not 'wide'"),
+    ({"prefetch_bytes": 0.0}, "prefetch_bytes must be a finite number above 0, not 0.0"),
     ({"prefetch": True}, "prefetch must be a whole number of 1 or more, not True"),
     ({"ranks_per_host": -1}, "ranks_per_host must be a whole number of 1 or more, not -1"),
     ({"batch_bytes": 0}, "batch_bytes must be a finite number above 0, not 0"),
@@ -249,7 +295,7 @@ def test_one_job(capsys):
     assert plan.main(["--ranks", "512", *USUAL]) == 0
     out = capsys.readouterr().out
     assert out.startswith("512 ranks on 64 hosts: 2.05 GB per step, 10.2 GB/s\n")
-    for layout in ("rank 0 reads, prefetch=2: does not keep up", "dedicated readers, prefetch=", "1 reader on every host"):
+    for layout in ('rank 0 reads, prefetch="auto" (up to 2 steps): does not keep up', "dedicated readers, prefetch=", "1 reader on every host"):
         assert f"\n{layout}" in out or layout in out
     assert ("Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), "
             "distribute_dataset(..., prefetch=4)") in out
@@ -276,7 +322,7 @@ def test_given_readers_are_judged_and_nothing_is_recommended(capsys):
     out = capsys.readouterr().out
     assert "does not keep up" in out and "bound by: sending" in out and "Recommended" not in out
     assert plan.main(["--ranks", "512", *USUAL, "--readers-per-node", "1"]) == 0
-    assert "1 reader on every host, prefetch=2: keeps up" in capsys.readouterr().out
+    assert '1 reader on every host, prefetch="auto" (up to 2 steps): keeps up' in capsys.readouterr().out
 
 
 def test_json(capsys):
@@ -297,6 +343,10 @@ def test_pipeline_given_either_way(capsys):
 @pytest.mark.parametrize("arguments, text", [
     (["--ranks", "0"], "--ranks must be 1 or more, not 0"),
     (["--ranks", "many"], "invalid int value: 'many'"),
+    (["--ranks", "8", "--prefetch", "0"], "--prefetch must be 1 or more, not 0"),
+    (["--ranks", "8", "--prefetch", "many"], "argument --prefetch: invalid _steps value: 'many'"),
+    (["--ranks", "8", "--prefetch", "3", "--prefetch-mb", "8"], "--prefetch-mb bounds --prefetch auto, but --prefetch 3 says how many steps"),
+    (["--ranks", "8", "--prefetch-mb", "0"], "--prefetch-mb must be a finite number above 0, not 0"),
     (["--ranks", "8", "--batch-mb", "0"], "--batch-mb must be a finite number above 0, not 0"),
     (["--ranks", "8", "--step-ms", "nan"], "--step-ms must be a finite number of 0 or more, not nan"),
     (["--ranks", "8", "--link-gbit", "-1"], "--link-gbit must be a finite number above 0, not -1"),
