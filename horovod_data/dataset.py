@@ -25,7 +25,7 @@ from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
 from .serving import start_dealer
 from .settings import LEAST_MB, verify_in
-from .sharding import Part
+from .sharding import Part, Said, check_parts
 
 _BATCH = ("global", "per_rank")
 _SCHEDULE = ("static", "dynamic")
@@ -35,6 +35,7 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 _PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
 _AUTO = "auto"
+UNLESS_SHARDED = "auto, unless the dataset function takes a context"  # for shard, of predict()
 _MIB = 1 << 20
 _MOST_MB = float(1 << 20)
 
@@ -61,7 +62,7 @@ class Options:
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
         _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
-        if self.shard is not None and not (isinstance(self.shard, str) and self.shard == _AUTO):
+        if self.shard is not None and not (isinstance(self.shard, str) and self.shard in (_AUTO, UNLESS_SHARDED)):
             raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
         object.__setattr__(self, "prefetch", self._checked_prefetch())  # numpy's whole numbers can't travel
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
@@ -158,7 +159,9 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
       shard: None: each of several readers delivers all that its dataset yields, and the dataset function gives each its part.
         "auto": all readers have the same dataset, and each delivers its part: its files where the dataset begins with a list of at
         least as many files as there are readers and no stage behind counts elements, otherwise every reader reads all and
-        delivers its elements. A line says which. With one reader it does nothing.
+        delivers its elements. A line says which. With one reader it does nothing. Where the parts would not be of one whole (another
+        order of the files or elements on each reader) it is an error; but what a function makes for later epochs (`epoch`) is not
+        compared, so that must be the same on all readers by itself.
       on_reader_error: what an error in a reader's pipeline does. "raise": it ends the epoch, and is raised on every rank.
         "continue": a line says what is lost, and the epoch goes on with what the other readers have.
       verify: every row gets a fingerprint where the pipeline yields it, and again where it is handed out. What is lost, comes
@@ -278,7 +281,8 @@ def _shares(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
     options = channel.options
     spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
                                len(job.layout.audience(job.comm_rank)))
-    return receive(channel.number, channel.label, channel.steps, spec)
+    whole = options.remainder == "partial" and options.schedule == "static"
+    return receive(channel.number, channel.label, channel.steps, spec, whole)
 
 
 def _shown(options: Options) -> str:
@@ -295,7 +299,8 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is not None:
-            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard == _AUTO, job.reader, len(job.layout.readers),
+            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard is not None,
+                                   options.shard == UNLESS_SHARDED, job.reader, len(job.layout.readers),
                                    len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
             proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
@@ -303,7 +308,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             mine["count"] = reading.count
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
-            mine["part"] = None if reading.part is None else [reading.part.kind, reading.part.digest]
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.said())
     except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
         sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
     except Exception as error:
@@ -319,13 +324,14 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:
-        _check_parts(job, what, readers)
+        check_parts([None if words["part"] is None else Said(**words["part"]) for words in readers], [words["fingerprint"] for words in readers],
+                    [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)], what)
     spec = _spec(what, readers, reading)
     steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
     channel = _Channel(number, options.name or f"channel{number}", options, spec, steps)
-    if options.shard is None:
+    if reading is None or reading.part is None:
         _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
-    elif reading is not None and reading.part is not None and job.reader == 0:
+    elif job.reader == 0:
         _tell_part(job, channel.label, reading.part)
     parts = elements.components(channel.spec)
     precut = options.batch == "global" and elements.has_composites(channel.spec)
@@ -384,24 +390,9 @@ def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> in
     return max(finite) if len(finite) == len(each) else _INFINITE
 
 
-def _check_parts(job: roles.Job, what: str, readers: list[dict[str, Any]]) -> None:
-    """Raises ValueError, on every rank the same, where the readers' parts of shard="auto" are not of one whole."""
-    for reader, words in enumerate(readers):
-        if words["part"] == readers[0]["part"]:
-            fingerprints = {words["fingerprint"], readers[0]["fingerprint"]}
-            # Files may be shuffled on each reader in its own way. Of elements the order counts.
-            if words["part"] is None or words["part"][0] == "files" or None in fingerprints or len(fingerprints) == 1:
-                continue
-        first, other = (f"reader {number} on {job.hosts[job.layout.readers[number]]}" for number in (0, reader))
-        raise ValueError(explain(
-            f'shard="auto" in {what} divides one pipeline between the readers, but {first} and {other} have different ones: rows would '
-            "come twice or not at all", "Return the same dataset on every reader, without shard() and with the same files; or leave "
-            "shard out, where the dataset function shards", where=""))
-
-
 def _tell_part(job: roles.Job, label: str, part: Part) -> None:
     readers = len(job.layout.readers)
-    how = (f"each of {readers} readers reads its own files, of {part.files}" if part.kind == "files" else
+    how = (f"each of {readers} readers reads its own files, of {len(part.files)}" if part.kind == "files" else
            f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})")
     print("horovod_data: " + explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"),
           file=sys.stderr, flush=True)

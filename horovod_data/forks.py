@@ -57,11 +57,11 @@ def _in_child() -> None:
             _keep(one)
             vars(one).update(dict.fromkeys(_OF_SESSIONS, refuse_session), close=_nothing)
         elif base is tf.data.Dataset:
-            if receiving.received(one):
+            if receiving.ends_of_channels(one):
                 vars(one)["_apply_debug_options"] = refuse  # the first thing that iter() calls
         elif (resource := vars(one).get("_iterator_resource")) is not None:
             _keep(resource)
-            if receiving.received(one._dataset):
+            if receiving.ends_of_channels(one._dataset):
                 vars(one).update(dict.fromkeys(_OF_ITERATORS, refuse))
 
 

@@ -3,11 +3,13 @@
 
 Every rank predicts its shares and keeps the outputs for some steps. Then they go to rank 0 as one gather, and rank 0 says to all
 whether somebody failed and after how many steps the next gather is: so memory stays small and a rank that fails ends the call
-everywhere.
+everywhere. Whatever fails on a rank goes that way, also what the reader's pipeline raises on all of them: a rank that left without
+would leave the others a gather that the next call would take for its own.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from typing import Any, Callable, Optional
@@ -15,9 +17,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from . import roles
+from . import elements, receiving, roles
+from . import tensorflow_private as private
 from .agreement import raised
-from .dataset import DatasetOrFn, distribute_dataset
+from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
 from .errors import explain, place, without_place
 from .gathering import gather
 from .scattering import scatter
@@ -25,29 +28,39 @@ from .scattering import scatter
 _MOST_STEPS = 64
 _ENOUGH_BYTES = 8 << 20  # of one gather, all ranks together
 _INFINITE = tf.data.INFINITE_CARDINALITY
+_END = object()
 
 
-def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", name: Optional[str] = None) -> Any:
+def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", name: Optional[str] = None,
+            shard: Optional[str] = None) -> Any:
     """Distributes a dataset, predicts on every rank, and gives rank 0 the outputs in the reader's order, each row's once.
 
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares are
-    those of distribute_dataset(..., remainder="partial"): nothing is dropped or padded, whatever the number of rows. With
-    several readers the order is that of the steps, in which readers take turns.
+    those of distribute_dataset(..., remainder="partial"): nothing is dropped or padded, whatever the number of rows.
+
+    With several readers the order is that of the steps, in which readers take turns. It is that of the dataset where they divide
+    its elements and batch="global"; with batch="per_rank" a step is made of elements of one reader, and where each has its own files
+    those take turns.
 
     Args:
       model_or_fn: a Keras model (anything with `predict_on_batch`): it gets the inputs of an element (x of a tuple x, y, weight). Or a
         function: called as Dataset.map would call it, with the parts of a tuple as arguments. It returns a tensor or array, or a
         nest of them, with a row for each row of the share. It isn't called for shares without rows.
       dataset: a tf.data.Dataset or a function that makes one, as distribute_dataset() takes it; None where nothing is read.
-        Its elements are batches, and it ends.
+        Its elements are batches, and it ends. Or what distribute_dataset(..., remainder="partial") returned, on every rank, also with
+        stages of the rank's own behind: so a dedicated reader, which takes no new datasets in serve(), can read for it. Then `batch`,
+        `name` and `shard` are those of that call.
       batch: "global" or "per_rank", as of distribute_dataset().
       name: of the channel.
+      shard: "auto": several readers divide the dataset, as in distribute_dataset(). None: they do so, too, but where the dataset
+        function takes a tf.distribute.InputContext and thus gives each its own part.
 
     Returns:
       On rank 0 the outputs of all rows: the nest that model_or_fn returns, of numpy arrays of shape [rows, ...]. Elsewhere None.
 
     Raises:
-      TypeError, ValueError: wrong arguments, a dataset that never ends or has no rows, outputs that have not one row for each.
+      TypeError, ValueError: wrong arguments, a dataset that never ends or has no rows, outputs that have not one row for each or
+        whose rows have not one shape, ranks that come to different numbers of steps.
       RuntimeError: before init(), after shutdown(), or where TensorFlow does not execute eagerly.
       What model_or_fn raises: on its own rank as it is, on all others by the same class with that rank's name, where that class
         is Python's or TensorFlow's. Errors of the pipeline as of distribute_dataset().
@@ -56,27 +69,46 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
     if not tf.executing_eagerly():
         raise RuntimeError(explain("predict() was called where TensorFlow does not execute eagerly",
                                    "Call it outside of tf.function and of TF1 graphs", job.where))
-    function = _function(model_or_fn, job)
-    shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name)
+    channel: Optional[str]
+    refused: Optional[Exception]
+    if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
+        shares, channel = dataset, ends[0].label
+        refused = None if all(end.whole for end in ends) else ValueError(explain(
+            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
+            'Distribute it with remainder="partial" and schedule="static"', f"{job.where}, channel {channel}"))
+    else:
+        shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name, shard=shard or UNLESS_SHARDED)
+        channel, refused = name, None
     if job.trainer is None:
         return None
-    if int(shares.cardinality()) == _INFINITE:
-        raise ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
-    rounds = _Rounds(job, name)
+    if refused is None and int(shares.cardinality()) == _INFINITE:
+        refused = ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
+    if refused is not None:
+        raise refused
+    rounds = _Rounds(job, channel)
     outputs = _Outputs()
-    failure: Optional[Exception] = None
+    function: Any = None
+    iterator: Any = None
     step = 0
-    for element in shares:
+    while not rounds.done:
+        failure: Optional[Exception] = None
+        ended = False
         try:
-            outputs.add(function, element)
+            if step == 0:
+                function = _function(model_or_fn, job)
+                iterator = iter(shares)
+            while step < rounds.next_step and not ended:
+                if (element := next(iterator, _END)) is _END:
+                    ended = True
+                else:
+                    outputs.add(function, element)
+                    step += 1
         except Exception as error:
             failure = error
-            break  # which closes the iterator: the others go on without this rank
-        step += 1
-        if step == rounds.next_step:
-            rounds.gather(outputs, step)
-    rounds.gather(outputs, step, failure)
-    return rounds.joined(outputs.structure)
+        if ended or failure is not None:
+            iterator = None  # closes it: the others go on without this rank
+        rounds.gather(outputs, step, ended, failure)
+    return rounds.joined
 
 
 def _function(model_or_fn: Any, job: roles.Job) -> Callable[[Any], Any]:
@@ -89,11 +121,39 @@ def _function(model_or_fn: Any, job: roles.Job) -> Callable[[Any], Any]:
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)
 
 
+def _rows_of_element(element: Any) -> int:
+    leaves = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
+    if not leaves:
+        raise ValueError(explain("an element holds no tensor, so it has no rows", "Predict batches"))
+    if isinstance(leaves[0], tf.RaggedTensor):
+        return int(leaves[0].nrows())
+    if isinstance(leaves[0], tf.SparseTensor):
+        return int(leaves[0].dense_shape[0])
+    return _rows(leaves[0], "an element")
+
+
 def _rows(leaf: Any, what: str) -> int:
     shape = leaf.shape
     if len(shape) == 0:
         raise ValueError(explain(f"{what} holds a scalar, which has no rows", "Predict batches, and return a row for each of theirs"))
     return int(shape[0])
+
+
+def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
+    """The structure of outputs for another rank, or None for one of classes that only this program knows."""
+    spec = tf.nest.pack_sequence_as(made, [tf.TensorSpec(None, leaf.dtype) for leaf in leaves])
+    try:
+        proto = private.nested_structure_coder.encode_structure(elements.by_place(spec))
+        words = [base64.b64encode(proto.SerializeToString(deterministic=True)).decode(), elements.key_order(spec)]
+        json.dumps(words)
+    except Exception:  # NotEncodableError, and what keys and constructors of such classes raise
+        return None
+    return words
+
+
+def _of_words(words: list[Any]) -> Any:
+    proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words[0]))
+    return elements.in_order(private.nested_structure_coder.decode_proto(proto), words[1])
 
 
 class _Outputs:
@@ -102,10 +162,11 @@ class _Outputs:
     def __init__(self) -> None:
         self.structure: Any = None
         self.dtypes: list[str] = []  # of its leaves
+        self.words: Optional[list[Any]] = None  # that say the structure
         self.steps: list[list[tf.Tensor]] = []
 
     def add(self, function: Callable[..., Any], element: Any) -> None:
-        rows = _rows(tf.nest.flatten(element)[0], "an element")
+        rows = _rows_of_element(element)
         if rows == 0:
             self.steps.append([])
             return
@@ -115,14 +176,15 @@ class _Outputs:
             if (got := _rows(leaf, "what predicts")) != rows:
                 raise ValueError(explain(f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"))
         if self.structure is None:
-            self.structure, self.dtypes = made, [leaf.dtype.name for leaf in leaves]
+            self.structure, self.dtypes, self.words = made, [leaf.dtype.name for leaf in leaves], _in_words(made, leaves)
         tf.nest.assert_same_structure(self.structure, made)
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
-    def taken(self, failure: Optional[Exception], step: int) -> tf.Tensor:
+    def taken(self, step: int, ended: bool, failure: Optional[Exception]) -> tf.Tensor:
         """One row for a gather. Forgets them."""
-        words = {"dtypes": self.dtypes, "rows": [bool(step) for step in self.steps], "step": step + 1,  # the one at work
-                 "failure": None if failure is None else [type(failure).__name__, str(failure)]}
+        words = {"dtypes": self.dtypes, "structure": self.words, "rows": [bool(step) for step in self.steps],
+                 "step": step + 1,  # the one at work
+                 "ended": ended, "failure": None if failure is None else [type(failure).__name__, str(failure)]}
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
         return tf.io.serialize_tensor(tf.stack(texts))[tf.newaxis]
@@ -133,19 +195,22 @@ class _Rounds:
 
     def __init__(self, job: roles.Job, channel: Optional[str]):
         self.next_step = 1  # behind how many steps the next one is
+        self.done = False
+        self.joined: Any = None  # on rank 0, when done
         self._job = job
         self._channel = f", channel {channel}" if channel is not None else ""  # as places say it
         self._name = f"horovod_data.predict{self._channel}"
         self._dtypes: list[str] = []
+        self._structure: Any = None
         self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
 
-    def gather(self, outputs: _Outputs, step: int, failure: Optional[Exception] = None) -> None:
+    def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[Exception]) -> None:
         """Collective among trainers. Raises what was wrong on any of them."""
-        parts = gather(outputs.taken(failure, step), name=self._name)
+        parts = gather(outputs.taken(step, ended, failure), name=self._name)
         verdict = {}
         if self._job.trainer == 0:
             try:
-                verdict = self._take([tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
+                verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
             except Exception as error:
                 verdict = {"failure": [0, step, type(error).__name__, str(error)]}
                 failure = failure or error
@@ -157,36 +222,71 @@ class _Rounds:
             rank, at, kind, text = verdict["failure"]
             member = self._job.layout.trainers[rank]
             whose = place(member, self._job.hosts[member])
-            raise raised(kind, f"[{whose}{self._channel}, step {at}] predict() failed: {kind}: {without_place(text, whose)}")
-        self.next_step = verdict["next_step"]
+            raise raised(kind, f"[{whose}{self._channel}, step {at}] predict() failed: {kind}: "
+                         f"{without_place(without_place(text, whose), whose + self._channel)}")
+        self.done, self.next_step = verdict["done"], verdict["next_step"]
 
-    def _take(self, parts: list[Any], step: int) -> dict[str, Any]:
+    def _take(self, outputs: _Outputs, parts: list[Any], step: int) -> dict[str, Any]:
         """What all ranks sent for the same steps, and what to tell them."""
         heads = [json.loads(texts[0]) for texts in parts]
+        if failed := [(head["step"], rank) for rank, head in enumerate(heads) if head["failure"] is not None]:
+            at, rank = min(failed)  # what came first
+            return {"failure": [rank, at, *heads[rank]["failure"]]}
+        steps = [len(head["rows"]) for head in heads]
+        if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
+            few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
+            raise ValueError(explain(
+                f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
+                "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it", self._where()))
+        first = step - steps[0]
         for rank, head in enumerate(heads):
-            if head["failure"] is not None:
-                return {"failure": [rank, head["step"], *head["failure"]]}
-            self._dtypes = self._dtypes or head["dtypes"]
-            if head["dtypes"] and head["dtypes"] != self._dtypes:
-                raise TypeError(explain(f"the ranks predict different types: {', '.join(self._dtypes)} on rank 0, "
-                                        f"{', '.join(head['dtypes'])} on rank {rank}", "Use the same model on all ranks"))
-        at = [1] * len(parts)
-        for i in range(len(heads[0]["rows"])):
+            self._check_kind(rank, head)
+        at_text = [1] * len(parts)
+        for i in range(steps[0]):
             for rank, head in enumerate(heads):
                 if head["rows"][i]:
-                    texts = parts[rank][at[rank]:at[rank] + len(self._dtypes)]
-                    self._got.append([tf.io.parse_tensor(text, dtype).numpy() for text, dtype in zip(texts, self._dtypes)])
-                    at[rank] += len(self._dtypes)
-        steps = max(1, len(heads[0]["rows"]))
-        bytes_of_step = sum(len(text) for texts in parts for text in texts) / steps
-        return {"next_step": step + max(1, min(2 * steps, _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))}
+                    texts = parts[rank][at_text[rank]:at_text[rank] + len(self._dtypes)]
+                    self._keep([tf.io.parse_tensor(text, dtype).numpy() for text, dtype in zip(texts, self._dtypes)], rank, first + i + 1)
+                    at_text[rank] += len(self._dtypes)
+        if heads[0]["ended"]:
+            self._join(outputs)
+        bytes_of_step = sum(len(text) for texts in parts for text in texts) / max(1, steps[0])
+        more = max(1, min(2 * steps[0], _MOST_STEPS, int(_ENOUGH_BYTES / max(bytes_of_step, 1))))
+        return {"done": heads[0]["ended"], "next_step": step + more}
 
-    def joined(self, structure: Any) -> Any:
-        """On rank 0, behind the last step."""
-        rows = sum(len(leaves[0]) for leaves in self._got)
-        verdict = scatter(tf.fill([len(self._job.layout.trainers)], tf.constant(rows, tf.int64)), name=self._name)
-        if int(verdict[0]) == 0:
-            raise ValueError(explain("predict() was given a dataset without rows", "Look at what the reader finds", self._job.where))
-        if self._job.trainer != 0:
-            return None
-        return tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
+    def _check_kind(self, rank: int, head: dict[str, Any]) -> None:
+        """Types and structure of a rank's outputs, if it had any yet, must be those of all."""
+        if not head["dtypes"]:
+            return
+        self._dtypes = self._dtypes or head["dtypes"]
+        self._structure = self._structure or head["structure"]
+        if head["dtypes"] != self._dtypes:
+            raise TypeError(explain(f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
+                                    f"{', '.join(head['dtypes'])} on rank {rank}", "Use the same model on all ranks", self._where()))
+        if head["structure"] != self._structure:
+            raise TypeError(explain(f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
+                                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors", self._where()))
+
+    def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
+        for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
+            if leaf.shape[1:] != known.shape[1:]:
+                raise ValueError(explain(
+                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
+                    f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
+                    "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape", self._where()))
+        self._got.append(leaves)
+
+    def _join(self, outputs: _Outputs) -> None:
+        """Before the others are told that all went well: what goes wrong here is everybody's error."""
+        if not self._got:
+            raise ValueError(explain("predict() was given a dataset without rows", "Look at what the reader finds", self._where()))
+        structure = outputs.structure
+        if structure is None:  # this rank had no rows
+            if self._structure is None:
+                raise TypeError(explain("rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
+                                        "Return tuples, lists and dicts of tensors", self._where()))
+            structure = _of_words(self._structure)
+        self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
+
+    def _where(self) -> str:
+        return self._job.where + self._channel

@@ -15,7 +15,7 @@ from . import elements, loader
 from . import tensorflow_private as private
 from .errors import explain
 from .fingerprinting import fingerprint_of
-from .receiving import received
+from .receiving import ends_of_channels
 from .sharding import Part, part_of
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
@@ -45,9 +45,10 @@ class Reading:
     close: Callable[[], None]  # frees what it runs in
 
     @classmethod
-    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, shard: bool, reader: int, readers: int, trainers: int,
-             audience: int) -> "Reading":
-        """Calls the function if it is one, and checks what can be checked before the first element."""
+    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, shard: bool, unless_sharded: bool, reader: int, readers: int,
+             trainers: int, audience: int) -> "Reading":
+        """Calls the function if it is one, and checks what can be checked before the first element. `unless_sharded`: a function
+        that takes an InputContext gives each reader its own part itself."""
         rules = _Rules(batch, remainder, audience, shard and readers > 1, reader, readers)
         if isinstance(dataset_or_fn, tf.data.Dataset) or not callable(dataset_or_fn):
             variant = private.variant(dataset_or_fn)
@@ -63,6 +64,8 @@ class Reading:
         else:
             input_context = tf.distribute.InputContext(readers, reader, trainers)
             wants = _Wants.of(dataset_or_fn)
+            if unless_sharded and wants.context:
+                rules = dataclasses.replace(rules, shard=False)
             first = _prepared(_call(dataset_or_fn, wants, input_context, 1), rules, None)
             anew = None
             if wants.epoch:
@@ -115,7 +118,7 @@ class _Prepared:
 
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
-    if received(dataset):
+    if ends_of_channels(dataset):
         raise ValueError(explain(
             "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
             "reader would wait for itself",
@@ -139,7 +142,8 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
 
 def _made_anew(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
                rules: _Rules, spec: Any, number: int) -> _Prepared:
-    """The dataset of epoch `number`, whose elements must be of the kind that all ranks have been told of."""
+    """The dataset of epoch `number`, whose elements must be of the kind that all ranks have been told of. With shard="auto" this
+    reader's part of it is not compared with those of the others, to whom it could say nothing before they deal."""
     made = _prepared(_call(function, wants, input_context, number), rules, None)
     if not _fits(made.spec, spec):
         raise ValueError(explain(

@@ -14,8 +14,10 @@ from . import tensorflow_private as private
 class _ReceiverDataset(private.DatasetSource):
     """This rank's shares, as flat tensors or in their structure."""
 
-    def __init__(self, channel: int, label: str, steps: int, spec: Any):
+    def __init__(self, channel: int, label: str, steps: int, spec: Any, whole: bool):
         self._spec = spec
+        self.label = label
+        self.whole = whole  # all rows come, in order and without padding
         parts = elements.components(spec)
         types, shapes = elements.flat_types(parts)
         session = core.session()
@@ -42,14 +44,15 @@ class _Typed(private.UnaryDataset):
         return self._spec
 
 
-def receive(channel: int, label: str, steps: int, spec: Any) -> tf.data.Dataset:
-    """This rank's shares of a channel, of which there are `steps` (as tf.data counts) with this spec."""
+def receive(channel: int, label: str, steps: int, spec: Any, whole: bool) -> tf.data.Dataset:
+    """This rank's shares of a channel, of which there are `steps` (as tf.data counts) with this spec. `whole`: those of all ranks
+    are all rows, in order and without padding."""
     dataset: tf.data.Dataset
     if elements.has_composites(spec):
         flat = tuple(tf.TensorSpec(part.shape, part.dtype) for part in elements.components(spec))
-        dataset = _Typed(_ReceiverDataset(channel, label, steps, flat).map(elements.put_together(spec)), spec)
+        dataset = _Typed(_ReceiverDataset(channel, label, steps, flat, whole).map(elements.put_together(spec)), spec)
     else:
-        dataset = _ReceiverDataset(channel, label, steps, spec)
+        dataset = _ReceiverDataset(channel, label, steps, spec, whole)
     settings = tf.data.Options()
     # Keras and tf.distribute would otherwise shard once more what is this rank's own already.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -77,6 +80,6 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
             waiting += private.inputs(stage)
 
 
-def received(dataset: tf.data.Dataset) -> bool:
-    """Whether some stage of a pipeline is the end of a channel. One that a function captures is not seen."""
-    return any(isinstance(stage, _ReceiverDataset) for stage in stages(dataset))
+def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:
+    """The stages of a pipeline that are ends of channels. One that a function captures is not seen."""
+    return [stage for stage in stages(dataset) if isinstance(stage, _ReceiverDataset)]

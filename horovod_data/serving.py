@@ -96,7 +96,7 @@ def serve() -> None:
         return
     core.refuse_agreements(explain(
         f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",
-        "Call distribute_dataset() for all channels before serve()"))
+        'Call distribute_dataset() for all channels before serve(). predict() takes what it returned with remainder="partial"'))
     core.wait_all_bye()
     if core.state() == core.State.BROKEN:
         raise RuntimeError(explain("a process of the job was lost while this reader served", where=job.where))

@@ -16,6 +16,7 @@ Seen to work: 2.15 to 2.21.
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
 | `Dataset._variant_tensor` | the input of an op of ours |
 | `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._filename`, `._as_serialized_graph` | what a pipeline is made of |
+| `Dataset._num_shards`, `._index`, `._count`, `._buffer_size`, `._deterministic` and others of `_NUMBERS` | the numbers of its stages |
 | `tensorflow.python.data.experimental.ops.distribute` | `_AutoShardDataset`, for shard="auto" |
 | `tensorflow.python.framework.none_tensor` | `NoneTensorSpec`, what stands for None in a spec |
 | `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
@@ -37,8 +38,11 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "caches_in_a_file", "captured", "eager_mode", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "nested_structure_coder",
-           "seeds", "serialized_graph", "shard_files", "tf2", "variant"]
+           "caches_in_a_file", "captured", "eager_mode", "function_nodes", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
+           "name", "nested_structure_coder", "numbers", "seeds", "serialized_graph", "shard_files", "tf2", "unordered", "variant"]
+
+# What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
+_NUMBERS = ("_num_shards", "_index", "_count", "_batch_size", "_drop_remainder", "_cycle_length", "_block_length", "_start", "_stop", "_step")
 
 
 def is_tf1_program() -> bool:
@@ -61,6 +65,45 @@ def is_eager(tensor: tf.Tensor) -> bool:
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
     filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset and its like, which say nothing of it
     return [filenames] if isinstance(filenames, tf.data.Dataset) else stage._inputs()
+
+
+def name(stage: tf.data.Dataset) -> str:
+    """Of its kind, without what stands for a version of TensorFlow's interface."""
+    return type(stage).__name__.lstrip("_").removesuffix("V1").removesuffix("V2").removesuffix("Dataset")
+
+
+def numbers(stage: tf.data.Dataset) -> list[str]:
+    held = [*_NUMBERS, "_buffer_size"] if name(stage) == "Shuffle" else _NUMBERS
+    values = [(one, getattr(stage, one, None)) for one in held]
+    return [f"{one.strip('_')}={tf.get_static_value(value)}" for one, value in values if isinstance(value, tf.Tensor)]
+
+
+def unordered(stage: tf.data.Dataset) -> bool:
+    """Whether a stage was told itself that the order of its elements doesn't matter."""
+    if hasattr(stage, "_deterministic"):
+        return bool(stage._deterministic == "false")
+    if name(stage) != "ParallelInterleave":
+        return False
+    try:  # it hides what it was told; its op knows
+        nodes = serialized_graph(stage).node
+    except Exception:  # what can't be serialised, or is too large
+        return False
+    own = [node for node in nodes if node.op.startswith("ParallelInterleaveDataset")]
+    return any(node.attr["deterministic"].s == b"false" for node in own)
+
+
+def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
+    """The ops in a stage's functions and in functions that these call, as NodeDefs; constants have no values."""
+    for function in stage._functions():
+        graph = function.function.graph
+        yield from (op.node_def for op in graph.get_operations() if op.type != "Const")
+        if any(op.type != "Const" and _calls(op) for op in graph.get_operations()):
+            for called in graph.as_graph_def().library.function:
+                yield from (node for node in called.node_def if node.op != "Const")
+
+
+def _calls(op: tf.Operation) -> bool:
+    return any(attribute.HasField("func") or attribute.list.func for attribute in op.node_def.attr.values())
 
 
 def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:

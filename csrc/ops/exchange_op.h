@@ -70,6 +70,9 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
                           (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
     }
     if (!status.ok()) return status;
+    if (tensors.size() == 2 && tensors[1].dtype() == tensorflow::DT_STRING && tensors[1].NumElements() == 1) {  // a reason why not
+      return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
+    }
     if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
     if (tensors[0].dtype() != dtype_) {
       return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +

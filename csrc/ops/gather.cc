@@ -154,8 +154,13 @@ class GatherGradientOp : public ExchangeOp {
     const auto rows = ctx->input(1).flat<int64_t>();
     const auto number = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
     if (world.me().trainer == root_) {
+      const std::string wrong = Misfit(world, gradient, ctx->input(1));
       int64_t begin = 0;
       for (int t = 0; t < world.trainer_count(); ++t) {
+        if (!wrong.empty()) {  // the others wait for their parts: they get the error in their place
+          engine->exchange().Give(name_, number, t, *ShareFor(engine.get(), t, Tensor(dtype_, TensorShape({0})), Text(wrong)));
+          continue;
+        }
         const int64_t end = begin + rows(t);
         engine->exchange().Give(name_, number, t, *ShareFor(engine.get(), t, gradient.Slice(begin, end)));
         begin = end;
@@ -171,6 +176,17 @@ class GatherGradientOp : public ExchangeOp {
       });
     });
     engine->post().Fetch();
+  }
+
+ private:
+  // What is wrong with the root's gradient, which may be one that a user made (output_gradients=). To slice it would end the process.
+  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows) const {
+    const auto each = rows.flat<int64_t>();
+    int64_t gathered = 0;
+    for (int64_t t = 0; t < each.size(); ++t) gathered += each(t);
+    if (each.size() == world.trainer_count() && gradient.dims() > 0 && gradient.dim_size(0) == gathered) return "";
+    return Where(world) + "the gradient has shape " + gradient.shape().DebugString() + ", but " + std::to_string(gathered) +
+           " rows were gathered. Pass output_gradients of the shape of what gather() returned";
   }
 };
 

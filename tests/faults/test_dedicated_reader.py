@@ -71,6 +71,21 @@ history = model.fit(train, validation_data=valid, epochs=5, verbose=0,
 tell(size=hvd.size(), loss=history.history["val_loss"], weights=model.get_weights()[0].ravel().tolist())
 """
 
+PREDICTS = PRELUDE + """
+import horovod.tensorflow.keras as hvd
+
+x = np.arange(39, dtype=np.float32).reshape(13, 3) / 39
+train = hvdata.distribute_dataset(reads(lambda: tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1))).batch(12, drop_remainder=True)), batch="global")
+rows = hvdata.distribute_dataset(reads(lambda: tf.data.Dataset.from_tensor_slices(x).batch(5)), batch="global", remainder="partial", name="rows")
+hvdata.serve()
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
+for times in range(2):
+    model.fit(train, epochs=2, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    got = hvdata.predict(model, rows)
+    tell(none=got is None, right=got is not None and bool(np.allclose(got, model.predict_on_batch(x), atol=1e-5)))
+"""
+
 SAME_SCRIPT = PRELUDE + """
 ds = hvdata.distribute_dataset(tf.data.Dataset.range(12).batch(12), batch="global")
 hvdata.serve()
@@ -171,6 +186,15 @@ def test_keras_fit():
 def test_the_same_script_with_and_without(readers):
     lines, _ = run(SAME_SCRIPT, 2, readers=readers)
     assert lines == [[{"got": [list(range(6))]}], [{"got": [list(range(6, 12))]}]] + [[]] * readers
+
+
+@pytest.mark.limit(120)
+@pytest.mark.horovod
+def test_predictions_after_training():
+    """By a channel that was made before serve(): afterwards the reader takes no new one."""
+    pytest.importorskip("horovod.tensorflow")
+    (*trainers, _), _ = run(PREDICTS, 2)
+    assert trainers == [[{"none": False, "right": True}] * 2, [{"none": True, "right": False}] * 2]
 
 
 @pytest.mark.limit(120)

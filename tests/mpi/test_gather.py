@@ -124,6 +124,20 @@ def test_gradient(hvdata, comm, root, compiled):
             at += rows_of(rank)
 
 
+def test_gradient_in_a_tf1_graph(hvdata, comm, root):
+    def gradient():
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = tf.constant(part(comm.rank))
+            whole = hvdata.gather(x, root=root, name="in a graph")
+            weight = tf.cast(tf.range(tf.size(whole)), tf.float32)
+            return session.run(tf.gradients(tf.reduce_sum(tf.reshape(whole, [-1]) * weight), x)[0])
+
+    got = results(comm, gradient)
+    weights = np.arange(3 * sum(rows_of(rank) for rank in range(comm.size)), dtype=np.float32).reshape(-1, 3)
+    assert np.concatenate(got).tolist() == weights.tolist()
+    assert [len(one) for one in got] == [rows_of(rank) for rank in range(comm.size)]
+
+
 def test_static_shape(hvdata, comm):
     @tf.function(input_signature=[tf.TensorSpec([4, 3])])
     def shape(x):
@@ -175,6 +189,22 @@ def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
         assert isinstance(one, Raised) and says in one.text and f"[rank {who} on " in one.text, one
         assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError)
     assert len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root]) == 2 * comm.size
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_a_gradient_of_other_rows(hvdata, comm, root, more):
+    """One that the root's user made: it is everybody's error, and nobody's end."""
+    def gradient(more):
+        x = tf.constant(part(comm.rank, rows=2))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            whole = hvdata.gather(x, root=root, name="odd")
+        return tape.gradient(whole, x, output_gradients=tf.ones([len(whole) + (more if comm.rank == root else 0), 3])).numpy()
+
+    raises_everywhere(comm, lambda: gradient(more), tf.errors.InvalidArgumentError,
+                      rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},3\], but {2 * comm.size} rows "
+                      r"were gathered\. Pass output_gradients")
+    assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0)))
 
 
 def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):

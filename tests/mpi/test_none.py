@@ -52,6 +52,31 @@ def test_the_weight_of_keras(hvdata, comm):
         assert none is None and x.shape == weight.shape
 
 
+def test_first_come_first_served(hvdata, comm):
+    ds = hvdata.distribute_dataset(with_none(12, 2), batch="per_rank", schedule="dynamic")
+    got = results(comm, lambda: [(x.numpy().tolist(), none, rest["a"]) for x, none, rest in ds])
+    assert sorted(i for mine in got for x, none, a in mine for i in x if none is None and a is None) == list(range(12))
+
+
+def test_in_a_tf1_iterator(hvdata, comm):
+    def graph():
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            ds = hvdata.distribute_dataset(lambda: with_none(4 * comm.size, comm.size), batch="global")
+            iterator = tf.compat.v1.data.make_initializable_iterator(ds)
+            x, none, rest = iterator.get_next()
+            assert none is None and rest["a"] is None
+            session.run(iterator.initializer)
+            got = []
+            while True:
+                try:
+                    got.append(session.run((x, rest["b"])))
+                except tf.errors.OutOfRangeError:
+                    return [(x.tolist(), b.tolist()) for x, b in got]
+
+    for rank, mine in enumerate(results(comm, graph)):
+        assert mine == [([i], [str(i).encode()]) for i in range(rank, 4 * comm.size, comm.size)]
+
+
 def test_saved_and_restored(hvdata, comm, tmp_path):
     ds = hvdata.distribute_dataset(with_none(8 * comm.size, comm.size), batch="global")
     iterator = iter(ds)

@@ -58,7 +58,79 @@ def test_a_function_that_makes_the_dataset(hvdata, comm):
     assert got[0].tolist() == [-i for i in range(9)]
 
 
+def test_what_distribute_dataset_returned(hvdata, comm):
+    """So a dedicated reader can read for it, which takes no new datasets; as often as one likes, and with stages behind."""
+    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(23, 5)), batch="global", remainder="partial")
+    for dataset in shares, shares.map(lambda x: x).prefetch(2):
+        got = results(comm, lambda dataset=dataset: hvdata.predict(lambda x: -x, dataset))
+        assert got[0].tolist() == [-i for i in range(23)] and got[1:] == [None] * (comm.size - 1)
+
+
+def test_a_none_before_the_rows(hvdata, comm):
+    dataset = numbers(11, 3).map(lambda x: ((None, x), {"a": None}))
+    got = results(comm, lambda: hvdata.predict(lambda first, second: first[1] + 1, given_to(hvdata, dataset)))
+    assert got[0].tolist() == list(range(1, 12))
+
+
+def test_no_rows_on_rank_0(hvdata, comm):
+    """It has the outputs of the others in their structure all the same."""
+    if comm.size == 1:
+        pytest.skip("nobody else has rows")
+    dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
+    got = results(comm, lambda: hvdata.predict(lambda x: {"z": x, "a": (x + 1, [x])}, given_to(hvdata, dataset), batch="per_rank"))
+    wanted = [i for i in range(2 * comm.size) for _ in range(2) if i % comm.size > 0]
+    assert list(got[0]) == ["z", "a"] and got[0]["z"].tolist() == got[0]["a"][1][0].tolist() == wanted
+    assert got[0]["a"][0].tolist() == [i + 1 for i in wanted]
+
+
 # ---- What is wrong.
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_what_was_distributed_with_other_rows(hvdata, comm, remainder):
+    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder=remainder, name="rows")
+    raises_everywhere(comm, lambda: hvdata.predict(lambda *x: x, shares), ValueError, r"channel rows\] predict\(\) was given what distribute_dataset",
+                      'Distribute it with remainder="partial"')
+
+
+def test_ranks_that_end_at_different_steps(hvdata, comm):
+    if comm.size == 1:
+        pytest.skip("one rank ends when it ends")
+    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, comm.size)), batch="global", remainder="partial")
+    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, shares.take(3) if comm.rank == 1 else shares), ValueError,
+                      "the ranks come to different numbers of steps: rank 1 to 3, others to more")
+
+
+def test_rows_of_different_shapes(hvdata, comm):
+    """Batches that were padded each for itself: only rank 0 could see it, and all are told."""
+    dataset = tf.data.Dataset.range(1, 6 * comm.size).map(lambda i: tf.fill([2, i], i))
+    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, dataset), batch="per_rank", name="padded"), ValueError,
+                      r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined", "padded_shapes")
+    assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3)), name="padded"))[0].tolist() == [0, 1, 2]
+
+
+def test_two_errors_before_ranks_hear_of_one(hvdata, comm):
+    """A rank's own and one of the pipeline. The next call has nothing left of them."""
+    who = comm.size - 1
+
+    def fails(x):
+        if comm.rank == who and int(x[0]) >= 3 * comm.size:
+            raise ValueError("odd")
+        return x
+
+    broken = numbers(64 * comm.size, comm.size).map(lambda x: _checked(x, comm.size))
+    for _ in range(2):
+        got = outcomes(comm, lambda: hvdata.predict(fails, given_to(hvdata, broken), name="twice"))
+        for rank, one in enumerate(got):
+            assert isinstance(one, Raised) and ("odd" in one.text or "bad row" in one.text), one
+        assert got[who].text == "odd"
+        again = results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(9, 2)), name="twice"))
+        assert again[0].tolist() == list(range(9))
+
+
+def _checked(x, size):
+    with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(5 * size, tf.int64), "bad row")]):
+        return tf.identity(x)
 
 
 def test_a_rank_whose_model_raises(hvdata, comm):

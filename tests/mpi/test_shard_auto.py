@@ -150,6 +150,115 @@ def test_saved_and_restored(hvdata, comm, tmp_path):
     assert sorted(np.concatenate([mine for mine in got if mine])) == list(range(60))
 
 
+def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
+    """In the middle of records of files."""
+    folder = comm.bcast(str(tmp_path), 0)
+    paths = [f"{folder}/{i}.tfrecord" for i in range(5)]
+    if comm.rank == 0:
+        for i, path in enumerate(paths):
+            with tf.io.TFRecordWriter(path) as writer:
+                for record in range(6):
+                    writer.write(b"%d-%d" % (i, record))
+    comm.barrier()
+    ds = hvdata.distribute_dataset(lambda: tf.data.TFRecordDataset(paths).batch(1), batch="per_rank", remainder="partial", shard="auto", name="records")
+    every = sorted(b"%d-%d" % (i, record) for i in range(5) for record in range(6))
+
+    def part(steps):
+        iterator = iter(ds)
+        if steps is None:
+            tf.train.Checkpoint(iterator=iterator).read(f"{folder}/state{hvdata.rank()}").assert_consumed()
+            return [row for x in iterator for row in x.numpy().tolist()]
+        got = [row for _ in range(steps) for row in next(iterator).numpy().tolist()]
+        tf.train.Checkpoint(iterator=iterator).write(f"{folder}/state{hvdata.rank()}")
+        return got
+
+    got = [row for steps in (2, None) for mine in results(comm, lambda steps=steps: part(steps) if hvdata.is_trainer() else []) for row in mine]
+    assert sorted(got) == every
+    assert sorted(row for mine in results(comm, lambda: [x for x in ds.unbatch().as_numpy_iterator()] if hvdata.is_trainer() else []) for row in mine) == every
+
+
+# ---- What is not the same on all readers.
+
+
+def test_lists_of_files_in_different_orders(hvdata, comm, files):
+    """Files are divided by their places: two readers would have one file, and none another."""
+    mine = files[comm.rank:] + files[:comm.rank]
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.TextLineDataset(mine).batch(1), batch="per_rank", shard="auto"),
+                      ValueError, r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice", "Sort the list of files")
+
+
+def test_python_code_behind_a_shard_by_hand(hvdata, comm):
+    """A pipeline of which no graph can be compared."""
+    def function(context):
+        mine = tf.data.Dataset.range(24).shard(context.num_input_pipelines, context.input_pipeline_id)
+        return mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), [])).batch(1)
+
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
+                      r"reader 0 on \S+ and reader 1 on \S+ have different ones")
+
+
+def test_different_seeds_behind_a_generator(hvdata, comm):
+    tf.random.set_seed(comm.rank + 1)
+
+    def function():
+        source = tf.data.Dataset.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64))
+        return source.shuffle(9).batch(2)
+
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
+                      "have different seeds in it: rows would come twice", r"tf\.random\.set_seed\(\) the same")
+    tf.random.set_seed(5)
+    assert rows(hvdata, comm, function) == list(range(23))
+
+
+def numbers():
+    return tf.data.Dataset.range(24)
+
+
+RANDOM = {
+    "map": (lambda: numbers().map(lambda x: x + 1, num_parallel_calls=2, deterministic=False), "ParallelMapDataset has deterministic=False"),
+    "interleave": (lambda: numbers().interleave(lambda x: tf.data.Dataset.from_tensors(x), num_parallel_calls=2, deterministic=False),
+                   "ParallelInterleaveDataset has deterministic=False"),
+    "filter": (lambda: numbers().filter(lambda x: tf.random.uniform([]) < 0.5), "RandomUniform in a function has no seed"),
+    "in a branch": (lambda: numbers().filter(lambda x: tf.cond(x > 3, lambda: tf.random.uniform([]) < 0.5, lambda: True)),
+                    "RandomUniform in a function has no seed"),
+    "before a filter": (lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(lambda x, r: x),
+                        "RandomUniform in a function has no seed"),
+    "flat_map": (lambda: numbers().flat_map(lambda x: tf.data.Dataset.range(tf.random.uniform([], 0, 3, tf.int64))), "RandomUniformInt in a function"),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_what_a_stage_makes_random_is_refused(hvdata, comm, name):
+    tf.random.set_seed(None)
+    make, what = RANDOM[name]
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: make().batch(1), batch="per_rank", shard="auto"), ValueError,
+                      r"cannot give each reader its own files", what, "so every reader has another order")
+
+
+def test_random_numbers_that_decide_nothing(hvdata, comm):
+    tf.random.set_seed(None)
+    make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)  # noqa: E731
+    assert rows(hvdata, comm, make) == list(range(24))
+
+
+@pytest.mark.parametrize("stage", [
+    lambda names: names.filter(lambda name: tf.random.uniform([]) < 0.5),
+    lambda names: names.map(lambda name: name, num_parallel_calls=2, deterministic=False)], ids=["filter", "map"])  # fmt: skip
+def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, stage):
+    tf.random.set_seed(None)
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(
+        lambda: stage(tf.data.Dataset.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1), batch="per_rank", shard="auto"),
+        ValueError, r"its own files \(names of files have another order on each reader\), nor its own elements")
+
+
+def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files):
+    tf.random.set_seed(None)
+    make = lambda: tf.data.Dataset.from_tensor_slices(files).interleave(  # noqa: E731
+        tf.data.TextLineDataset, num_parallel_calls=2, deterministic=False).map(
+        lambda x: x, num_parallel_calls=2, deterministic=False).shuffle(5).batch(2)  # fmt: skip
+    assert rows(hvdata, comm, make) == lines_of(files)
+
+
 @pytest.mark.parametrize("wrong", [True, "files", 2])
 def test_wrong_arguments(hvdata, comm, wrong):
     raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
