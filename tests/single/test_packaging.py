@@ -65,7 +65,7 @@ def test_easybuild_takes_its_recipe(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "All style checks passed" in ask("--check-style")
+    assert "All style checks PASSed" in ask("--check-style")
     found = ask("--dry-run", "--robot")
     for needed in "CMake-3.26.3-GCCcore-12.3.0", "Ninja-1.11.1-GCCcore-12.3.0", "xxHash-0.8.2-GCCcore-12.3.0", "TensorFlow-2.15.1-foss-2023a":
         assert f"/{needed}.eb" in found, found
