@@ -17,6 +17,7 @@ from . import launch_checks
 from ._version import __version__
 from .errors import explain, place, start_thread
 from .layout import Layout
+from .leaving import leaves
 from .settings import Settings
 from .siblings import Absent, Siblings
 
@@ -65,6 +66,10 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
     """
     encoded = _in_time(lambda: exchange(json.dumps(dataclasses.asdict(mine)).encode()),
                        place(rank, mine.host), size, settings, absent)
+    left = [f"{place(other, host)} has come to the end of its program"
+            for other, one in enumerate(encoded) if (host := leaves(one)) is not None]
+    if left:
+        raise _never_comes(left, place(rank, mine.host))
     everybody = [Introduction(**json.loads(one)) for one in encoded]
     for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
                         ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD"),
@@ -201,6 +206,13 @@ def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: S
     return results[0]
 
 
+def _never_comes(gone: Sequence[object], where: str) -> RuntimeError:
+    return RuntimeError(explain(
+        f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having called horovod_data.init()",
+        "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
+        "or start fewer processes", where))
+
+
 class _Wait:
     """One wait for all processes: when to report it, and when it is an error."""
 
@@ -217,11 +229,7 @@ class _Wait:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             if gone := self._absent():
-                raise RuntimeError(explain(
-                    f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having called "
-                    "horovod_data.init()",
-                    "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, "
-                    "os._exit), or start fewer processes", self._where))
+                raise _never_comes(gone, self._where)
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
             raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}", "Call it on every rank", self._where))
         if waited > self._settings.stall_seconds and not self._reported:

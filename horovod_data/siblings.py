@@ -92,6 +92,12 @@ class Siblings:
             return None
 
 
+def over_hosts(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the launcher says that ranks run on other hosts too."""
+    names = next((names for names in _VARIABLES if all(environ.get(name, "").isdigit() for name in names)), None)
+    return names is not None and int(environ[names[2]]) < int(environ[names[3]])
+
+
 def tell_end() -> None:
     """Has the ranks that wait in init() know, if they look, that this one has come to the end of its program without it."""
     try:

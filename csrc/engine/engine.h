@@ -28,6 +28,7 @@
 #include "channel/sink.h"
 #include "channel/source.h"
 #include "channel/step_coordinator.h"
+#include "engine/hooks.h"
 #include "mail/post.h"
 #include "mail/share.h"
 #include "meeting/agreements.h"
@@ -36,13 +37,6 @@
 #include "transport/transport.h"
 
 namespace hvdata {
-
-// Given by the ops while the library is loaded.
-struct Hooks {
-  MakeLanding make_landing = nullptr;  // the owner of what it makes is a BundlePtr
-  void (*sweep)() = [] {};             // frees what nobody uses any more; called about every 100 ms
-};
-Hooks& TheHooks();
 
 // As channel/channel_config.h: Python makes its structure of this list.
 #define HVDATA_SETTINGS(FIELD)                                                                  \

@@ -10,7 +10,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "engine/engine.h"
+#include "engine/hooks.h"
 #include "ops/allocators.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_util.h"

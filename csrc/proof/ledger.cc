@@ -147,9 +147,12 @@ std::string Ledger::Heard(int trainer, const Word& word) {
 std::string Ledger::Missing(int trainer, int64_t shares) {
   const auto t = static_cast<size_t>(trainer);
   uint64_t rows = 0;
-  for (uint64_t turn = next_[t]; shares > 0 && turn < NextTurn() && turn >= first_turn_; ++turn) {
+  for (uint64_t turn = next_[t]; !anyone_ && shares > 0 && turn < NextTurn() && turn >= first_turn_; ++turn) {
     rows += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.count();
   }
+  // Which of the elements that nobody has had were this trainer's is not written down: the first ones stand for them.
+  auto open = open_.begin();
+  for (int64_t i = 0; i < shares && open != open_.end(); ++i, ++open) rows += open->second.rows.count();
   report_.lost += rows;
   std::string finding = names_[t] + ", after its step " + std::to_string(report_.steps[t]) + ": " +
                         (shares > 0 ? std::to_string(shares) + " shares, of " + Rows(rows) + ", are lost"

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 #include <regex>
+#include <set>
 
 #include "channel/certificate.h"
 #include "channel_readers_job.h"
@@ -10,58 +11,87 @@
 namespace hvdata {
 namespace {
 
-enum class Harm { kAlter, kDrop, kDouble, kSwap };
+enum class Harm { kAlter, kDrop, kDouble, kSwap, kLoseRow, kDoubleRow };
 
 struct Injection {
   Harm harm;
-  int to;        // whose share
-  uint64_t nth;  // of its shares
+  int to;        // whose share; dynamic: whoever gets it
+  uint64_t nth;  // of its shares; dynamic: of all
+};
+
+// A trainer that it met, and the numbers of the step: its reader's, and its own.
+struct Met {
+  int trainer;
+  std::set<uint64_t> steps;
 };
 
 class Injected : public testing::TestWithParam<unsigned> {};
 
-// One share of an epoch is harmed. Swapped: with the next one that goes to another trainer.
-void RunInjected(unsigned seed) {
+// One share of an epoch is harmed. Swapped: with the next one that goes to another trainer. False: it was given back unused.
+bool RunInjected(unsigned seed) {
   std::mt19937 random(seed);
+  const auto draw = [&](int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); };
   Job::Options options;
   options.seed = 2 * seed + 1;  // verified
-  options.trainers = 2 + static_cast<int>(random() % 3);
-  options.dedicated = random() % 2 == 0;
-  options.prefetch = 1 + static_cast<int>(random() % 3);
-  const uint64_t steps = 6;
-  options.batch = random() % 2 == 0 ? plan::Batch::kGlobal : plan::Batch::kPerRank;
-  const uint64_t elements = options.batch == plan::Batch::kPerRank ? steps * static_cast<uint64_t>(options.trainers) : steps;
-  const Injection injection{static_cast<Harm>(random() % 4), static_cast<int>(random() % static_cast<unsigned>(options.trainers)),
-                            random() % steps};
+  options.trainers = draw(2, 4);
+  options.dedicated = draw(0, 1) == 0;
+  options.prefetch = draw(1, 3);
+  options.batch = draw(0, 2) == 0 ? plan::Batch::kGlobal : plan::Batch::kPerRank;
+  const bool per_rank = options.batch == plan::Batch::kPerRank;
+  const bool dynamic = per_rank && draw(0, 3) == 0;
+  if (dynamic) options.schedule = plan::Schedule::kDynamic;
+  if (per_rank && !dynamic) options.readers = draw(1, 2);
+  options.remainder = static_cast<plan::Remainder>(draw(0, 2));
+  options.rows = draw(1, 4);
+  // Each reader's whole steps, and behind them elements for some trainers only.
+  const uint64_t steps = 6, its_steps = steps / static_cast<uint64_t>(options.readers);
+  const auto trainers = static_cast<uint64_t>(options.trainers), readers = static_cast<uint64_t>(options.readers);
+  const uint64_t elements = per_rank ? its_steps * trainers + random() % trainers : its_steps;
+  Injection injection{static_cast<Harm>(draw(0, 5)), draw(0, options.trainers - 1), random() % steps};
   // Of one that is lost the next one tells, or the end: without either the trainer waits, as for any slow reader.
-  if (injection.harm == Harm::kDrop) options.prefetch = std::max(options.prefetch, 2);
-  const int member = injection.to + (options.dedicated ? 1 : 0);
+  if (injection.harm == Harm::kDrop) options.prefetch = std::max(options.prefetch, 2 * options.readers);
+  if (dynamic) options.prefetch = std::max(options.prefetch, 2);
+  // There nobody knows which element a trainer does not get: a wait, or told as another one's that comes twice (docs/certificate.md).
+  if (dynamic && injection.harm == Harm::kDrop) injection.harm = Harm::kLoseRow;
+  const int first = options.dedicated ? options.readers : 0;  // member of trainer 0
   std::mutex mu;
   uint64_t count = 0;
-  bool done = false;
+  std::vector<Met> met;  // of two shares that are exchanged both
   BundlePtr held;
   options.tamper = [&](int to, std::vector<std::pair<wire::Header, BundlePtr>>* copies) {
     const std::lock_guard<std::mutex> lock(mu);
-    const bool its = to == member && count++ == injection.nth;
+    const int trainer = to - first;
+    const bool its = (dynamic || trainer == injection.to) && count++ == injection.nth;
     auto& [header, bundle] = copies->front();
-    if (held && to != member && !done) {  // the other half of a swap comes too late for its step: it gets what was meant for another
-      bundle = held;
-      done = true;
-    }
-    if (!its) return;
     const Token token = TokenOf(bundle);
+    const bool its_other = held && met.size() == 1 && trainer != met[0].trainer;
+    if (!its && !its_other) return;
+    const auto& data = std::get<wire::Data>(header.message);
+    const uint64_t reader = token.element / 10000 % 100;
+    met.push_back({trainer, {}});
+    if (!dynamic) met.back().steps = {data.turn.n, data.turn.n * readers + reader};
+    else if (injection.harm == Harm::kDouble) met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
+    else met.back().steps = {data.step.n};
+    if (its_other) {  // it comes too late for its own step: it gets what was meant for another
+      bundle = held;
+      return;
+    }
+    const int row = static_cast<int>(random() % static_cast<unsigned>(options.rows));
+    const auto put = [&, &bundle = bundle](const Token& other) { bundle = std::make_shared<Token>(other); };
     switch (injection.harm) {
-      case Harm::kAlter: bundle = std::make_shared<Token>(Token{token.element ^ (1ull << (random() % 20)), token.trainer}); break;
+      case Harm::kAlter: put({token.element ^ (1ull << (random() % 20)), token.trainer, token.rows}); break;
       case Harm::kDrop: copies->clear(); break;
       case Harm::kDouble: copies->push_back(copies->front()); break;
       case Harm::kSwap:
         held = bundle;
-        bundle = std::make_shared<Token>(Token{token.element, (token.trainer + 1) % options.trainers});
+        put({token.element, (token.trainer + 1) % options.trainers, token.rows});
         break;
+      case Harm::kLoseRow: put({token.element, token.trainer, token.rows, row}); break;
+      case Harm::kDoubleRow: put({token.element, token.trainer, token.rows, -1, row}); break;
     }
   };
   Job job(options, Job::Elements(elements));
-  std::vector<std::string> texts(static_cast<size_t>(options.trainers));
+  std::vector<std::string> texts(trainers);
   job.RunTrainers([&](int t) {
     Iteration epoch(&job, t);
     epoch.Take();
@@ -70,21 +100,40 @@ void RunInjected(unsigned seed) {
       next.Take();
       epoch.outcome = next.outcome;
     }
+    // Who hears of it before it has begun the epoch does not begin it, and readers that have found nothing would wait for it.
+    if (epoch.numbers.empty()) job.Leave(t);
     texts[static_cast<size_t>(t)] = epoch.outcome.message;
   });
-  std::string all;
+  const std::lock_guard<std::mutex> lock(mu);
+  EXPECT_FALSE(met.empty()) << "seed " << seed << ": nothing was harmed";
+  // Dynamic: what a slow rank has not taken goes back, for others, as its reader has it. Then all is right, and is said to be.
+  const bool all_right = std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return text.empty(); });
+  if (dynamic && all_right && job.record().find("\"verdict\": \"complete\"") != std::string::npos) return false;
+  const bool copies_or_none = injection.harm == Harm::kDouble || injection.harm == Harm::kDrop;
   for (const std::string& text : texts) {
-    EXPECT_FALSE(text.empty()) << "seed " << seed << ": an error on every rank";
-    all += text + "\n";
+    bool named = false;
+    for (const auto& [trainer, its] : met) {
+      std::string numbers;
+      for (const uint64_t step : its) numbers += (numbers.empty() ? "" : "|") + std::to_string(step);
+      const std::string rank = "rank " + std::to_string(trainer) + " on node" + std::to_string(trainer) + "\\b";
+      if (!std::regex_search(text, std::regex(rank))) continue;
+      named = named || std::regex_search(text, std::regex("step (" + numbers + ")\\b"));
+      // Two words that name the rank and not the share's step. It counts itself what has come when the END does, which may be before
+      // its reader knows: it names the step that it has come to. And a copy of the last share is a share of no step: of that, too,
+      // only the count tells, with the steps that the rank has had.
+      named = named || (copies_or_none && text.find("shares of this epoch, and ") != std::string::npos);
+      named = named || (injection.harm == Harm::kDouble && text.find("came than were sent (twice)") != std::string::npos);
+    }
+    EXPECT_TRUE(named) << "seed " << seed << ", harm " << static_cast<int>(injection.harm) << (dynamic ? ", dynamic" : "") << ": " << text;
   }
-  EXPECT_NE(all.find("node" + std::to_string(injection.to)), std::string::npos) << all;
-  // What comes twice at the very end is seen when the count is told.
-  const bool behind = injection.harm == Harm::kDouble && all.find("after its step " + std::to_string(steps)) != std::string::npos;
-  EXPECT_TRUE(behind || std::regex_search(all, std::regex("step " + std::to_string(injection.nth) + "\\b"))) << injection.nth << "\n" << all;
+  return true;
 }
 
 TEST_P(Injected, IsFoundOnEveryRank) {
-  for (unsigned i = 0; i < 100; ++i) RunInjected(GetParam() * 100 + i);
+  for (unsigned i = 0; i < 100; ++i) {
+    int tries = 0;
+    while (!RunInjected(GetParam() * 100 + i)) ASSERT_LT(++tries, 50) << "seed " << GetParam() * 100 + i << ": never handed out";
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Injected, testing::Range(0u, 10u));
 

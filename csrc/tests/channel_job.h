@@ -54,6 +54,7 @@ class Job {
     plan::Batch batch = plan::Batch::kGlobal;
     plan::Remainder remainder = plan::Remainder::kDrop;
     bool has_fillers = true;
+    int rows = 1;  // of each share
     bool on_error_continue = false;
     plan::Schedule schedule = plan::Schedule::kStatic;
     int prefetch = 2;
@@ -221,7 +222,7 @@ class Job {
     uint64_t number = 0;
     for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
       if (next == 0) continue;
-      JobDealer(node->source.get(), &pipeline_, options_.has_fillers).RunEpoch(static_cast<uint64_t>(next));
+      JobDealer(node->source.get(), &pipeline_, options_.has_fillers, options_.rows).RunEpoch(static_cast<uint64_t>(next));
     }
   }
 

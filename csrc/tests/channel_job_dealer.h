@@ -35,9 +35,9 @@ class JobDealer {
   using Pipeline =
       std::function<Outcome(int reader, uint64_t epoch, uint64_t k, const std::atomic<bool>& cancelled, bool* end)>;
 
-  // `has_fillers`: an element can stand as the model of a share without one.
-  JobDealer(Source* source, const Pipeline* pipeline, bool has_fillers)
-      : source_(source), pipeline_(pipeline), has_fillers_(has_fillers), world_(source->world()) {}
+  // `has_fillers`: an element can stand as the model of a share without one. `rows`: of each share.
+  JobDealer(Source* source, const Pipeline* pipeline, bool has_fillers, int rows = 1)
+      : source_(source), pipeline_(pipeline), has_fillers_(has_fillers), rows_(rows), world_(source->world()) {}
 
   void RunEpoch(uint64_t number) {
     number_ = number;
@@ -148,7 +148,7 @@ class JobDealer {
 
   std::shared_ptr<const Share> ShareOf(uint64_t k, int lane, bool filler = false) const {
     const int trainer = lane < 0 ? -1 : TrainerOf(lane);
-    return Sealed(Token{Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer});
+    return Sealed(Token{Number(number_, world_.me().reader, k) + (filler ? kFiller : 0), trainer, rows_});
   }
 
   static proof::Promise Promised(const std::shared_ptr<const Share>& share) {
@@ -156,7 +156,8 @@ class JobDealer {
     return PromiseOf(token, token.element >= kFiller);
   }
   static std::shared_ptr<const Share> Sealed(const Token& token) {
-    auto share = std::make_shared<Share>(*MakeToken(token.element, token.trainer));
+    auto share = std::make_shared<Share>();
+    share->bundle = std::make_shared<Token>(token);
     const proof::Promise promise = Promised(share);
     share->rows = promise.rows.count();
     share->seal = promise.seal;
@@ -264,6 +265,7 @@ class JobDealer {
   Source* const source_;
   const Pipeline* const pipeline_;
   const bool has_fillers_;
+  const int rows_;
   const World& world_;
   std::shared_ptr<ReaderEpoch> epoch_;
   uint64_t number_ = 0, next_ = 0;

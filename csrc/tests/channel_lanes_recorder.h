@@ -14,10 +14,13 @@ namespace hvdata {
 
 using Texts = std::vector<std::string>;
 
-// A share that says which element and which trainer it is for (-1: any).
+// A share that says which element and which trainer it is for (-1: any), and of how many rows it is. One of them may be lost
+// on the way, or doubled: its number, or -1.
 struct Token {
   uint64_t element;
   int trainer;
+  int rows = 1;
+  int lost = -1, doubled = -1;
 };
 
 inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
@@ -26,12 +29,17 @@ inline std::shared_ptr<const Share> MakeToken(uint64_t element, int trainer) {
   return share;
 }
 
-// What a token is known by, as if it were a row; a filler is none.
+// What a token is known by; a filler has no rows.
 inline proof::Promise PromiseOf(const Token& token, bool filler) {
+  std::vector<proof::Fingerprint> rows;
+  for (int i = 0; i < token.rows; ++i) {
+    const auto seed = static_cast<uint64_t>(token.trainer + 1) + (static_cast<uint64_t>(i) << 32);
+    const int times = i == token.lost ? 0 : i == token.doubled ? 2 : 1;
+    rows.insert(rows.end(), static_cast<size_t>(times), proof::Hash(&token.element, sizeof(token.element), seed));
+  }
   proof::Promise promise;
-  const uint64_t row = proof::Hash(&token.element, sizeof(token.element), static_cast<uint64_t>(token.trainer + 1));
-  if (!filler) promise.rows.Add(&row, 1);
-  promise.seal = proof::Hash(&row, sizeof(row), filler ? 1 : 2);
+  if (!filler) promise.rows.Add(rows.data(), rows.size());
+  promise.seal = proof::Hash(rows.data(), rows.size() * sizeof(rows[0]), filler ? 1 : 2);
   return promise;
 }
 

@@ -81,6 +81,22 @@ class OneRun {
   Ledger ledger_;
 };
 
+// Which element it was that never came nobody knows: any rank might have had it.
+TEST(Ledger, OfADynamicEpochTheSharesThatNeverCameAreCounted) {
+  Ledger ledger({"rank 0", "rank 1"}, plan::Batch::kPerRank, plan::Schedule::kDynamic, plan::Remainder::kDrop);
+  for (uint64_t k = 0; k < 3; ++k) {
+    const Fingerprint rows[] = {2 * k, 2 * k + 1};
+    Promise share;
+    share.rows.Add(rows, 2);
+    share.seal = k;
+    Yield yield;
+    yield.digest = share.rows.digest;
+    ledger.Deal(k, {{yield}, {share}}, {});
+  }
+  EXPECT_EQ(ledger.Missing(1, 1), "rank 1, after its step 0: 1 shares, of 2 rows, are lost");
+  EXPECT_EQ(ledger.Close(1, true, "").lost, 2u);
+}
+
 class OverACheckpoint : public testing::TestWithParam<plan::Batch> {};
 
 // However long the epoch: what each rank has had doesn't come from the list of elements.

@@ -33,7 +33,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     it on every rank. An epoch under way at shutdown(), or at the end of the program, ends there.
 
     Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
-    reference, which stay); up to three times the first while the report is made, and 100 MiB.
+    reference, which stay); up to five times the first while the report is made, and 100 MiB.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of

@@ -2,6 +2,10 @@
 """What all trainers say to each other for an audit: an all-to-all made of a scatter from each rank, all of them at once, and what
 is made of that.
 
+Not MPI's Alltoallv: a collective of MPI can't be cancelled. A rank that has left, or that comes late, would keep the others in it
+for ever; a scatter is made of messages, and ends with an error that names the rank. What is sent is the same: each key once, to the one
+rank that counts it.
+
 Only trainers take part, and the calls of a label go together whatever else a rank is doing: so they may be made by a thread.
 """
 

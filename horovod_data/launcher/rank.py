@@ -16,6 +16,8 @@ to init() at all:
   So it is told as well.
 - The end of the program, with status 0, after MPI has been initialised and before horovod_data.init(): MPI_Finalize waits for
   ranks that wait in init() for this one. Those on this host are told (horovod_data/siblings.py).
+- The same, or os._exit(0), before MPI has been initialised: if the job has other hosts, and the program has imported
+  horovod_data, the ranks there are told as well (horovod_data/leaving.py), and if one of them waits this is a failure.
 
 Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
 """
@@ -25,6 +27,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import ctypes
+import importlib
 import io
 import os
 import runpy
@@ -75,8 +78,7 @@ class Hydra:
 
 def main() -> None:
     hydra = Hydra(int(os.environ["PMI_FD"])) if os.environ.get("PMI_FD", "").isdigit() else None
-    if hydra is not None:
-        _watch_exits(hydra)
+    _watch_exits(hydra)
     if keras_fit.wanted(os.environ):
         keras_fit.install()
     stay_silent()  # what is said at the program's end is said below
@@ -140,9 +142,12 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     if exits is not None and exits.in_charge():
         return
     if status == 0:
-        if threading.active_count() == 1:  # other threads of the program may still come to init()
-            tell_end()
-        return
+        if threading.active_count() > 1:  # other threads of the program may still come to init()
+            return
+        tell_end()
+        if not _left_waiting():
+            return
+        status = 1
 
     def leave() -> NoReturn:
         time.sleep(_GRACE_SECONDS)
@@ -166,14 +171,20 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
 _exit = os._exit
 
 
-def _watch_exits(hydra: Hydra) -> None:
+def _watch_exits(hydra: Optional[Hydra]) -> None:
     pid = os.getpid()
 
     def exit(status: int) -> NoReturn:
-        if os.getpid() == pid and hydra.is_open:  # not a forked child
+        if os.getpid() != pid:  # a forked child
+            _exit(status)
+        if status == 0 and not _mpi_initialized():
+            if not _left_waiting():
+                _finalize_mpi()
+                _exit(0)
+            status = 1
+            time.sleep(_GRACE_SECONDS)
+        if hydra is not None and hydra.is_open:
             if status == 0:
-                if not _mpi_initialized():
-                    _exit(0)
                 print("horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
                       "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
                       "first.", file=sys.stderr, flush=True)
@@ -183,6 +194,25 @@ def _watch_exits(hydra: Hydra) -> None:
         _exit(status)
 
     os._exit = exit
+
+
+def _left_waiting() -> bool:
+    """Whether ranks wait in init() for this one, which ends without it: asked for by the program's own horovod_data, if it has
+    imported any and MPI has not been initialised."""
+    if "horovod_data" not in sys.modules or _mpi_initialized():
+        return False
+    try:
+        leaving: Any = importlib.import_module("horovod_data.leaving")
+    except ImportError:  # another version
+        return False
+    return bool(leaving.leave())
+
+
+def _finalize_mpi() -> None:
+    """What asking the others has initialised: an exit without it MPI takes for an error."""
+    for path in mpi_libraries():
+        if _mpi_initialized():
+            ctypes.CDLL(path).MPI_Finalize()
 
 
 def _mpi_initialized() -> bool:

@@ -2,6 +2,7 @@
 """Certificates of whole jobs: equal for equal rows, whoever reads, and written by horovod-data-run for any script."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -129,7 +130,7 @@ import sys
 import tensorflow as tf
 import horovod_data as hvdata
 
-what, path = sys.argv[1:]
+what, path = sys.argv[1:]  # what: "save", "restore" or "whole"
 hvdata.init()
 numbers = lambda: tf.data.Dataset.range(101).shuffle(20, seed=3).batch(6)
 it = iter(hvdata.distribute_dataset(numbers, batch="per_rank", remainder="partial", name="train", verify=True))
@@ -139,16 +140,27 @@ if what == "save":
         next(it)
     checkpoint.write(path + str(hvdata.rank()))
 else:
-    checkpoint.read(path + str(hvdata.rank())).assert_consumed()
+    if what == "restore":
+        checkpoint.read(path + str(hvdata.rank())).assert_consumed()
     for rows in it:
         pass
 """
 
 
+@pytest.fixture(scope="module")
+def whole_record(tmp_path_factory):
+    """Of a run of RANKS that nothing interrupted, on one rank."""
+    file = tmp_path_factory.mktemp("whole") / "certificate.json"
+    job = run_job(RANKS, 1, "whole", "", env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=100)
+    assert job.returncode == 0, job.describe()
+    return json.loads(file.read_text())
+
+
 @pytest.mark.limit(200)
 @pytest.mark.parametrize("ranks, rows, steps", [(3, [36, 35, 30], [6, 6, 6]), (2, [42, 41, 18], [7, 7, 3])])
-def test_what_each_rank_got_over_a_checkpoint(tmp_path, ranks, rows, steps):
-    """3 ranks had 3 steps of 6 rows each; then 101 - 54 rows go to these, also to fewer of them."""
+def test_what_each_rank_got_over_a_checkpoint(tmp_path, whole_record, ranks, rows, steps):
+    """3 ranks had 3 steps of 6 rows each; then 101 - 54 rows go to these, also to fewer of them. The rows and their order are
+    those of a run that was never interrupted."""
     file = tmp_path / "certificate.json"
     env = {"HOROVOD_DATA_CERTIFICATE": str(file)}
     job = run_job(RANKS, 3, "save", str(tmp_path / "state"), env=env, timeout=100)
@@ -158,6 +170,28 @@ def test_what_each_rank_got_over_a_checkpoint(tmp_path, ranks, rows, steps):
     record = json.loads(file.read_text().splitlines()[-1])
     assert (record["verdict"], record["rows"], record["ranks"]) == ("complete", 101, ranks), record
     assert (record["rows_per_rank"], record["steps_per_rank"]) == (rows, steps), record
+    compared = "verdict", "rows", "elements", "order", "any_order"
+    assert [record[what] for what in compared] == [whole_record[what] for what in compared]
+
+
+@pytest.mark.limit(100)
+def test_the_line_of_rows_that_are_dropped():
+    """13 batches of 5 rows for 2 ranks: of each one is left over."""
+    job = run_job("""
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(65).batch(5), batch="global", name="train", verify=True)
+for _ in range(2):
+    for rows in dataset:
+        pass
+""", 2, timeout=60)
+    assert job.returncode == 0, job.describe()
+    (line,) = [line for line in job.stderr[0].splitlines() if "channel train, epoch 2:" in line]
+    assert re.fullmatch(r'horovod_data: \[reader 0 on \S+\] channel train, epoch 2: 52 rows, each delivered once; '
+                        r'0 lost, 0 twice, 0 altered, 13 dropped \(remainder="drop"\)', line), job.describe()
+    assert "each delivered once" not in job.stderr[1], job.describe()
 
 
 @pytest.mark.limit(150)

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from ranks.launch import open_mpi
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOST = re.escape(socket.gethostname())
-SOON = 30  # seconds: three times what it may last on a machine with nothing else to do
+# Seconds: what docs/guarantees.md promises; three times that on the slow machines that HVDATA_TEST_LIMIT is for.
+SOON = 30 if os.environ.get("HVDATA_TEST_LIMIT") else 10
 WAYS = {  # KiB of an element, and how it is to travel
     "arena": ("64", {"HOROVOD_DATA_PAYLOAD": "arena"}),
     "message": ("64", {"HOROVOD_DATA_PAYLOAD": "message"}),
@@ -55,7 +57,20 @@ def shared_names():
     return {path.name for path in Path("/dev/shm").iterdir() if "mpi" not in path.name and "vader" not in path.name}
 
 
-def assert_nothing_left(pids, names):
+@pytest.fixture
+def place():
+    """A folder for a job to run in, and one for its temporary files. (Their names are short: MPI makes sockets in the latter.)"""
+    with tempfile.TemporaryDirectory(prefix="hvf-") as folder:
+        made = Path(folder, "cwd"), Path(folder, "tmp")
+        for one in made:
+            one.mkdir()
+        yield made
+
+
+def assert_nothing_left(pids, names, place=()):
+    """No process, no shared memory with a name, no file. (What MPI's launcher leaves of its own is MPI's.)"""
+    files = [path.name for folder in place for path in folder.iterdir()]
+    assert not [name for name in files if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra", name)], files
     deadline = time.monotonic() + SOON
     while (shared_names() - names or any(Path(f"/proc/{pid}").exists() for pid in pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -64,21 +79,22 @@ def assert_nothing_left(pids, names):
 
 
 @pytest.mark.parametrize("fault, victim, readers, way, trainers", list(some_of_all()))
-def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers):
+def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers, place):
     """Soon, with a status that tells, a line that says who and where, and nothing left of it."""
     names = shared_names()
     kib, env = WAYS[way]
     victim_process = trainers if victim == "reader" and readers else 0 if victim == "reader" else 1
     who = "reader" if victim == "reader" else "1"
-    with start_job(PROGRAMS / "ends.py", trainers, fault, who, kib, readers=readers,
-                   env={**env, "HVDATA_TEST_TRAINERS": str(trainers)}) as job:
+    cwd, tmp = place
+    with start_job(PROGRAMS / "ends.py", trainers, fault, who, kib, readers=readers, cwd=cwd,
+                   env={**env, "HVDATA_TEST_TRAINERS": str(trainers), "TMPDIR": str(tmp)}) as job:
         job.wait_for("FAULT", victim_process, timeout=100)
         began = time.monotonic()
         job.finish(SOON)
         assert time.monotonic() - began < SOON, job.describe()
         pids = [job.pid(rank) for rank in range(trainers + readers)]
     assert job.returncode in ENDS[fault], job.describe()
-    assert_nothing_left(pids, names)
+    assert_nothing_left(pids, names, place)
     said = "".join(job.stderr)
     name = f"reader 0 on {HOST}" if victim_process == trainers else f"rank {victim_process} on {HOST}"
     if fault in ("sys.exit(3)", "raise SystemExit(3)", "memory"):
@@ -98,18 +114,19 @@ def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
-def test_faults_that_the_job_survives(readers, way):
+def test_faults_that_the_job_survives(readers, way, place):
     """An exception in the first, a middle and the last step; a rank that leaves early, each once; 5 seconds' stop; two threads on
-    two channels; many tiny epochs; the end of Python with iterators alive."""
+    two channels; many tiny epochs; the end of Python with iterators alive. Each leaves no thread and no open file behind."""
     names = shared_names()
     trainers, steps = 2 + (way == "message"), 8
     kib, env = WAYS[way]
     many = ["1000"] if way == "arena" else []
     stopped = ("reader" if readers else "1") if way != "inline" else "nobody"
-    job = run_job(PROGRAMS / "survives.py", trainers, kib, stopped, *many, readers=readers, timeout=120,
-                  env={**env, "HVDATA_TEST_TRAINERS": str(trainers)})
+    cwd, tmp = place
+    job = run_job(PROGRAMS / "survives.py", trainers, kib, stopped, *many, readers=readers, timeout=120, cwd=cwd,
+                  env={**env, "HVDATA_TEST_TRAINERS": str(trainers), "TMPDIR": str(tmp)})
     assert job.returncode == 0, job.describe()
-    assert_nothing_left([job.pid(rank) for rank in range(trainers + readers)], names)
+    assert_nothing_left([job.pid(rank) for rank in range(trainers + readers)], names, place)
     for rank in range(trainers):
         lines = {line.split()[0] + line.split()[1] * (line.split()[0] in ("FAILED", "BROKE")): line
                  for line in job.stdout[rank].splitlines()}
@@ -124,6 +141,8 @@ def test_faults_that_the_job_survives(readers, way):
         assert lines["THREADS"] == f"THREADS {whole} {whole}", job.describe()
         assert lines["TINY"] == f"TINY {1000 if many else 20}", job.describe()
         assert lines["LEAVES"] == f"LEAVES {[rank, rank]}", job.describe()
+        kept = [line for line in job.stdout[rank].splitlines() if line.startswith("KEPT")]
+        assert len(kept) == 3 + trainers + 3 and all(line.endswith("nothing") for line in kept), job.describe()
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovod-data-run"])

@@ -64,3 +64,14 @@ def test_under_no_launcher():
     from horovod_data.siblings import Siblings
 
     assert Siblings({}).absent() == []
+
+
+def test_whether_there_are_ranks_on_other_hosts():
+    from horovod_data.siblings import over_hosts
+
+    for names in (OPEN_MPI, HYDRA):
+        here, all_of_them = names.split(",")[2:]
+        values = dict.fromkeys(names.split(","), "0")
+        assert over_hosts({**values, here: "2", all_of_them: "4"})
+        assert not over_hosts({**values, here: "4", all_of_them: "4"})
+    assert not over_hosts({})

@@ -2,6 +2,8 @@
 """A verified job that a series of faults does not end: `survives.py KIB STOPPED`. STOPPED is the process that is stopped for
 5 seconds, "reader", a trainer's rank, or nobody. It leaves in the middle of an epoch, with iterators alive."""
 
+import collections
+import gc
 import os
 import signal
 import subprocess
@@ -64,10 +66,43 @@ def take(ds, most=STEPS):
     return step, ""
 
 
+def threads_and_files():
+    """Of this process: threads by their name, and what its descriptors lead to, as often as it is there."""
+    found = collections.Counter()
+    for folder, read in ("/proc/self/task", lambda one: "thread " + open(f"/proc/self/task/{one}/comm").read().strip()), \
+            ("/proc/self/fd", lambda one: "file " + os.readlink(f"/proc/self/fd/{one}").partition(":[")[0]):
+        for one in os.listdir(folder):
+            try:
+                found[read(one)] += 1
+            except OSError:  # it has just ended
+                pass
+    return found
+
+
+def say_what_is_kept(of):
+    """What a fault has left behind in this process: it may take a moment until that has ended."""
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while (more := threads_and_files() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    print("KEPT", of, "nothing" if not more else dict(more), flush=True)
+
+
+def stay(ds):
+    """Whole epochs, with which TensorFlow and MPI come to what they keep."""
+    for _ in range(2):
+        assert take(ds, STEPS + 1) == (STEPS, "")
+
+
+stay(valid)
+gc.collect()
+before = threads_and_files()
 for epoch in FAILS_AT:
     print("FAILED", epoch, *take(train), flush=True)
+    say_what_is_kept(f"of epoch {epoch}")
 for epoch in BREAKS:
     print("BROKE", epoch, *take(train, 2 if epoch - BREAKS[0] == me else STEPS + 1), flush=True)
+    say_what_is_kept(f"of epoch {epoch}")
 began = time.monotonic()
 steps = 0
 for x in train:  # of STOPS
@@ -75,6 +110,7 @@ for x in train:  # of STOPS
     if stopped == str(me) and steps == 3:
         stop_for_five_seconds()
 print("STOPPED", steps, time.monotonic() - began, flush=True)
+say_what_is_kept("of the stop")
 
 found = {}
 threads = [threading.Thread(target=lambda name=name, ds=ds: found.update({name: [take(ds, STEPS + 1) for _ in range(2)]}))
@@ -84,9 +120,11 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print("THREADS", found["train"], found["valid"], flush=True)
+say_what_is_kept("of the threads")
 
 epochs = 1000 if "1000" in sys.argv else 20
 print("TINY", sum(int(x) == me for _ in range(epochs) for x in tiny), flush=True)
+say_what_is_kept("of the tiny epochs")
 
 kept = [iter(train), iter(valid)]
 print("LEAVES", [int(next(it)[0]) for it in kept], flush=True)

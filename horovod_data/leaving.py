@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that comes to its end, with status 0, without horovod_data.init(), in a job over several hosts.
+
+Ranks that wait in init() see only those of their own host (siblings.py), and MPI waits for ever for a process that never
+calls it. Whether anybody waits the rank that ends can't see either: perhaps all ranks end here, because they were asked for
+--help, or found that nothing is left to do, and that is no error. So it comes to the meeting in init() after all, with the
+word that it leaves. Who waits there gets an error that names it; and where all have come only to say so, each ends as it would
+have ended.
+
+horovod_data/launcher/rank.py calls this: under horovod-data-run the end of a program is ours to see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from typing import Optional
+
+from . import siblings
+from .errors import explain, place
+
+_TOLD_SECONDS = 10.0  # by then all who have initialised MPI have come to the meeting, or won't
+
+
+def leave() -> bool:
+    """Says that this process leaves. Whether others wait for it, which a line says then: it must end with another status.
+
+    Waits for ranks that have come neither to init() nor to their end. Where the core can't be loaded, nobody waits on this
+    rank's account: False.
+    """
+    if not siblings.over_hosts() or _has_joined():
+        return False
+    siblings.tell_end()
+    try:
+        from . import core
+        core.check()
+        core.mpi_init()
+        (rank, size), host = core.comm_info(None), socket.gethostname()
+    except (ImportError, RuntimeError):
+        return False
+    answers: list[list[bytes]] = []
+    word = json.dumps({"host": host, "leaves": True}).encode()
+    meeting = threading.Thread(target=lambda: answers.append(core.comm_exchange(None, word)), name="horovod_data end", daemon=True)
+    meeting.start()
+    meeting.join(_TOLD_SECONDS)
+    if answers:
+        waiting = [other for other, said in enumerate(answers[0]) if not leaves(said)]
+        why = f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting[:8]))}{', ...' * (len(waiting) > 8)} of {size} " \
+              f"wait{'s' * (len(waiting) == 1)} for it there"
+    else:  # in hvd.init() or in mpi4py: they have initialised MPI, or this rank could not have
+        waiting, why = [rank], "other ranks have initialised MPI, and wait for it"
+    if waiting:
+        print("horovod_data: " + explain(
+            f"This program has come to its end without having called horovod_data.init(): {why}",
+            "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
+            "or start fewer processes", place(rank, host)), file=sys.stderr, flush=True)
+    return bool(waiting)
+
+
+def leaves(said: bytes) -> Optional[str]:
+    """The host of a rank that has come to the meeting only to say that it leaves; None: it takes part."""
+    word = json.loads(said)
+    return word["host"] if word.get("leaves") else None
+
+
+def _has_joined() -> bool:
+    """Whether this process has called init(), or is one of the doctor's, which has meetings of its own."""
+    roles = sys.modules.get("horovod_data.roles")
+    return getattr(roles, "_job", None) is not None or "horovod_data.doctor" in sys.modules or os.getpid() != _pid
+
+
+_pid = os.getpid()  # of who imported this: its forked children are no ranks
