@@ -33,7 +33,7 @@ def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
     for stage in chain:
         # Functions come in no order, and some have numbers in their names that depend on what else a process has made.
         ops = sorted(node.op for node in private.function_nodes(stage) if not node.op.startswith("__"))
-        kinds.update(repr([private.name(stage), private.numbers(stage), ops]).encode())
+        kinds.update(repr([private.name(stage), private.numbers(stage), private.small_numbers(stage), ops]).encode())
         # Zeros stand for seeds that each process draws for itself: others are the same in all of them, or the order is not.
         drawn = [[tf.get_static_value(seed) for seed in pair] for _, pair in private.seeds(stage)]
         drawn += sorted(_seeds_of(node) for node in _random(stage))
@@ -54,7 +54,7 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
                 yield f"{who} has no seed"
         # A number that is drawn for an element changes that element alone, unless it decides whether there is one, or which.
-        if any(private.name(one) not in _MAPS and list(one._functions()) for one in chain[:i + 1]):
+        if any(private.name(one) not in _MAPS and private.has_functions(one) for one in chain[:i + 1]):
             for node in _random(stage):
                 if _seeds_of(node) == [0, 0]:
                     yield f"{node.op} in a function has no seed, and may decide which elements there are,"

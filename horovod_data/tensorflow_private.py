@@ -38,8 +38,8 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "caches_in_a_file", "captured", "eager_mode", "function_nodes", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
-           "name", "nested_structure_coder", "numbers", "seeds", "serialized_graph", "shard_files", "tf2", "unordered", "variant"]
+           "caches_in_a_file", "captured", "eager_mode", "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
+           "name", "nested_structure_coder", "numbers", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2", "unordered", "variant"]
 
 # What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
 _NUMBERS = ("_num_shards", "_index", "_count", "_batch_size", "_drop_remainder", "_cycle_length", "_block_length", "_start", "_stop", "_step")
@@ -78,6 +78,13 @@ def numbers(stage: tf.data.Dataset) -> list[str]:
     return [f"{one.strip('_')}={tf.get_static_value(value)}" for one, value in values if isinstance(value, tf.Tensor)]
 
 
+def small_numbers(stage: tf.data.Dataset) -> list[str]:
+    """What of captured() is numbers, and few enough to be looked at."""
+    few = [tensor for tensor in captured(stage) if (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool)
+           and tensor.shape.is_fully_defined() and tensor.shape.num_elements() <= 64]
+    return [repr(value.tolist()) for value in map(tf.get_static_value, few) if value is not None]
+
+
 def unordered(stage: tf.data.Dataset) -> bool:
     """Whether a stage was told itself that the order of its elements doesn't matter."""
     if hasattr(stage, "_deterministic"):
@@ -90,6 +97,10 @@ def unordered(stage: tf.data.Dataset) -> bool:
         return False
     own = [node for node in nodes if node.op.startswith("ParallelInterleaveDataset")]
     return any(node.attr["deterministic"].s == b"false" for node in own)
+
+
+def has_functions(stage: tf.data.Dataset) -> bool:
+    return bool(list(stage._functions()))
 
 
 def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:

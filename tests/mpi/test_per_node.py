@@ -400,3 +400,10 @@ def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts
         comm, lambda: hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(99).batch(rows, drop_remainder=True),
                                                 batch="global"),
         ValueError, rf"every global batch has {rows} rows, which ({'|'.join(map(str, hosts.sizes))}) ranks don't divide")
+
+
+def test_predictions(hvdata, comm):
+    """Each row's come once, in the order of the steps; the hosts' readers divide what all of them have."""
+    got = results(comm, lambda: hvdata.predict(lambda x: 2 * x, lambda: tf.data.Dataset.range(45).batch(4)))
+    assert sorted(got[0].tolist()) == [2 * i for i in range(45)]
+    assert got[1:] == [None] * (comm.size - 1)

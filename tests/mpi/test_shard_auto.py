@@ -187,10 +187,12 @@ def test_lists_of_files_in_different_orders(hvdata, comm, files):
                       ValueError, r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice", "Sort the list of files")
 
 
-def test_python_code_behind_a_shard_by_hand(hvdata, comm):
+@pytest.mark.parametrize("stage", ["shard", "filter"])
+def test_python_code_behind_a_shard_by_hand(hvdata, comm, stage):
     """A pipeline of which no graph can be compared."""
     def function(context):
-        mine = tf.data.Dataset.range(24).shard(context.num_input_pipelines, context.input_pipeline_id)
+        all_of_it, readers, reader = tf.data.Dataset.range(24), context.num_input_pipelines, context.input_pipeline_id
+        mine = all_of_it.shard(readers, reader) if stage == "shard" else all_of_it.filter(lambda x: x % readers == reader)
         return mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), [])).batch(1)
 
     raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
