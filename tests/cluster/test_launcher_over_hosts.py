@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run over several hosts: it is run on the first, and puts every process where it was told to."""
 
+import os
 import re
 import sys
 import time
@@ -62,8 +63,8 @@ def test_a_rank_of_another_host_that_ends_before_init(end):
         with start_over(bed, ON_RANK, [0, 1], str(BEFORE_INIT), "", end, launcher=f"{RUN} {hosts(bed, 1)}") as job:
             job.wait_for("LEAVES", rank=1)
             began = time.monotonic()
-            assert job.finish(20) == 1, job.describe()
-            assert time.monotonic() - began < 10, job.describe()
+            assert job.finish(40) == 1, job.describe()
+            assert time.monotonic() - began < (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10), job.describe()
         left = re.escape(f"rank 1 on {bed.names[1]} has come to the end of its program, without having called horovod_data.init()")
         assert re.search(rf"\[rank 0 on {bed.names[0]}\] init\(\) waits for a rank that will not come: {left}", job.stderr[0]), \
             job.describe()
