@@ -15,7 +15,7 @@ from bed import why_not  # noqa: E402
 
 BENCHMARKS = sorted(path.stem.removeprefix("benchmark_") for path in (ROOT / "docs").glob("benchmark_*.md"))
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "launch.options(" in path.read_text())
-UNPUBLISHED = {"copies", "training"}  # have no page yet
+UNPUBLISHED = {"copies"}  # have no page yet
 ON_HOSTS = {"hosts", "scaling"}
 FIGURE = re.compile(r"[+-]?[\d.,]+( ([KMG]iB|ms))?|yes|no|-+:?|")
 
