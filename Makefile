@@ -43,7 +43,8 @@ test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers 
 test-rest: op test-cpp-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
 	@$(call python_tests,--rest)
 
-test-all: op test-cpp typecheck  ## every test in every world
+test-all: export HVDATA_TEST_ALL_FAULTS := 1
+test-all: op test-cpp typecheck  ## every test in every world, every fault with every reader and way
 	@$(call python_tests,)
 
 define python_tests

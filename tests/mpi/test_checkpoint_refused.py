@@ -29,37 +29,46 @@ def needs(comm, gib):
         pytest.skip(f"needs {gib} GiB of free memory")
 
 
-@pytest.mark.slow
-@pytest.mark.limit(240)
-@pytest.mark.ways("auto")
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("what", ["batches", "one batch", "shuffle buffers"])
-def test_a_state_above_2_gib(hvdata, comm, path, what):
-    """Of untaken batches, of a single one, of the input's buffers: the save fails, and training goes on after it."""
-    if what == "shuffle buffers" and comm.size > 1:
-        pytest.skip("takes a minute, and no other way than on one rank")
-    needs(comm, 14)
-    size = {"batches": 11 * GIB // 10, "one batch": 22 * GIB // 10, "shuffle buffers": GIB // 5}[what]
-    count = {"batches": 3, "one batch": 2, "shuffle buffers": 8}[what]
-
-    def large(_):  # and can't be compressed, as TensorFlow does with buffers
-        unit = tf.random.stateless_uniform([1 << 18], [1, 2], None, None, tf.int32)
-        return tf.tile(tf.bitcast(unit, tf.uint8), [size >> 20, 1])
-
-    def make():
-        ds = tf.data.Dataset.range(count * comm.size)
-        if what == "shuffle buffers":  # two, of 1.2 GiB each
-            return tf.data.Dataset.zip(tuple(ds.map(large).shuffle(6) for _ in "ab")).map(lambda a, b: (a[0, 0], b[0, 0]))
-        return tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(count * comm.size)
-
-    ds = hvdata.distribute_dataset(make, batch="per_rank", prefetch=2 if what == "batches" else 1)
-    it = iter(ds)
+def refuses(hvdata, comm, path, make, steps, prefetch):
+    """The save fails, and training goes on after it."""
+    it = iter(hvdata.distribute_dataset(make, batch="per_rank", prefetch=prefetch))
     results(comm, lambda: tf.nest.map_structure(lambda x: x.shape.as_list(), next(it)))
     time.sleep(1)  # for the reader to have more in hand
     comm.Barrier()
     raises_everywhere(comm, lambda: save(it, path), tf.errors.InvalidArgumentError, r"\[reader 0 on .*, channel ",
                       r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB", "training can go on", "prefetch=")
-    assert results(comm, lambda: sum(1 for _ in it)) == [count - 1] * comm.size
+    assert results(comm, lambda: sum(1 for _ in it)) == [steps - 1] * comm.size
+
+
+@pytest.mark.slow
+@pytest.mark.limit(240)
+@pytest.mark.ways("auto")
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("size, steps, prefetch", [(11 * GIB // 10, 3, 2), (22 * GIB // 10, 2, 1)], ids=["batches", "one batch"])
+def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetch):
+    """Of untaken batches, and of a single one."""
+    needs(comm, 14)
+    refuses(hvdata, comm, path,
+            lambda: tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(steps * comm.size), steps, prefetch)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(240)
+@pytest.mark.ways("auto")
+@pytest.mark.ranks(1)  # takes a minute, and no other way on more
+def test_a_state_of_shuffle_buffers_above_2_gib(hvdata, comm, path):
+    """Two of 1.2 GiB each, of the reader's input."""
+    needs(comm, 14)
+
+    def large(_):  # and can't be compressed, as TensorFlow does with buffers
+        unit = tf.random.stateless_uniform([1 << 18], [1, 2], None, None, tf.int32)
+        return tf.tile(tf.bitcast(unit, tf.uint8), [GIB // 5 >> 20, 1])
+
+    def make():
+        ds = tf.data.Dataset.range(8).map(large)
+        return tf.data.Dataset.zip(tuple(ds.shuffle(6) for _ in "ab")).map(lambda a, b: (a[0, 0], b[0, 0]))
+
+    refuses(hvdata, comm, path, make, 8, 1)
 
 
 def numbers(n, dtype=tf.int64, **shape):
