@@ -14,7 +14,7 @@ if(NOT TensorFlow_ASKED STREQUAL Python_EXECUTABLE)
     message(FATAL_ERROR "\
 horovod_data: TensorFlow can't be imported by ${Python_EXECUTABLE}.
   Looked for: the Python package `tensorflow` with its headers and libraries.
-  Works with: TensorFlow 2.15 and newer (2.15.1 together with Horovod 0.28.1, which doesn't build with 2.20 and newer).
+  Works with: TensorFlow 2.15 and newer (Horovod 0.28.1 was made for 2.15; from 2.16 on it needs the patches in packaging/horovod).
   What to do: `pip install tensorflow-cpu==2.15.1` (or tensorflow==2.15.1, with GPU support) first, then \
 `pip install --no-build-isolation .`: without --no-build-isolation pip hides the installed TensorFlow from the build.
   Python said:

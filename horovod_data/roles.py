@@ -86,8 +86,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; too few files may be opened; ranks disagree; a rank of this host has ended without having called it;
-        Horovod was initialised for other processes; a second call with other arguments.
+        threads; too few files may be opened; ranks disagree; a rank of this host, or under horovod-data-run of
+        another one, has ended without having called it; Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job

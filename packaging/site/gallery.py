@@ -102,7 +102,7 @@ Who waits for whom, in TensorBoard ([more](report.md#in-tensorboard)):
 
 ![TensorBoard: queue, rows/s, steps/s, untaken and wait share of four ranks](report_tensorboard.png)
 
-Reading files, by the bandwidth of the storage ([more](performance.md#a-pipeline-from-files)):
+How busy four accelerators are kept, by MLPerf Storage's profiles ([more](performance.md#the-industrys-pass-mark)):
 
 ![The plot of benchmarks/storage.py](benchmark_storage.png)
 """
