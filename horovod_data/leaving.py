@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import threading
@@ -22,6 +23,7 @@ from typing import Optional
 from . import siblings
 from .errors import explain, place
 
+_LARGE_KIB = 100_000  # less than TensorFlow takes, more than a tool
 _TOLD_SECONDS = 10.0  # by then all who have initialised MPI have come to the meeting, or won't
 
 
@@ -31,21 +33,23 @@ def leave() -> bool:
     Waits for ranks that have come neither to init() nor to their end. Where the core can't be loaded, nobody waits on this
     rank's account: False.
     """
-    if not siblings.over_hosts() or _has_joined():
+    if not siblings.over_hosts() or _has_joined() or _had_a_large_child():
         return False
     siblings.tell_end()
     try:
-        from . import core
+        from . import core, meeting
+        from .settings import read_settings
         core.check()
-        core.mpi_init()
+        with meeting.watched(os.environ, read_settings(os.environ)):
+            core.mpi_init()
         (rank, size), host = core.comm_info(None), socket.gethostname()
-    except (ImportError, RuntimeError):
+    except Exception:  # whatever keeps this rank from it: its end is what it was
         return False
     answers: list[list[bytes]] = []
     word = json.dumps({"host": host, "leaves": True}).encode()
-    meeting = threading.Thread(target=lambda: answers.append(core.comm_exchange(None, word)), name="horovod_data end", daemon=True)
-    meeting.start()
-    meeting.join(_TOLD_SECONDS)
+    talk = threading.Thread(target=lambda: answers.append(core.comm_exchange(None, word)), name="horovod_data end", daemon=True)
+    talk.start()
+    talk.join(_TOLD_SECONDS)
     if answers:
         waiting = [other for other, said in enumerate(answers[0]) if not leaves(said)]
         why = f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting[:8]))}{', ...' * (len(waiting) > 8)} of {size} " \
@@ -70,6 +74,11 @@ def _has_joined() -> bool:
     """Whether this process has called init(), or is one of the doctor's, which has meetings of its own."""
     roles = sys.modules.get("horovod_data.roles")
     return getattr(roles, "_job", None) is not None or "horovod_data.doctor" in sys.modules or os.getpid() != _pid
+
+
+def _had_a_large_child() -> bool:
+    """Whether a process that this one has started may have been the rank: MPI takes each rank once."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > _LARGE_KIB
 
 
 _pid = os.getpid()  # of who imported this: its forked children are no ranks

@@ -44,9 +44,12 @@ def outline_of(chain: Iterable[tf.data.Dataset]) -> Outline:
 def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset()) -> Iterator[str]:
     """What makes the elements, or their order, others on each reader. `chain`: stages, the last one first; `moved`: kinds of
     stages whose own seeds don't matter."""
-    for i, stage in enumerate(chain):
+    decided = _decided(chain)
+    for stage in chain:
         if private.unordered(stage):
             yield f"{private.name(stage)}Dataset has deterministic=False"
+        if any(node.attr["deterministic"].s == b"false" for node in private.function_nodes(stage) if "deterministic" in node.attr):
+            yield f"a dataset in a function of {private.name(stage)}Dataset has deterministic=False"
         for who, seeds in private.seeds(stage):
             if private.name(stage) in moved and " in a function" not in who:
                 continue
@@ -54,10 +57,23 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
             if all(value is not None and int(value) == 0 for value in map(tf.get_static_value, seeds)):
                 yield f"{who} has no seed"
         # A number that is drawn for an element changes that element alone, unless it decides whether there is one, or which.
-        if any(private.name(one) not in _MAPS and private.has_functions(one) for one in chain[:i + 1]):
+        if id(stage) in decided:
             for node in _random(stage):
                 if _seeds_of(node) == [0, 0]:
-                    yield f"{node.op} in a function has no seed, and may decide which elements there are,"
+                    yield f"{node.op} in a function has no seed, and may decide which elements there are"
+
+
+def _decided(chain: list[tf.data.Dataset]) -> set[int]:
+    """The ids of stages whose elements a function decides about: one of their own, or of a stage that is fed by them. Maps decide
+    nothing."""
+    decided: set[int] = set()
+    work = [stage for stage in chain if private.name(stage) not in _MAPS and private.has_functions(stage)]
+    while work:
+        stage = work.pop()
+        if id(stage) not in decided:
+            decided.add(id(stage))
+            work += private.inputs(stage)
+    return decided
 
 
 def _random(stage: tf.data.Dataset) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sets up what a stage of the Makefile needs; each stage says what it does, and is over at once when it was done before.
 #   scripts/setup.sh STAGE...    STAGE: compiler ccache xxhash gtest tidy valgrind mpi mpich slurm hosts venv mpi4py horovod returnn twine recipes op
-#                                tf_keras jax torch docs browser
+#                                tf_keras jax torch docs browser patches
 # Environment: STACK (2.15 or latest), VENV (.venv), PYTHON, TENSORFLOW (pip requirement), HOROVOD (version), MPICC (the MPI to use;
 # its mpirun must be the one in PATH).
 set -euo pipefail
@@ -231,10 +231,14 @@ horovod() {
   stamp horovod "$HOROVOD $folder"
 }
 
+patches() { # of Horovod are applied with it, for STACK=latest
+  has patch || install "patches of Horovod" patch >&2
+}
+
 # Horovod's source with what TensorFlow after 2.15 needs, each patch with its reason. Says where it is.
 patched_horovod() {
   local work=$PWD/build/horovod patch
-  has patch || install "patches of Horovod" patch >&2
+  patches
   rm -rf "$work"
   mkdir -p "$work"
   pip download --no-deps --no-build-isolation --no-binary horovod --dest "$work" "horovod==$HOROVOD" >&2
@@ -293,6 +297,9 @@ docs() ( # builds and opens the site, in an environment of its own: what it need
     selenium==4.51.0            # opens the site in a browser, in tests/docs/test_site.py
   )
   done_before docs "${packages[*]}" && return
+  case $(python_version "$(find_python)") in
+    3.9 | 3.10) say "no site, then: what makes it needs Python 3.11 or newer"; return ;;
+  esac
   make_venv
   say "installing what makes the site into $VENV"
   pip install "${packages[@]}"
@@ -347,7 +354,7 @@ op() { # our library, from this checkout
 for stage in "$@"; do
   case $stage in
     compiler | ccache | xxhash | gtest | tidy | valgrind | mpi | mpich | slurm | hosts | venv | mpi4py | horovod | returnn | twine | recipes | op | \
-      tf_keras | jax | torch | docs | browser) "$stage" ;;
+      tf_keras | jax | torch | docs | browser | patches) "$stage" ;;
     *) die "no such stage: $stage" ;;
   esac
 done

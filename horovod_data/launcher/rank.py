@@ -142,8 +142,10 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     if exits is not None and exits.in_charge():
         return
     if status == 0:
-        if threading.active_count() > 1:  # other threads of the program may still come to init()
+        if os.getpid() != _pid:  # a forked child is no rank
             return
+        if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
+            return  # Python waits for these, and they may still come to init()
         tell_end()
         if not _left_waiting():
             return
@@ -168,7 +170,7 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     threading.Thread(target=leave_late, name="horovod_data exit", daemon=True).start()
 
 
-_exit = os._exit
+_exit, _pid = os._exit, os.getpid()
 
 
 def _watch_exits(hydra: Optional[Hydra]) -> None:

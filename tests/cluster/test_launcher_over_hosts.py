@@ -64,7 +64,8 @@ def test_a_rank_of_another_host_that_ends_before_init(end):
             job.wait_for("LEAVES", rank=1)
             began = time.monotonic()
             assert job.finish(40) == 1, job.describe()
-            assert time.monotonic() - began < (30 if os.environ.get("HVDATA_TEST_LIMIT") else 10), job.describe()
+            # It has TensorFlow to load first, which takes 3 s, and many more beside other work.
+            assert time.monotonic() - began < (30 if os.environ.get("HVDATA_TEST_LIMIT") else 20), job.describe()
         left = re.escape(f"rank 1 on {bed.names[1]} has come to the end of its program, without having called horovod_data.init()")
         assert re.search(rf"\[rank 0 on {bed.names[0]}\] init\(\) waits for a rank that will not come: {left}", job.stderr[0]), \
             job.describe()

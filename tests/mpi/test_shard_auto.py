@@ -226,6 +226,8 @@ RANDOM = {
     "before a filter": (lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(lambda x, r: x),
                         "RandomUniform in a function has no seed"),
     "flat_map": (lambda: numbers().flat_map(lambda x: tf.data.Dataset.range(tf.random.uniform([], 0, 3, tf.int64))), "RandomUniformInt in a function"),
+    "inside": (lambda: numbers().take(5).flat_map(lambda i: tf.data.Dataset.range(3).map(lambda x: x, num_parallel_calls=2, deterministic=False)),
+               "a dataset in a function of FlatMapDataset has deterministic=False"),
 }
 
 
@@ -241,6 +243,19 @@ def test_random_numbers_that_decide_nothing(hvdata, comm):
     tf.random.set_seed(None)
     make = lambda: numbers().map(lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)).batch(2)  # noqa: E731
     assert rows(hvdata, comm, make) == list(range(24))
+
+
+@pytest.mark.parametrize("joined", [
+    lambda one, other: tf.data.Dataset.sample_from_datasets([one, other], seed=1), lambda one, other: one.concatenate(other)],
+    ids=["mixture", "concatenate"])  # fmt: skip
+def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, joined):
+    """Random numbers in the maps of one source, beside the other's interleave."""
+    tf.random.set_seed(None)
+    change = lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)  # noqa: E731
+    source = lambda first: tf.data.Dataset.range(first, first + 4).interleave(  # noqa: E731
+        lambda x: tf.data.Dataset.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE)
+    make = lambda: joined(source(0).map(change), source(10).map(change)).batch(2)  # noqa: E731
+    assert rows(hvdata, comm, make) == sorted([*range(4), *range(10, 14)] * 3)
 
 
 @pytest.mark.parametrize("stage", [
