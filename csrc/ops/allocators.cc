@@ -40,19 +40,6 @@ class SharedAllocator : public tensorflow::Allocator {
   const std::shared_ptr<Arena> arena_;
 };
 
-// TensorFlow's own tries for ten seconds before it says that there is no memory, and this is the communication thread.
-class PlainAllocator : public tensorflow::Allocator {
- public:
-  std::string Name() override { return "horovod_data_plain"; }
-
-  void* AllocateRaw(size_t alignment, size_t bytes) override {
-    const size_t unit = std::max(alignment, sizeof(void*));
-    return std::aligned_alloc(unit, (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit);
-  }
-
-  void DeallocateRaw(void* memory) override { std::free(memory); }
-};
-
 constexpr size_t kLeastRecycled = 1 << 20;
 constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
 constexpr size_t kAlignment = 4096;
@@ -125,9 +112,8 @@ tensorflow::Allocator* ArenaAllocator(const std::shared_ptr<Arena>& arena) {
 }
 
 tensorflow::Allocator* ReceiveAllocator(uint64_t bytes) {
-  static tensorflow::Allocator* const recycling = new RecyclingAllocator;
-  static tensorflow::Allocator* const plain = new PlainAllocator;
-  return bytes >= kLeastRecycled ? recycling : plain;
+  static RecyclingAllocator* const recycling = new RecyclingAllocator;
+  return bytes >= kLeastRecycled ? recycling : tensorflow::cpu_allocator();
 }
 
 }  // namespace hvdata
