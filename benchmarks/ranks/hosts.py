@@ -25,6 +25,7 @@ from ranks.setting import READER, ROWS, Batch, Job
 MESSAGE = 4 << 20  # bytes of one of plain MPI's
 UNDER_WAY = 3  # of its messages to each rank
 WINDOWS = (16, 64)  # that are fixed, beside the default
+BROADCASTS = 1024  # steps at most of broadcast and slice, which takes a millisecond and more for each: of more it is given a part
 APART = 64  # steps, of ranks that only iterate: as many as the default's window may have
 FRAME = 14 + 20 + 32  # bytes of Ethernet, IP and TCP with time stamps, once for each packet that the counters count
 
@@ -121,9 +122,10 @@ def main() -> None:
         **fixed,
         "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
             lambda: batch.whole(job.size).take(steps), batch="global"))),
-        "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, steps)),
+        "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, min(steps, BROADCASTS))),
         "ranks only iterate": ("limit", nothing, only_iterate(job, batch, steps, Path(given["directory"]) / f"in_step_{given['bytes']}")),
     }
+    parts = {"hvd.broadcast + slice": min(1, BROADCASTS / steps)}
     results: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "steps": steps,
          "seconds": [], "handed": [], "messages": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
@@ -138,12 +140,13 @@ def main() -> None:
                 meet(job.comm)
                 now, sent = line(), core.stats()
             told = job.comm.allgather((began, ended))
+            part = parts.get(result["name"], 1)
             if turn:
-                result["seconds"].append(max(end for _, end in told) - min(begin for begin, _ in told))
+                result["seconds"].append((max(end for _, end in told) - min(begin for begin, _ in told)) / part)
                 result["handed"].append(sent["mpi_bytes_sent"] - handed["mpi_bytes_sent"])
                 result["messages"].append(sent["mpi_messages_sent"] - handed["mpi_messages_sent"])
-                result["line"].append(now[0] - counted[0])
-                result["line_payload"].append(now[1] - counted[1])
+                result["line"].append((now[0] - counted[0]) / part)
+                result["line_payload"].append((now[1] - counted[1]) / part)
     if job.reads:
         tell(given, results)
     hvdata.shutdown()
