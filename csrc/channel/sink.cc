@@ -101,6 +101,13 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
                   std::to_string(opened_) + "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
+    if (!foretold_.ok()) {  // the readers hear that this rank takes no part, and the others go on to the end without it
+      const Outcome outcome = std::exchange(foretold_, {});
+      iterator->over = true;
+      iterator->ended_at = epoch_->Turns();
+      CloseEpoch();
+      return {outcome.code, Where(iterator->epoch, iterator->taken) + outcome.message};
+    }
     Outcome outcome;
     const TrainerEpoch::Word word = epoch_->Take(arrival, &outcome);
     if (word == TrainerEpoch::Word::kShare) {
@@ -129,7 +136,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     clock_.At(iterator->epoch, iterator->taken);
     waited_for_it = true;
     Outcome waited = Wait(
-        &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks(); },
+        &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks() || !foretold_.ok(); },
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) {
       epoch_->Wait(false);
@@ -263,8 +270,9 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
     Outcome outcome(verified->code, verified->text);
     if (current) epoch_->OnVerified(std::move(outcome));
-    // Who left the epoch early hears of it in the next. Who has had its error need not: all others begin the next one, too.
-    else if (!outcome.ok() && failed_.ok() && header.epoch > wrong_) failed_ = std::move(outcome);
+    // Who left the epoch early hears of it in the next, who has not begun it at its begin. Who has had its error need not: all
+    // others begin the next one, too.
+    else if (!outcome.ok() && header.epoch > wrong_) wrong_ = header.epoch, foretold_ = std::move(outcome);
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     because_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {

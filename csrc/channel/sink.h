@@ -111,7 +111,8 @@ class Sink {
   mutable Mutex mu_;
   Signal changed_;
   uint64_t opened_ GUARDED_BY(mu_) = 0;                // the epoch opened last
-  uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose error an iterator has returned
+  uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose verdict was an error that this rank knows of
+  Outcome foretold_ GUARDED_BY(mu_);                   // such an error that no iterator has returned yet
   Window window_ GUARDED_BY(mu_);
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);

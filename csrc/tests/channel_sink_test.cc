@@ -71,6 +71,17 @@ TEST_F(SinkTest, WhoLeavesAnEpochThatIsWrongHearsOfItInTheNext) {
   EXPECT_EQ(Next(&second).code, kDataLoss);
 }
 
+// The others are in it, and a reader deals to all that have not left it.
+TEST_F(SinkTest, WhoHearsThatAnEpochIsWrongBeforeBeginningItLeavesItAtOnceAndTakesPartInTheNext) {
+  Make(plan::Schedule::kStatic, 2);
+  SinkIterator first, second;
+  for (const int reader : {0, 1}) Say(reader, MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"}));
+  EXPECT_EQ(Next(&first).code, kDataLoss);
+  EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,1", "r1 OPEN e1 0,1", "r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0"}));
+  EXPECT_TRUE(Next(&first).ok() && end_) << "an iterator that has told its error is over";
+  EXPECT_TRUE(Beside([&] { return Next(&second); }, [&] { Data(2, 0); }).ok());
+}
+
 TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
   Make(plan::Schedule::kStatic, 3);
   SinkIterator iterator;

@@ -137,9 +137,9 @@ def test_the_measured_line_and_the_measured_batch():
     assert line.bound_by == "reader's link"
     assert line.steps_per_second * (1 << 20) * 8 / 1e9 == pytest.approx(0.954)
     small = predict(Job(ranks=4, batch_bytes=4096, step_seconds=0, link_gbit=1))
-    assert small.bound_by == "batches" and small.steps_per_second == pytest.approx(9259, rel=0.01)
+    assert small.bound_by == "batches" and small.steps_per_second == pytest.approx(7812, rel=0.01)
     large = predict(Job(ranks=4, batch_bytes=16 << 20, step_seconds=0, link_gbit=1))
-    assert large.bound_by == "copy" and large.steps_per_second == pytest.approx(178.8, rel=0.01)
+    assert large.bound_by == "copy" and large.steps_per_second == pytest.approx(268.2, rel=0.01)
 
 
 def test_constants_are_those_of_the_published_benchmark():
@@ -147,7 +147,7 @@ def test_constants_are_those_of_the_published_benchmark():
     published = json.loads((DOCS / "benchmark_delivery.json").read_text())["results"]
     ours = [r for r in published if r["kind"] == "ours" and r["ranks"] == 4]
     small, large = (max((r for r in ours if (r["name"], r["bytes"]) == key), key=lambda r: statistics.median(r["seconds"]) / r["steps"])
-                    for key in (("horovod_data, per_rank, prefetch=16 or 64", 4096), ("horovod_data, global", 16 << 20)))
+                    for key in (("horovod_data, per_rank", 4096), ("horovod_data, global", 16 << 20)))
     per_batch = statistics.median(small["seconds"]) / small["steps"] / small["ranks"]
     rate = large["steps"] * large["ranks"] * large["bytes"] / statistics.median(large["seconds"])
     cpu = statistics.median(large["cpu"]) / (large["cpu_steps"] * large["ranks"] * large["bytes"] / 1e9)
