@@ -56,7 +56,8 @@ def main() -> int:
         Two ranks, `batch="per_rank"`, default settings; rank 0 reads. Medians of {arguments.rounds} rounds of about
         {arguments.seconds:.2g} s. *Deal*: what the reader takes for a batch, beside its pipeline: cut, copy, send; *receive*: what a rank
         takes to make a tensor of it; by the engine's own clocks (`hvdata.stats()`). *A step*: both ranks have their batch,
-        the pipeline's own time included, and between two steps the ranks sleep for as long as one took. *Copied*: bytes that we copied into shared memory, of those dealt: the
+        the pipeline's own time included, and between two steps the ranks sleep for as long as one took; the
+        pipelines that are copied make no element ahead. *Copied*: bytes that we copied into shared memory, of those dealt: the
         reader's own batches are not. *Dealing, GB/s* is of the bytes copied alone, over all the time that dealing took.
         *memcpy*: of the same bytes, on the reader's process, right after each round while the other rank sleeps, from one batch after the other to one
         place after the other in {size_name(arguments.window)}; from 8 MiB on the quicker one of one thread and of as many as we use.

@@ -37,9 +37,13 @@ def batches(pipeline: str, size: int) -> tf.data.Dataset:
             while True:
                 yield array
 
-        return tf.data.Dataset.from_generator(arrays, output_signature=tf.TensorSpec(shape, tf.float32))
-    whole = tf.data.Dataset.from_tensors(0).repeat()
-    return whole.flat_map(lambda i: tf.data.Dataset.from_tensors(tf.fill(shape, tf.cast(i, tf.float32))))
+        dataset = tf.data.Dataset.from_generator(arrays, output_signature=tf.TensorSpec(shape, tf.float32))
+    else:
+        whole = tf.data.Dataset.from_tensors(0).repeat()
+        dataset = whole.flat_map(lambda i: tf.data.Dataset.from_tensors(tf.fill(shape, tf.cast(i, tf.float32))))
+    alone = tf.data.Options()  # the next element is not made meanwhile: memory is the copy's
+    alone.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(alone)
 
 
 class Memcpy:

@@ -121,7 +121,7 @@ def test_the_default_is_what_the_library_does():
 def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
     """It would switch "auto" off."""
     assert recommend(job(ranks=8)).job.prefetch == "auto"
-    small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0008, link_gbit=100))  # a window of 64
+    small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
     for arguments, advice in ((["--ranks", "8"], "horovod_data.init()\n"), (["--ranks", "512"], "prefetch=4)\n"),
                               (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"), (["--ranks", "8", "--prefetch", "auto"], "init()\n")):
