@@ -24,7 +24,9 @@ PIPELINES = {
 }
 MESSAGES = "messages"
 SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
-
+# TensorFlow's own allocator, of builds with oneDNN, and glibc's keep what was freed: what is in use shows where it goes back at once.
+KEEP = {False: 0.02, True: 0.08}  # seconds that a rank keeps each share; the latter where memory goes back at once, and comes page by page
+GIVEN_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 DEFAULT = 0  # for `prefetch`: none is given
 BOUND, MOST_STEPS = 64 << 20, 64  # of the window of default settings, where it fits itself: HOROVOD_DATA_PREFETCH_MB
@@ -75,8 +77,9 @@ def main() -> int:
         jobs = [(names, prefetch) for names in shared_jobs if names for prefetch in arguments.prefetch]
     for names, prefetch in jobs:
         results += launch.run("memory", arguments.ranks, arguments, {
-            "pipelines": names, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch},
-            env={**({"HOROVOD_DATA_PAYLOAD": "message"} if names == [MESSAGES] else {}),
+            "pipelines": names, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch,
+            "keep": KEEP[names == [MESSAGES]]},
+            env={**({"HOROVOD_DATA_PAYLOAD": "message", **GIVEN_BACK} if names == [MESSAGES] else {}),
                  **({"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {})})
     told["results"] = results
 
@@ -99,10 +102,11 @@ def main() -> int:
     text = [prose(f"""
         Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
         pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
-        its own. Each rank keeps each share for 20 ms, so that the reader is always ahead. MiB, at the peak, beyond
+        its own. Each rank keeps each share for 20 ms (80 ms where they travel as messages), so that the reader is always ahead. MiB, at the peak, beyond
         what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
         process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
-        pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. *Resident*: the largest peak of a
+        pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. (With *messages* TensorFlow's and glibc's allocators give memory
+        back at once: `TF_ENABLE_ONEDNN_OPTS=0`, `MALLOC_MMAP_THRESHOLD_`.) *Resident*: the largest peak of a
         whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the most steps that its window may
         have. *Holds*: up to the {size_name(SLACK)} that allocators
         round."""),

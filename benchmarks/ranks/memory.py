@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of every rank while a global batch is delivered. Given: pipelines, rows, row_bytes, prefetch
-(0: default settings), seconds.
+(0: default settings), seconds, keep (seconds that a rank keeps each element: the reader is to be ahead).
 
 Two measures, taken all the time by a thread: private memory (RssAnon), and this process's part of shared memory
 (Pss_Shmem: a page that n processes map counts 1/n in each, so the sum over ranks is what the host gives).
@@ -17,7 +17,6 @@ import horovod_data as hvdata
 import tensorflow as tf
 
 EVERY = 0.01  # seconds between two looks
-STEP = 0.02  # seconds that a rank keeps each element: the reader is always ahead
 
 
 def field(path: str, name: str) -> int:
@@ -77,10 +76,10 @@ def main() -> None:
     def deliver(pipeline: str, row_bytes: int, seconds: float) -> None:
         elements = iter(hvdata.distribute_dataset(
             lambda: batches(pipeline, given["rows"], row_bytes), batch="global", **window))
-        steps = round(seconds / STEP)
+        steps = round(seconds / given["keep"])
         for _ in range(steps):
             element = next(elements)
-            time.sleep(STEP)
+            time.sleep(given["keep"])
             del element
 
     results = []
