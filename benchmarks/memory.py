@@ -24,8 +24,9 @@ PIPELINES = {
 }
 MESSAGES = "messages"
 SLACK = 8 << 20  # bytes: what allocators round, and threads that came later
-# TensorFlow's own allocator, of builds with oneDNN, and glibc's keep what was freed: what is in use shows where it goes back at once.
-KEEP = {False: 0.02, True: 0.08}  # seconds that a rank keeps each share; the latter where memory goes back at once, and comes page by page
+# Of *messages*. TensorFlow's own allocator, of builds with oneDNN, and glibc's keep what was freed: what is in use shows where it
+# goes back at once. Then it comes page by page, and the reader needs longer to be ahead.
+KEEP = {False: 0.02, True: 0.08}  # seconds that a rank keeps each share; by whether they travel as messages
 GIVEN_BACK = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 DEFAULT = 0  # for `prefetch`: none is given

@@ -97,7 +97,7 @@ def main() -> None:
                 next(elements)
             took = job.comm.bcast((time.perf_counter() - began) / 4, root=0)
             steps = max(8, min(2000, round(given["seconds"] / max(took, 1e-6))))
-            pause = took  # as a training would: or the loops of both ranks and the reader's copies are three on two cores
+            pause = took  # else the loops of two ranks would take the processors from the copies
             rounds: dict[str, list[float]] = {what: [] for what in ("deal", "receive", "step", "memcpy", "copied", "refused")}
             for turn in range(1 + given["rounds"]):  # the first warms up
                 before = times(name)

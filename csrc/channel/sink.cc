@@ -269,10 +269,14 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {
     Outcome outcome(verified->code, verified->text);
-    if (current) epoch_->OnVerified(std::move(outcome));
-    // Who left the epoch early hears of it in the next, who has not begun it at its begin. Who has had its error need not: all
-    // others begin the next one, too.
-    else if (!outcome.ok() && header.epoch > wrong_) wrong_ = header.epoch, foretold_ = std::move(outcome);
+    if (current) {
+      epoch_->OnVerified(std::move(outcome));
+    } else if (!outcome.ok() && header.epoch > wrong_) {
+      // Who left the epoch early hears of it in the next; who has not begun it, at its begin. Who has had its error need not: all
+      // others begin the next one, too.
+      wrong_ = header.epoch;
+      foretold_ = std::move(outcome);
+    }
   } else if (auto* because = std::get_if<wire::Because>(&header.message)) {
     because_ = std::move(because->text);
   } else if (const auto* numbered = std::get_if<wire::Numbered>(&header.message)) {

@@ -71,6 +71,17 @@ TEST_F(SinkTest, WhoLeavesAnEpochThatIsWrongHearsOfItInTheNext) {
   EXPECT_EQ(Next(&second).code, kDataLoss);
 }
 
+TEST_F(SinkTest, WhoWaitsInTheNextHearsOfItThere) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator first, second;
+  EXPECT_TRUE(Beside([&] { return Next(&first); }, [&] { Data(1, 0); }).ok());
+  sink_->Drop(&first);
+  Sent();
+  const Outcome told = Beside([&] { return Next(&second); }, [&] { Say(0, MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"})); });
+  EXPECT_EQ(told.code, kDataLoss);
+  EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
+}
+
 // The others are in it, and a reader deals to all that have not left it.
 TEST_F(SinkTest, WhoHearsThatAnEpochIsWrongBeforeBeginningItLeavesItAtOnceAndTakesPartInTheNext) {
   Make(plan::Schedule::kStatic, 2);
