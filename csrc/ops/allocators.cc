@@ -40,7 +40,9 @@ class SharedAllocator : public tensorflow::Allocator {
   const std::shared_ptr<Arena> arena_;
 };
 
-constexpr size_t kLeastRecycled = 1 << 20;
+// From here on TensorFlow's builds with oneDNN have an allocator that keeps what is freed, and that tries for ten seconds before it
+// says that there is no memory.
+constexpr size_t kLeastRecycled = 256 << 10;
 constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
 constexpr size_t kAlignment = 4096;
 

@@ -16,7 +16,7 @@ namespace hvdata {
 tensorflow::Allocator* ArenaAllocator(const std::shared_ptr<Arena>& arena);
 
 // The allocator to receive `bytes` into. Fresh pages cost as much as the copy into them, so large buffers are used again: a
-// recycling one for 1 MiB and more, TensorFlow's own below. The recycling one never holds more than the most that was in use
+// recycling one for 256 KiB and more, TensorFlow's own below. The recycling one never holds more than the most that was in use
 // at one time.
 tensorflow::Allocator* ReceiveAllocator(uint64_t bytes);
 
