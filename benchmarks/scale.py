@@ -61,6 +61,7 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
         out = Path(directory) / "figures.json"
         steps = max(20, arguments.batches // trainers)
         given = {"hosts": hosts, "steps": steps, "launched": time.monotonic(), "out": out,
+                 "by_mpi": arguments.rounds,
                  **{name: getattr(arguments, name) for name in OPTIONS}}
         began = time.monotonic()
         job = subprocess.Popen([*shlex.split(arguments.mpirun), "-np", str(trainers + 1), str(binary),
@@ -100,6 +101,12 @@ def median(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str,
     return {what: statistics.median(one[what] for one in epochs) for what in epochs[0]}
 
 
+def by_mpi(figures: Figures, steps: int, rounds: int) -> float:
+    """Seconds of a step of the same rows by MPI's own calls."""
+    return statistics.median((max(figures[f"mpi{i}.last"][1:]) - max(figures[f"mpi{i}.first"][1:])) / (steps - 1)
+                             for i in range(rounds))
+
+
 def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Result:
     """What a job's figures come to. Times in s, memory in bytes."""
     seconds = statistics.median(grown(figures, "idle.before", "idle.after", "at"))
@@ -113,6 +120,7 @@ def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Resu
             "plain": median(figures, "plain", trainers, arguments.rounds),
             "verified": median(figures, "verified", trainers, arguments.rounds),
             "paced": epoch(figures, "paced", trainers),
+            "mpi_step": by_mpi(figures, int(max(figures["plain0.steps"])), arguments.rounds),
             "reader_private": kib["anon"][0], "reader_shared": kib["shared"][0], "trainer_private": kib["anon"][-1],
             "reader_before": 1024 * figures["before.anon"][0], "trainer_before": 1024 * figures["before.anon"][-1],
             "reader_pss": 1024 * figures["idle.after.pss"][0],
@@ -156,6 +164,7 @@ COSTS: dict[str, Callable[[Result], float]] = {
     "of its communication thread for a batch of another host": sent,
     "processor time of all processes for a batch": lambda r: r["plain"]["all"],
     "time of a step": lambda r: r["plain"]["step"] / r["trainers"],
+    "time of a step by MPI's own calls": lambda r: r["mpi_step"] / r["trainers"],
 }
 
 
@@ -167,7 +176,8 @@ def tables(results: list[Result], arguments: Any) -> list[tuple[str, list[str]]]
                         f"{1e3 * r['first'] / n:.2f}", kib(r["reader_private"] / n), kib(r["reader_shared"] / n),
                         kib(r["trainer_private"]), f"{r['trainer_pss'] / 2**20:.1f}", f"{100 * r['idle_reader']:.2f}",
                         f"{100 * r['idle_trainer']:.2f}"])
-        costs.append([str(n), us(r["plain"]["step"] / n), us(r["plain"]["reader"]), us(sent(r)), us(r["plain"]["all"]),
+        costs.append([str(n), us(r["plain"]["step"] / n), us(r["mpi_step"] / n), f"{r['plain']['step'] / r['mpi_step']:.2f}",
+                      us(r["plain"]["reader"]), us(sent(r)), us(r["plain"]["all"]),
                       us(r["verified"]["step"] / n), us(r["verified"]["reader"]), us(r["verified"]["all"]),
                       us(r["paced"]["waited"]), us(r["paced"]["reader"]), us(r["paced"]["trainer"])])
         plan = planned(r, arguments)
@@ -182,7 +192,7 @@ def tables(results: list[Result], arguments: Any) -> list[tuple[str, list[str]]]
              "reader's private memory per rank, KiB", "shared, KiB", "a trainer's private, KiB", "its whole part of memory, MiB",
              "reader idle, % of a core", "a trainer idle"], started)),
         ("A step, per rank", table(
-            ["trainers", "time, us", "reader's processor time", "its communication thread's, for a batch of another host",
+            ["trainers", "time, us", "by MPI's own calls", "of that", "reader's processor time", "its communication thread's, for a batch of another host",
              "of all processes", "verified: time",
              "its reader's", "its all", "paced: wait in GetNext", "its reader's", "a trainer's"], costs)),
         ("Beside the plan", table(
@@ -226,7 +236,8 @@ def main() -> int:
         (batches under way, and the rings of the ranks of the reader's host). *Idle*: in {arguments.idle_ms / 1e3:.3g} s in
         which nobody asks for anything. *A step*: medians of {arguments.rounds} epochs of about
         {arguments.batches:,} batches, ranks that do nothing but look at fingerprints; processor time without that
-        of the source. *Verified*: with `verify=True`. *Paced*: ranks sleep for
+        of the source. *By MPI's own calls*: the same rows, `MPI_Isend` of {arguments.prefetch} steps at once from the reader,
+        `MPI_Irecv` and `MPI_Wait` on the trainers, which look at the rows as well; over TCP for all. *Verified*: with `verify=True`. *Paced*: ranks sleep for
         {arguments.pace_ms} ms after each step, as in training. *Planned*: by `horovod_data.plan`, for a reader that has a
         core for each of its threads; its memory without the rings, 320 KiB for each rank of the reader's host.""")]
     found = tables(results, arguments)

@@ -23,6 +23,7 @@
 #include "channel/sink.h"
 #include "engine/engine.h"
 #include "tests/scale_dealer.h"
+#include "tests/scale_plain_mpi.h"
 #include "tests/scale_process.h"
 #include "tests/scale_rows.h"
 #include "tests/scale_shares.h"
@@ -38,6 +39,7 @@ struct Options {
   int64_t prefetch = 2;
   int64_t steps = 100;        // of an epoch
   int64_t rounds = 3;         // epochs that are measured, in each channel
+  int64_t by_mpi = 0;         // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
   int64_t paced_steps = 0;    // of an epoch in which ranks sleep for `pace_ms` after each step
   int64_t pace_ms = 100;
   int64_t idle_ms = 0;        // that everybody does nothing for
@@ -48,7 +50,7 @@ struct Options {
   bool Set(const std::string& name, const std::string& value) {
     const std::map<std::string, int64_t*> numbers{
         {"hosts", &hosts}, {"rows", &rows}, {"row_bytes", &row_bytes}, {"prefetch", &prefetch}, {"steps", &steps},
-        {"rounds", &rounds}, {"paced_steps", &paced_steps}, {"pace_ms", &pace_ms}, {"idle_ms", &idle_ms},
+        {"rounds", &rounds}, {"by_mpi", &by_mpi}, {"paced_steps", &paced_steps}, {"pace_ms", &pace_ms}, {"idle_ms", &idle_ms},
         {"alter_trainer", &alter_trainer}, {"alter_step", &alter_step}};
     const auto number = numbers.find(name);
     if (number != numbers.end()) *number->second = std::atoll(value.c_str());
@@ -138,6 +140,7 @@ class Process {
     figures_.Add("rows", static_cast<double>(rows));
     figures_.Add("wrong", static_cast<double>(wrong_));
     Leave();
+    for (int64_t round = 0; round < options_.by_mpi; ++round) ByMpi("mpi" + std::to_string(round));
     figures_.Write(options_.out, rank_, processes_);
     return wrong_ == 0;
   }
@@ -274,6 +277,15 @@ class Process {
     figures_.Add("idle.before", Used());
     usleep(static_cast<useconds_t>(1000 * options_.idle_ms));
     figures_.Add("idle.after", Used());
+  }
+
+  void ByMpi(const std::string& name) {
+    Together();
+    const PlainEpoch told = PlainMpi(&rows_, options_.rows, options_.steps, options_.prefetch).Run(1);
+    figures_.Add(name + ".first", told.first - start_);
+    figures_.Add(name + ".last", told.last - start_);
+    wrong_ += told.wrong;
+    Together();
   }
 
   // As horovod_data.shutdown().
