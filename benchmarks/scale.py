@@ -60,8 +60,7 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
     with tempfile.TemporaryDirectory(prefix="hvdata-scale-") as directory:
         out = Path(directory) / "figures.json"
         steps = max(20, arguments.batches // trainers)
-        given = {"hosts": hosts, "steps": steps, "launched": time.monotonic(), "out": out,
-                 "by_mpi": arguments.rounds,
+        given = {"hosts": hosts, "steps": steps, "launched": time.monotonic(), "out": out, "by_mpi": arguments.rounds,
                  **{name: getattr(arguments, name) for name in OPTIONS}}
         began = time.monotonic()
         job = subprocess.Popen([*shlex.split(arguments.mpirun), "-np", str(trainers + 1), str(binary),
@@ -192,9 +191,9 @@ def tables(results: list[Result], arguments: Any) -> list[tuple[str, list[str]]]
              "reader's private memory per rank, KiB", "shared, KiB", "a trainer's private, KiB", "its whole part of memory, MiB",
              "reader idle, % of a core", "a trainer idle"], started)),
         ("A step, per rank", table(
-            ["trainers", "time, us", "by MPI's own calls", "of that", "reader's processor time", "its communication thread's, for a batch of another host",
-             "of all processes", "verified: time",
-             "its reader's", "its all", "paced: wait in GetNext", "its reader's", "a trainer's"], costs)),
+            ["trainers", "time, us", "by MPI's own calls", "ours to that", "reader's processor time",
+             "its communication thread's, for a batch of another host", "of all processes", "verified: time", "its reader's", "its all",
+             "paced: wait in GetNext", "its reader's", "a trainer's"], costs)),
         ("Beside the plan", table(
             ["trainers", "a step of the reader's busiest thread, ms", "planned", "by", "of that", "memory of the reader, MiB",
              "memory planned", "of that, memory"], plans))]
@@ -237,7 +236,8 @@ def main() -> int:
         which nobody asks for anything. *A step*: medians of {arguments.rounds} epochs of about
         {arguments.batches:,} batches, ranks that do nothing but look at fingerprints; processor time without that
         of the source. *By MPI's own calls*: the same rows, `MPI_Isend` of {arguments.prefetch} steps at once from the reader,
-        `MPI_Irecv` and `MPI_Wait` on the trainers, which look at the rows as well; over TCP for all. *Verified*: with `verify=True`. *Paced*: ranks sleep for
+        `MPI_Irecv` and `MPI_Wait` on the trainers, which look at the rows as well; over TCP for all.
+        *Verified*: with `verify=True`. *Paced*: ranks sleep for
         {arguments.pace_ms} ms after each step, as in training. *Planned*: by `horovod_data.plan`, for a reader that has a
         core for each of its threads; its memory without the rings, 320 KiB for each rank of the reader's host.""")]
     found = tables(results, arguments)

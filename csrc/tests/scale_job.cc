@@ -284,6 +284,10 @@ class Process {
     const PlainEpoch told = PlainMpi(&rows_, options_.rows, options_.steps, options_.prefetch).Run(1);
     figures_.Add(name + ".first", told.first - start_);
     figures_.Add(name + ".last", told.last - start_);
+    if (told.wrong > 0) {
+      Log("scale_job: process " + std::to_string(rank_) + ": " + std::to_string(told.wrong) +
+          " rows that came by MPI's own calls are not what process 0 made");
+    }
     wrong_ += told.wrong;
     Together();
   }
@@ -331,6 +335,10 @@ int main(int argc, char** argv) {
   }
   if (options.row_bytes < 32 || options.rows < 1 || options.hosts < 1 || options.rounds < 0 || options.steps < 1) {
     std::fprintf(stderr, "scale_job: row_bytes must be 32 or more, rows, hosts and steps 1 or more, rounds 0 or more\n");
+    return 2;
+  }
+  if (options.by_mpi > 0 && options.readers != "dedicated") {
+    std::fprintf(stderr, "scale_job: by_mpi has process 0 send and all others receive: leave readers out\n");
     return 2;
   }
   int level = 0, rank = 0, processes = 0;

@@ -5,7 +5,6 @@
 #include <mpi.h>
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "tests/scale_process.h"
