@@ -209,18 +209,19 @@ horovod() {
   mpi
   venv
   tf_keras
-  local python folder wheel
+  local python folder wheel patched=
   python=$(python_version "$VENV/bin/python")
-  folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)
+  case $(tensorflow_version) in
+    2.15.*) ;;
+    *) patched=-patched$(cat packaging/horovod/*.patch | cksum | cut -d' ' -f1) ;;
+  esac
+  folder=$CACHE/$(mpi_id)-py${python/./}-tf$(tensorflow_version)$patched
   done_before horovod "$HOROVOD $folder" && return
   wheel=$(compgen -G "$folder/horovod-$HOROVOD-*.whl") || {
     say "building Horovod $HOROVOD with $(mpi_id) for TensorFlow $(tensorflow_version): 4 minutes on 2 cores, once"
     mkdir -p "$folder"
     local source=horovod==$HOROVOD
-    case $(tensorflow_version) in
-      2.15.*) ;;
-      *) source=$(patched_horovod) ;;
-    esac
+    [ -z "$patched" ] || source=$(patched_horovod)
     HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
       MAKEFLAGS="-j$(nproc)" \
       pip wheel --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$folder" "$source" ||

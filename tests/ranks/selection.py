@@ -9,7 +9,7 @@ tests run, in all worlds. By rule:
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
   a job of its own, the file's name says it for all of its tests;
-- of tests of whole jobs, which take seconds to start, one in nine functions runs, and the first of each file; of such a
+- of tests of whole jobs, which take seconds to start, one in eighteen functions runs, and the first of each file; of such a
   function, or one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the
   last an odd one.
 """
@@ -25,7 +25,7 @@ import pytest
 from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
-FEW = 3
+FEW = 2
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
@@ -88,7 +88,7 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
         else:
             if not tests or tests[0].path.parent.name not in WHOLE_JOBS:
                 yield from tests
-            elif tests[0].path not in files or zlib.crc32(function.encode()) % 9 == 0:
+            elif tests[0].path not in files or zlib.crc32(function.encode()) % 18 == 0:
                 files.add(tests[0].path)
                 yield from one_in_the_middle(tests)
 

@@ -242,3 +242,17 @@ def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
     code = "import tensorflow, gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000, tensorflow.__spec__.loader)"
     done = subprocess.run([sys.executable, "-c", code], env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True)
     assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr
+
+
+def test_after_the_minutes_no_test_begins(outer):
+    text, status = outer(
+        """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("x", range(4))
+def test_slow(x):
+    time.sleep(3)
+""",
+        "--minutes=0.01",  # the first takes longer
+    )
+    assert status == 0 and "1 passed, 3 skipped" in text, text
+    assert "not begun within --minutes=0.01" in text, text
