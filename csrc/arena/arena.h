@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's end of the memory that it shares with the trainers on its host. Only the reader allocates; nobody ever
-// waits for a slot.
+// The end of whoever deals in the memory that it shares with the trainers on its host: a reader, or a host's porter. Only it
+// allocates; nobody ever waits for a slot.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where in the memory that a reader shares with the trainers on its host:
+// What lies where in the memory that a reader, or a host's porter, shares with the trainers on its host:
 //   the slots' counters | a lane for each trainer | batches
 #pragma once
 

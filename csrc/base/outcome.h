@@ -13,7 +13,6 @@ enum Code : int {
   kCancelled = 1,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
-  kNotFound = 5,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kInternal = 13,

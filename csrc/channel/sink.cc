@@ -117,7 +117,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       ++times_.steps;
       times_.rows += arrival->rows;
       times_.waits += waited_for_it ? 1 : 0;
-      handed_out_.store(arrival->reader, std::memory_order_relaxed);
+      handed_out_ = arrival->reader;
       return {};
     }
     if (word == TrainerEpoch::Word::kEnd) {

@@ -54,7 +54,10 @@ class Sink {
   // Verified channels: the share that Next() gave last, as it is known by now. An error where that is not what its reader says.
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
   // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
-  void HandedOut() { clock_.Turn(TrainerDoes::kSteps, handed_out_.load(std::memory_order_relaxed)); }
+  void HandedOut(const SinkIterator& iterator) {
+    MutexLock lock(&mu_);  // a newer iterator, or the end of all, may close the epoch meanwhile: one turns the clock at a time
+    if (Runs(iterator)) clock_.Turn(TrainerDoes::kSteps, handed_out_);
+  }
   // See TracedWatch.
   void NoteUnderWay(int64_t least) { clock_.NoteUnderWay(least); }
   // From any thread: a Next() of this iterator that waits returns kCancelled.
@@ -117,7 +120,7 @@ class Sink {
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
   TracedWatch<TrainerDoes> clock_;
-  std::atomic<int> handed_out_{-1};  // whose share Next() gave last
+  int handed_out_ GUARDED_BY(mu_) = -1;  // whose share Next() gave last
   TrainerTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
   uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run
   const SinkIterator* handed_ GUARDED_BY(mu_) = nullptr;  // whose state the reader has for the next epoch

@@ -29,14 +29,14 @@ Collectives CollectivesOf(MPI_Comm comm) {
   collectives.gather = [comm, n](const std::string& mine) {
     std::string all(mine.size() * n, '\0');
     const auto each = static_cast<int>(mine.size());
-    MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm);
+    Check(MPI_Allgather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, comm), "MPI_Allgather");
     std::vector<std::string> texts;
     for (size_t i = 0; i < n; ++i) texts.push_back(all.substr(i * mine.size(), mine.size()));
     return texts;
   };
   collectives.swap = [comm, n](const std::vector<uint8_t>& mine) {
     std::vector<uint8_t> theirs(n);
-    MPI_Alltoall(mine.data(), 1, MPI_UINT8_T, theirs.data(), 1, MPI_UINT8_T, comm);
+    Check(MPI_Alltoall(mine.data(), 1, MPI_UINT8_T, theirs.data(), 1, MPI_UINT8_T, comm), "MPI_Alltoall");
     return theirs;
   };
   return collectives;

@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/fork.h"
 #include "base/mutex.h"
 
 namespace hvdata {
@@ -46,12 +47,14 @@ constexpr size_t kLeastRecycled = 256 << 10;
 constexpr size_t kRounding = 64 << 10;  // batches whose sizes differ a little share buffers
 constexpr size_t kAlignment = 4096;
 
+// In a forked child a lock may be held for ever by a thread that isn't there: plain memory, and none is kept.
 class RecyclingAllocator : public tensorflow::Allocator {
  public:
   std::string Name() override { return "horovod_data_receive"; }
 
   void* AllocateRaw(size_t, size_t bytes) override {
     const size_t size = (bytes + kRounding - 1) / kRounding * kRounding;
+    if (InForkedChild()) return std::aligned_alloc(kAlignment, size);
     MutexLock lock(&mu_);
     in_use_ += size;
     peak_ = std::max(peak_, in_use_);
@@ -79,6 +82,7 @@ class RecyclingAllocator : public tensorflow::Allocator {
   }
 
   void DeallocateRaw(void* memory) override {
+    if (InForkedChild()) return std::free(memory);
     MutexLock lock(&mu_);
     const auto found = sizes_.find(memory);
     const size_t size = found->second;

@@ -193,6 +193,10 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
   return landing;
 }
 
+const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
+
+}  // namespace
+
 uint64_t BytesOf(const Tensor& tensor) {
   uint64_t bytes = tensor.TotalBytes();
   if (tensor.dtype() != tensorflow::DT_STRING) return bytes;
@@ -200,10 +204,6 @@ uint64_t BytesOf(const Tensor& tensor) {
   for (int64_t i = 0; i < strings.size(); ++i) bytes += strings(i).size();
   return bytes;
 }
-
-const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
-
-}  // namespace
 
 std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
   (void)registered;

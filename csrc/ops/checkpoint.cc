@@ -22,15 +22,6 @@ bool CheckReplay() {
   return value == nullptr || std::string(value) != "0";
 }
 
-// Nearly what it takes when encoded.
-uint64_t SizeOf(const tensorflow::Tensor& tensor) {
-  uint64_t bytes = tensor.TotalBytes();
-  if (tensor.dtype() != tensorflow::DT_STRING) return bytes;
-  const auto* strings = reinterpret_cast<const tensorflow::tstring*>(tensor.data());
-  for (int64_t i = 0; i < tensor.NumElements(); ++i) bytes += strings[i].size();
-  return bytes;
-}
-
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -87,10 +78,10 @@ absl::Status Checkpoint::Capture(State* state) {
   // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
-    for (const tensorflow::Tensor& tensor : part->tensors()) of_input += SizeOf(tensor);
+    for (const tensorflow::Tensor& tensor : part->tensors()) of_input += BytesOf(tensor);
   }
   for (const auto& [number, tensors] : state->elements) {
-    for (const tensorflow::Tensor& tensor : tensors) of_elements += SizeOf(tensor);
+    for (const tensorflow::Tensor& tensor : tensors) of_elements += BytesOf(tensor);
   }
   if (of_input + of_elements > kMostState) return TooLarge(of_input, of_elements);
   of_input = 0;

@@ -29,7 +29,7 @@ class Checkpoint {
   // The epoch is over: leaves what trainers need that have seen its end and save later.
   void KeepLastWords();
 
-  // Where the lanes stand, for Source::Start.
+  // Where the lanes stand, for ReaderEpoch::Start.
   struct Place {
     std::vector<uint64_t> positions;
     Turn turn;

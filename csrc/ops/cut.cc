@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/counters.h"
@@ -18,8 +19,14 @@ using tensorflow::tstring;
 
 namespace {
 
+// Without memory a tensor has a null pointer; whoever deals makes an error of what is thrown.
+Tensor InMemory(Tensor tensor) {
+  if (!tensor.IsInitialized()) throw std::bad_alloc();
+  return tensor;
+}
+
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
-  Tensor zeros(dtype, shape);
+  const Tensor zeros = InMemory(Tensor(dtype, shape));
   const size_t bytes = zeros.TotalBytes();
   if (bytes > 0 && dtype != tensorflow::DT_STRING) std::memset(zeros.data(), 0, bytes);  // without elements it has no memory
   return zeros;  // strings are born empty
@@ -32,7 +39,7 @@ TensorShape WithRows(const Tensor& model, int64_t rows) {
 }
 
 Tensor Weights(int64_t ones, int64_t zeros) {
-  Tensor weights(tensorflow::DT_FLOAT, TensorShape({ones + zeros}));
+  Tensor weights = InMemory(Tensor(tensorflow::DT_FLOAT, TensorShape({ones + zeros})));
   auto flat = weights.flat<float>();
   for (int64_t i = 0; i < ones + zeros; ++i) flat(i) = i < ones ? 1.0f : 0.0f;
   return weights;
@@ -51,13 +58,13 @@ Tensor Cutter::TakeRows(const Tensor& whole, const plan::Rows& rows) const {
   if (rows.padding == 0) return part;
   const TensorShape shape = WithRows(whole, rows.count + rows.padding);
   if (whole.dtype() == tensorflow::DT_STRING) {
-    Tensor padded(whole.dtype(), shape);  // strings are born empty
+    const Tensor padded = InMemory(Tensor(whole.dtype(), shape));  // strings are born empty
     const auto* from = reinterpret_cast<const tstring*>(part.data());
     auto* to = reinterpret_cast<tstring*>(padded.data());
     for (int64_t i = 0; i < part.NumElements(); ++i) to[i] = from[i];
     return padded;
   }
-  Tensor padded(memory_, whole.dtype(), shape);
+  const Tensor padded = InMemory(Tensor(memory_, whole.dtype(), shape));
   const size_t bytes = part.TotalBytes();
   if (bytes > 0) std::memcpy(padded.data(), part.data(), bytes);
   const size_t missing = padded.TotalBytes() - bytes;

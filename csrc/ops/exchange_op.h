@@ -9,6 +9,7 @@
 
 #include "base/place.h"
 #include "engine/engine.h"
+#include "meeting/exchange.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -60,17 +61,37 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return tensor;
   }
 
+  // What a peer says is looked at before it is read.
+  static bool IsText(const tensorflow::Tensor& tensor) {
+    return tensor.dtype() == tensorflow::DT_STRING && tensor.NumElements() == 1;
+  }
+
+  // In the place of a rank that can't take part: no rows, and the reason.
+  std::shared_ptr<const Share> ReasonFor(Engine* engine, int trainer, const std::string& why) const {
+    return ShareFor(engine, trainer, tensorflow::Tensor(dtype_, tensorflow::TensorShape({0})), Text(why));
+  }
+
+  // The rows; or that there is no memory for them on their way. Never throws for these: `done` is called once.
+  std::shared_ptr<const Share> RowsFor(Engine* engine, int trainer, const tensorflow::Tensor& rows) const {
+    std::shared_ptr<const Share> share;
+    const absl::Status status = Caught([&] {
+      share = ShareFor(engine, trainer, rows);
+      return absl::OkStatus();
+    });
+    return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
+  }
+
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.
   absl::Status Take(const World& world, int trainer, const Exchanged& exchanged, tensorflow::Tensor* tensor) const {
     std::vector<tensorflow::Tensor> tensors;
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
     if (exchanged.code != kOk) {
-      const bool told = status.ok() && !tensors.empty();
+      const bool told = status.ok() && tensors.size() == 1 && IsText(tensors[0]);
       return absl::Status(static_cast<absl::StatusCode>(exchanged.code), "the root's scatter failed: " +
                           (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
     }
     if (!status.ok()) return status;
-    if (tensors.size() == 2 && tensors[1].dtype() == tensorflow::DT_STRING && tensors[1].NumElements() == 1) {  // a reason why not
+    if (tensors.size() == 2 && IsText(tensors[1])) {  // a reason why not
       return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
     }
     if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");

@@ -22,7 +22,7 @@ using tensorflow::TensorShape;
 // What one call of the op holds while it lasts. A call may end (a rank is lost) while its root still joins the parts: then it is
 // over when both are.
 struct Gathering {
-  Mutex mu;
+  Mutex mu{Mutex::kLast};
   bool joining GUARDED_BY(mu) = false, ended GUARDED_BY(mu) = false;
   Outcome outcome GUARDED_BY(mu);
   uint64_t number GUARDED_BY(mu) = 0;
@@ -74,9 +74,9 @@ class GatherOp : public ExchangeOp {
  private:
   // The rows; or, in the place of a rank that can't take part, none, and the reason.
   std::shared_ptr<const Share> Part(Engine* engine, const Tensor& part) const {
-    if (part.dims() > 0 && refused_.empty()) return ShareFor(engine, root_, part);
-    const std::string why = refused_.empty() ? Where(engine->world()) + "a scalar has no rows to gather" : refused_;
-    return ShareFor(engine, root_, Tensor(dtype_, TensorShape({0})), Text(why));
+    if (!refused_.empty()) return ReasonFor(engine, root_, refused_);
+    if (part.dims() > 0) return RowsFor(engine, root_, part);
+    return ReasonFor(engine, root_, Where(engine->world()) + "a scalar has no rows to gather");
   }
 
   absl::Status Join(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
@@ -86,7 +86,7 @@ class GatherOp : public ExchangeOp {
     for (size_t t = 0; t < bundles.size(); ++t) {
       std::vector<Tensor> tensors;
       TF_RETURN_IF_ERROR(TakeTensors(bundles[t], &tensors));
-      if (tensors.size() == 2 && tensors[1].dtype() == tensorflow::DT_STRING && tensors[1].NumElements() == 1) {
+      if (tensors.size() == 2 && IsText(tensors[1])) {
         return absl::InvalidArgumentError(std::string(tensors[1].scalar<tensorflow::tstring>()()));
       }
       if (tensors.size() != 1 || tensors[0].dims() == 0) {
@@ -158,11 +158,11 @@ class GatherGradientOp : public ExchangeOp {
       int64_t begin = 0;
       for (int t = 0; t < world.trainer_count(); ++t) {
         if (!wrong.empty()) {  // the others wait for their parts: they get the error in their place
-          engine->exchange().Give(name_, number, t, *ShareFor(engine.get(), t, Tensor(dtype_, TensorShape({0})), Text(wrong)));
+          engine->exchange().Give(name_, number, t, *ReasonFor(engine.get(), t, wrong));
           continue;
         }
         const int64_t end = begin + rows(t);
-        engine->exchange().Give(name_, number, t, *ShareFor(engine.get(), t, gradient.Slice(begin, end)));
+        engine->exchange().Give(name_, number, t, *RowsFor(engine.get(), t, gradient.Slice(begin, end)));
         begin = end;
       }
     }

@@ -192,7 +192,7 @@ class ReceiverOp : public DatasetOpKernel {
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
         const absl::Status status = Receive(arrival, out);
-        sink()->HandedOut();
+        sink()->HandedOut(iterator_);
         return status;
       }
 

@@ -110,7 +110,7 @@ class ScatterGradientOp : public ExchangeOp {
     const Tensor& part = ctx->input(0);
     OP_REQUIRES_ASYNC(ctx, part.dims() > 0, absl::InvalidArgumentError("a scalar has no rows to gather"), done);
     const World& world = engine->world();
-    engine->exchange().Give(name_, number, root_, *ShareFor(engine.get(), root_, part));
+    engine->exchange().Give(name_, number, root_, *RowsFor(engine.get(), root_, part));
     if (world.me().trainer != root_) {
       TensorShape shape = part.shape();
       shape.set_dim(0, 0);

@@ -17,8 +17,8 @@ namespace {
 
 TEST(Guarded, GivesWhatTheBodyGives) {
   EXPECT_TRUE(Guarded([] { return Outcome(); }).ok());
-  const Outcome outcome = Guarded([] { return Outcome(kNotFound, "no such thing"); });
-  EXPECT_EQ(outcome.code, kNotFound);
+  const Outcome outcome = Guarded([] { return Outcome(kUnavailable, "no such thing"); });
+  EXPECT_EQ(outcome.code, kUnavailable);
   EXPECT_EQ(outcome.message, "no such thing");
 }
 

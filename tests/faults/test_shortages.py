@@ -188,6 +188,42 @@ def test_a_batch_finds_no_memory_on_a_trainer(kib):
         assert "rank 1 on " in job.stderr[1] and "there is no memory for the" in job.stderr[1], job.describe()
 
 
+# There is room for threads, but not for another tensor of that size.
+LIMITED = """
+used = [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")][0] << 10
+if hvdata.rank() == 0: resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
+"""
+
+
+def test_the_reader_finds_no_memory_to_pad_with():
+    job = run_job(TRAIN + """
+hvdata.init()
+wide = tf.zeros([1, 64 << 20])
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(wide), batch="global", remainder="pad", name="train")
+""" + LIMITED + """
+try:
+    for x in ds: pass
+except tf.errors.ResourceExhaustedError as error:
+    print("this process can have no more memory" in error.message and "[reader 0 on " in error.message, flush=True)
+""", np=2, env={"HOROVOD_DATA_PAYLOAD": "message"}, timeout=60)
+    assert job.returncode == 0 and job.stdout == ["True\n", "True\n"], job.describe()
+
+
+def test_no_memory_for_strings_to_gather():
+    """They are encoded on their way. All ranks hear of it, and the next call is as any."""
+    job = run_job(TRAIN + """
+hvdata.init()
+text = tf.fill([1], tf.strings.join(["x" * (1 << 20)] * 256) if hvdata.rank() == 0 else "y")
+""" + LIMITED + """
+try:
+    hvdata.gather(text, root=1)
+except tf.errors.InvalidArgumentError as error:
+    print("[rank 0 on " in error.message and "this process can have no more memory" in error.message)
+print(len(hvdata.gather(tf.constant([b"a"]), root=0)), flush=True)
+""", np=2, env={"HOROVOD_DATA_PAYLOAD": "message"}, timeout=60)
+    assert job.returncode == 0 and job.stdout == ["True\n2\n", "True\n0\n"], job.describe()
+
+
 # ---- Time.
 
 

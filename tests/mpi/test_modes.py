@@ -137,17 +137,22 @@ def test_what_drop_drops_is_logged(hvdata, comm, capfd):
             assert str(count) in line, line
 
 
-def test_drop_with_too_few_rows_warns(hvdata, comm, capfd):
-    """Batches with fewer rows than ranks make no step: an epoch without steps is said, once."""
-    batches = batches_of([comm.size - 1] * 3)
-    ds = hvdata.distribute_dataset(source_of(batches), batch="global", name="too-few")
+@pytest.mark.parametrize("batch, rows, why", [
+    ("global", lambda n: [n - 1] * 3, "every batch was smaller than the number of trainers"),
+    ("per_rank", lambda n: [100] * max(n - 1, 1), "there were fewer elements than trainers"),
+])
+def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
+    """Batches with fewer rows than ranks make no step, nor do fewer elements: an epoch without steps is said, once."""
+    if comm.size == 1:
+        pytest.skip("one rank gets all")
+    batches = batches_of(rows(comm.size))
+    ds = hvdata.distribute_dataset(source_of(batches), batch=batch, name=f"too-few-{batch}")
     for _ in range(2):
         assert elements(comm, ds) == [[]] * comm.size
     comm.barrier()
     said = "".join(comm.allgather(capfd.readouterr().err))
-    if comm.size > 1:
-        lines = [line for line in said.splitlines() if "too-few" in line and "no step" in line]
-        assert len(lines) == 1, said
+    lines = [line for line in said.splitlines() if f"too-few-{batch}" in line and "no step" in line]
+    assert len(lines) == 1 and why in lines[0], said
 
 
 def test_dynamic_feeds_the_fast_rank(hvdata, comm):

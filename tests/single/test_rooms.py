@@ -18,7 +18,7 @@ BELOW = {
     "channel": {"base", "plan", "wire", "proof", "mail", "timeline"},
     "meeting": {"base", "wire", "mail"},
     "engine": {"base", "wire", "mail", "timeline", "channel", "meeting", "transport"},
-    "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "engine"},
+    "ops": {"base", "plan", "wire", "arena", "proof", "mail", "channel", "meeting", "engine"},
 }
 AROUND = {"tests", "fuzz"}  # use any of them
 
