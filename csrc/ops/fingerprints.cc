@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
 namespace hvdata {
@@ -100,6 +99,9 @@ void AddSparse(const Tensor* parts, int64_t first, std::vector<Fingerprint>* row
   }
 }
 
+// Each piece goes over all entries, so they are few; but a sparse vector of hashed features may have 2^30 rows, nearly all empty.
+constexpr int64_t kSparsePiece = 1 << 22;
+
 }  // namespace
 
 Fingerprints::Fingerprints(const ChannelConfig& config) : width_(config.empty_rules.size()) {
@@ -108,7 +110,7 @@ Fingerprints::Fingerprints(const ChannelConfig& config) : width_(config.empty_ru
     Leaf leaf{Leaf::kDense, i, 1};
     if (rule(i) == EmptyRule::kEntries) leaf = {Leaf::kSparse, i, 3};
     while (rule(i + leaf.parts) == EmptyRule::kRowSplits) leaf = {Leaf::kRagged, i, leaf.parts + 1};
-    if (leaf.kind == Leaf::kSparse) piece_ = std::numeric_limits<int64_t>::max();  // each piece would go over all entries
+    if (leaf.kind == Leaf::kSparse) piece_ = kSparsePiece;
     leaves_.push_back(leaf);
     i += leaf.parts;
   }

@@ -3,6 +3,7 @@
 
 import os
 import random
+import resource
 import time
 
 import numpy as np
@@ -50,6 +51,20 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
     assert (record["verdict"], record["rows"], record["dropped"]) == ("complete", rows - dropped, dropped)
     assert sum(record["rows_per_rank"]) == rows - dropped
     assert record["steps_per_rank"] == [len(its) for its in got]
+
+
+def test_a_sparse_vector_of_hashed_features(hvdata, comm):
+    """Its rows are nearly all empty, and take little memory: 256 MiB, were all their fingerprints there at once."""
+    length = 1 << 25
+
+    def make():
+        return tf.data.Dataset.from_tensors(tf.SparseTensor([[7], [length - 1]], [1.0, 2.0], [length])).repeat(comm.size)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    elements(comm, channel(hvdata, make, "hashed", batch="per_rank"))
+    record = certificate(hvdata, comm, "hashed")
+    assert (record["verdict"], record["rows"]) == ("complete", comm.size * length)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
