@@ -20,18 +20,20 @@ struct Before {
 std::atomic<const Before*> before{nullptr};  // set before our handler is installed
 
 void Count(int signal, siginfo_t* info, void* context) {
-  // A handler that chains to ours, and was then found in front of it, comes back here: once is enough.
-  static thread_local volatile sig_atomic_t inside = 0;
-  if (inside) return;
-  inside = 1;
-  interrupts.fetch_add(1, std::memory_order_relaxed);
-  const struct sigaction& next = before.load(std::memory_order_acquire)->action;
-  if (next.sa_flags & SA_SIGINFO) {
-    next.sa_sigaction(signal, info, context);
-  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
-    next.sa_handler(signal);
+  // A handler that chains to ours, and was then found in front of it, comes back here: the one before that is next.
+  static thread_local const Before* volatile running = nullptr;
+  const Before* const outer = running;
+  if (outer == nullptr) interrupts.fetch_add(1, std::memory_order_relaxed);
+  const Before* const next = outer == nullptr ? before.load(std::memory_order_acquire) : outer->earlier;
+  if (next == nullptr) return;
+  running = next;
+  const struct sigaction& action = next->action;
+  if (action.sa_flags & SA_SIGINFO) {
+    action.sa_sigaction(signal, info, context);
+  } else if (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
+    action.sa_handler(signal);
   }
-  inside = 0;
+  running = outer;
 }
 
 }  // namespace

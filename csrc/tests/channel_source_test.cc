@@ -117,21 +117,21 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
-            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n"
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
+            "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
             "element(s) of this epoch\n");
 }
 
-TEST_F(SourceTest, AnEpochOfBatchesWithoutRowsSaysWhyItHasNoStep) {
+TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
   source_->Dropped(0, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] every batch was smaller than the number "
-            "of trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or larger batches\n");
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
+            "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n");
 }
 
 // However the epoch ends: with an error, or because everybody leaves it.

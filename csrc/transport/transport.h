@@ -34,7 +34,7 @@ class Transport {
   void Send(int dest, Parcel parcel);
 
   // This process will send nothing more. The thread goes on receiving until every process of the communicator has
-  // left and has seen its sends complete (a non-blocking barrier); then it ends. Returns at once.
+  // left, all that they sent it has come (see Departure), and its own sends are complete; then it ends. Returns at once.
   void Leave();
 
   // Waits until the thread has ended; true if it has within `patience`.
