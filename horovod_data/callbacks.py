@@ -18,7 +18,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from . import core, roles, times
-from .errors import explain
+from .errors import explain, forked, whole
 
 
 class DeliveryScalars:
@@ -48,7 +48,13 @@ class DeliveryScalars:
         self._last, self._resets = times.trainers(core.own_times()), core.resets
 
     def write(self, step: int) -> dict[str, float]:
-        """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still."""
+        """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still.
+
+        Raises:
+          RuntimeError: in a forked child.
+        """
+        if core.state() is core.State.FORKED:
+            raise RuntimeError(forked("DeliveryScalars.write()"))
         written: dict[str, float] = {}
         own = core.own_times()
         if self._resets != core.resets:
@@ -94,10 +100,12 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
           ValueError: another update_freq.
         """
         super().__init__()
-        if update_freq not in ("epoch", "batch") and not (isinstance(update_freq, int) and update_freq > 0):
+        named = {"epoch": None, "batch": 1}
+        every = named[update_freq] if isinstance(update_freq, str) and update_freq in named else whole(update_freq) or 0
+        if every is not None and every <= 0:
             raise ValueError(explain(f"update_freq must be \"epoch\", \"batch\" or a number of batches, not {update_freq!r}"))
         self._log_dir, self._channel = log_dir, channel
-        self._every = None if update_freq == "epoch" else 1 if update_freq == "batch" else int(update_freq)
+        self._every = every
         self._scalars: Optional[DeliveryScalars] = None
         self._batches = 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 from .errors import explain
 
@@ -38,15 +38,15 @@ def last() -> dict[str, Record]:
     return core.certificates()
 
 
-def read(path: str) -> dict[tuple[str, int], Record]:
-    """The records of a certificate, by channel and epoch. Of two records of one epoch the later one counts: it is of the run
-    that went on from a checkpoint.
+def read(path: str) -> dict[tuple[str, int], list[Record]]:
+    """The records of a certificate, by channel and epoch, each in the order of the file. Several of one epoch are of a name that
+    was distributed again, or of runs that went on from a checkpoint.
 
     Raises:
       OSError: the file can't be read.
       ValueError: it is no certificate; names the line.
     """
-    records = {}
+    records: dict[tuple[str, int], list[Record]] = {}
     with open(path, "rb") as lines:  # what is no text is refused by its line, as all else
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -54,7 +54,7 @@ def read(path: str) -> dict[tuple[str, int], Record]:
             try:
                 record = json.loads(line.decode())
                 _check(record)
-                records[record["channel"], record["epoch"]] = record
+                records.setdefault((record["channel"], record["epoch"]), []).append(record)
             except (ValueError, RecursionError) as error:
                 raise ValueError(explain(f"line {number} of {path} is no record of a certificate ({error})",
                                          "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
@@ -101,6 +101,24 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
     return False, f"{what}; {_first_difference(a, b)}{note}"
 
 
+def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
+    """Of the records of one epoch in two files: which ones, and what compare() says of them."""
+    if len(ours) != len(theirs):  # only one of the runs was interrupted: its last record is that of the whole epoch
+        yield f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})", *compare(ours[-1], theirs[-1])
+        return
+    for at, (a, b) in enumerate(zip(ours, theirs)):
+        same, text = compare(a, b)
+        if not same and _goes_on(ours[at:]) and _goes_on(theirs[at:]):  # interrupted at different places
+            same, text = True, "not complete, and the next record goes on with it, in both"
+        yield f" (record {at + 1} of {len(ours)})" if len(ours) > 1 else "", same, text
+
+
+def _goes_on(records: Sequence[Record]) -> bool:
+    """Whether the second is of the run that the first was cut off in: it has all of its elements."""
+    return (len(records) > 1 and records[0]["verdict"] == "not complete" and records[0]["rows"] <= records[1]["rows"]
+            and bool(records[1]["digests"].startswith(records[0]["digests"])))
+
+
 def _first_difference(a: Record, b: Record) -> str:
     ours, theirs = ([record["digests"][at:at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)]
                     for record in (a, b))
@@ -144,11 +162,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     equal = True
     for key in sorted({*first, *second}):
         if key in first and key in second:
-            same, text = compare(first[key], second[key])
+            compared = list(compare_epoch(first[key], second[key]))
         else:
-            same, text = False, f"only in {files.first if key in first else files.second}"
-        equal = equal and same
-        print(_shown(f"channel {key[0]}, epoch {key[1]}: {text}"))
+            compared = [("", False, f"only in {files.first if key in first else files.second}")]
+        for which, same, text in compared:
+            equal = equal and same
+            print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
     return 0 if equal else 1
 
 

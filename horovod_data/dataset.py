@@ -35,12 +35,18 @@ _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 _PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
 _AUTO = "auto"
-UNLESS_SHARDED = "auto, unless the dataset function takes a context"  # for shard, of predict()
 _MIB = 1 << 20
 _MOST_MB = float(1 << 20)
 
 DatasetFn = Optional[Callable[..., tf.data.Dataset]]
 DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
+
+
+class _Ours(str):
+    """A text that no text of a user's is."""
+
+
+UNLESS_SHARDED = _Ours("auto, unless the dataset function takes a context")  # for shard, of predict()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +68,8 @@ class Options:
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
         _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
-        if self.shard is not None and not (isinstance(self.shard, str) and self.shard in (_AUTO, UNLESS_SHARDED)):
+        if self.shard is not None and self.shard is not UNLESS_SHARDED and not (
+                isinstance(self.shard, str) and self.shard == _AUTO):
             raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
         object.__setattr__(self, "prefetch", self._checked_prefetch())  # numpy's whole numbers can't travel
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
@@ -92,7 +99,11 @@ def _size(given: Any) -> Optional[float]:
         return None
     if not isinstance(given, numbers.Real) or isinstance(given, bool):
         raise TypeError(explain(f"prefetch_mb must be a number of MiB, not {given!r}"))
-    if not math.isfinite(size := float(given)) or size < LEAST_MB:
+    try:
+        size = float(given)
+    except OverflowError:  # more digits than a text should have
+        given = size = math.inf if given > 0 else -math.inf  # type: ignore[operator]
+    if not math.isfinite(size) or size < LEAST_MB:
         raise ValueError(explain(f"prefetch_mb={given!r} is not a size in MiB of {LEAST_MB:g} or more"))
     return min(size, _MOST_MB)
 

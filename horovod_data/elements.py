@@ -123,6 +123,9 @@ def check_types(spec: Any) -> None:
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
+        if not isinstance(leaf, tf.TypeSpec):  # a Mapping, or of a class of attrs or dataclasses: other ranks don't have it
+            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
+                                    "can't be sent to another rank", "Let a map() make dicts, tuples or namedtuples of such"))
         raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
                                 "can't be sent to another rank",
                                 "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"))

@@ -30,22 +30,24 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
-      TypeError, ValueError: wrong arguments. Eagerly the call counts as made where only x was wrong: it is an
-        InvalidArgumentError with the same text on all other ranks.
+      TypeError, ValueError: wrong arguments. Eagerly the call counts as made: it is an InvalidArgumentError on all other ranks,
+        with the same text. A wrong root counts as 0. With a wrong name there is no call that it could go with: it counts on no
+        rank.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
     """
-    job, root = matching.checked("gather", root, name)
+    job, at = matching.checked("gather", 0, name)
     try:
+        _, at = matching.checked("gather", root, name)  # behind the name, by which a call with a wrong root counts, too
         value = _tensor(x, job)
     except (TypeError, ValueError) as error:
         if tf.executing_eagerly():
-            _take_no_part(name, root, error)
+            _take_no_part(name, at, error)
         raise
     label, order = matching.label(matching.GATHER, name)
     with tf.device("/CPU:0"):
-        gathered, _, _ = loader.load().ops.horovod_data_gather(value, order, root=root, gather_name=label)
+        gathered, _, _ = loader.load().ops.horovod_data_gather(value, order, root=at, gather_name=label)
     return gathered
 
 

@@ -14,7 +14,7 @@ import math
 import sys
 from typing import Any, Optional, Sequence, Union
 
-from .errors import explain
+from .errors import explain, whole
 from .settings import too_many_per_node
 
 # A plan that just keeps up falls behind at the first hiccup: recommended is what needs at most this part of a step.
@@ -22,6 +22,7 @@ HEADROOM = 0.8
 # Beyond that many dedicated readers the search gives up: more lines than switches have.
 MOST_READERS = 256
 USUAL_RANKS = (8, 64, 512, 4096)
+MOST = (1 << 31) - 1  # of anything that is counted: MPI has no more ranks, and floats hold what is made of it
 # prefetch="auto": what csrc/channel/window.h does. Its bytes are those of HOROVOD_DATA_PREFETCH_MB.
 AUTO = "auto"
 LEAST_STEPS, MOST_STEPS = 2, 64
@@ -56,6 +57,16 @@ class Costs:
 MEASURED = Costs()
 
 
+def _counted(name: str, value: Any, least: int) -> int:
+    """As Python's own number, of numpy's too. Raises ValueError if it is none that can be counted with."""
+    number = whole(value)
+    if number is None or number < least:
+        raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
+    if number > MOST:
+        raise ValueError(explain(f"{name} must be {MOST} or less, not {number}"))
+    return number
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What is to be fed."""
@@ -71,10 +82,8 @@ class Job:
 
     def __post_init__(self) -> None:
         for name, least in (("ranks", 1), ("ranks_per_host", 1), ("prefetch", 1)):
-            value = getattr(self, name)
-            auto = name == "prefetch" and value == AUTO
-            if not auto and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
+            if name != "prefetch" or self.prefetch != AUTO:
+                object.__setattr__(self, name, _counted(name, getattr(self, name), least))
         for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -115,9 +124,7 @@ class Readers:
 
     def __post_init__(self) -> None:
         for name in ("dedicated", "per_node"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(explain(f"{name} must be a whole number of 0 or more, not {value!r}"))
+            object.__setattr__(self, name, _counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
             raise ValueError(explain(f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
                                      "Give one of them"))
@@ -351,6 +358,8 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
     for option, value in (("ranks", ranks), ("ranks_per_host", given.ranks_per_host), ("prefetch", given.prefetch)):
         if value != AUTO and value < 1:
             raise ValueError(f"--{option.replace('_', '-')} must be 1 or more, not {value}")
+        if value != AUTO and value > MOST:
+            raise ValueError(f"--{option.replace('_', '-')} must be {MOST} or less, not {value}")
     if given.prefetch_mb is not None and given.prefetch != AUTO:
         raise ValueError(f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them")
     batch = given.batch_mb * 1e6
@@ -366,6 +375,8 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
     if given.readers is not None and given.readers < 0:
         raise ValueError(f"--readers must be 0 or more, not {given.readers}")
+    if given.readers is not None and given.readers > MOST:
+        raise ValueError(f"--readers must be {MOST} or less, not {given.readers}")
     if given.readers_per_node is not None and given.readers_per_node < 1:
         raise ValueError(f"--readers-per-node must be 1, not {given.readers_per_node}")
     if given.readers_per_node is not None and given.readers_per_node > 1:

@@ -77,7 +77,7 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
             "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
             'Distribute it with remainder="partial" and schedule="static"', f"{job.where}, channel {channel}"))
     else:
-        shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name, shard=shard or UNLESS_SHARDED)
+        shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard)
         channel, refused = name, None
     if job.trainer is None:
         return None

@@ -17,7 +17,7 @@ from .progress import watch
 from .reporting import report
 from .errors import explain, forked, place, set_here
 from .layout import Layout, make_layout
-from .settings import Settings, read_settings
+from .settings import Roles, Settings, read_roles, read_settings
 
 
 @dataclasses.dataclass
@@ -30,6 +30,7 @@ class Job:
     hosts: tuple[str, ...]
     layout: Layout
     pid: int
+    environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
     ended: bool = False
 
     @property
@@ -98,11 +99,11 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         exits.install(_end)  # from here on others may wait for this process, even if it fails in the next line
     if _job is None:
         launch_checks.check_files(*limits.spare_files(), core.mpi_query().usable)
+    if _job is not None:
+        _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
+        return
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
-    if _job is not None:
-        _require_same(current("init()"), settings, comm)
-        return
 
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = _import_horovod()
@@ -143,7 +144,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         _refuse_horovod(place(rank, host))
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
-    _job = Job(settings, comm, rank, hosts, layout, os.getpid())
+    _job = Job(settings, comm, rank, hosts, layout, os.getpid(),
+               {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")})
     set_here(_job.where)
     forks.install()
     if settings.audit and _job.trainer is not None:
@@ -271,16 +273,19 @@ def _known(what: str) -> Job:
     return _job
 
 
-def _require_same(job: Job, settings: Settings, comm: Any) -> None:
-    if (settings, comm) == (job.settings, job.comm):
+def _require_same(job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any) -> None:
+    """The environment may have changed since: what an argument leaves open is still what it was."""
+    asked = read_roles(job.environ, readers, readers_per_node, embedded)
+    runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
+    if (asked, comm) == (runs, job.comm):
         return
     raise RuntimeError(explain(
-        f"init() was called a second time with other arguments: {_arguments(settings, comm)}; it runs with "
-        f"{_arguments(job.settings, job.comm)}", "Call it once, before anything else of horovod_data", job.where))
+        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
+        f"{_arguments(runs, job.comm)}", "Call it once, before anything else of horovod_data", job.where))
 
 
-def _arguments(settings: Settings, comm: Any) -> str:
-    shown = [f"{field.name}={getattr(settings, field.name)}" for field in dataclasses.fields(settings)]
+def _arguments(given: Roles, comm: Any) -> str:
+    shown = [f"{name}={value}" for name, value in given._asdict().items()]
     return ", ".join(shown + [f"comm={comm.Get_name() if comm is not None else 'MPI_COMM_WORLD'}"])
 
 

@@ -36,23 +36,25 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
       TypeError, ValueError: wrong arguments. Eagerly the call counts as made: those of the root are an InvalidArgumentError
-        with the same text on all other ranks.
+        with the same text on all other ranks. A wrong root counts as 0. With a wrong name there is no call that it could go with:
+        it counts on no rank.
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
     """
-    job, root = matching.checked("scatter", root, name)
+    job, at = matching.checked("scatter", 0, name)
     try:
-        value, rows = _inputs(x, splits, root, dtype, job)
+        _, at = matching.checked("scatter", root, name)  # behind the name, by which a call with a wrong root counts, too
+        value, rows = _inputs(x, splits, at, dtype, job)
     except (TypeError, ValueError) as error:
         if tf.executing_eagerly():
-            _take_no_part(name, root, error)
+            _take_no_part(name, at, error)
         raise
     label, order = matching.label(matching.SCATTER, name)
     with tf.device("/CPU:0"):
         part, _ = loader.load().ops.horovod_data_scatter(
-            value, rows, order, root=root, scatter_name=label)
-    if not tf.executing_eagerly() and job.trainer == root and value.shape.rank:
+            value, rows, order, root=at, scatter_name=label)
+    if not tf.executing_eagerly() and job.trainer == at and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
 
@@ -65,6 +67,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
         except TypeError:
             raise TypeError(explain(f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32",
                                     job.where)) from None
+        _check_sendable(f"x would be a tensor of {dtype.name}", dtype, job)
     if x is None:
         if job.trainer == root:
             raise ValueError(explain("x is None on the root, whose tensor is to be scattered",
@@ -80,6 +83,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
             raise kind(explain(f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {error}",
                                "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
                                job.where)) from None
+        _check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype, job)
     if splits is None or job.trainer != root:
         return value, tf.constant(0, tf.int64)  # a scalar: none given
     try:
@@ -92,6 +96,12 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
                                 f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
                                 job.where))
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
+
+
+def _check_sendable(what: str, dtype: tf.DType, job: roles.Job) -> None:
+    if dtype in (tf.resource, tf.variant):
+        raise TypeError(explain(f"{what}, which can't be sent to another rank", "Pass a tensor of numbers, bools or strings",
+                                job.where))
 
 
 def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:

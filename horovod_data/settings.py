@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from typing import Mapping, NamedTuple, Optional
 
-from .errors import explain
+from .errors import explain, whole
 from .limits import memory_bytes
 
 # How batches travel between processes of one host: the cheapest way; as MPI messages; through shared memory.
@@ -38,6 +37,7 @@ class Settings:
     timeline: str = ""  # the file for who has done what when; empty: none is wanted
     timeline_bytes: int = 1 << 30
     prefetch_bytes: int = 64 << 20  # on their way to all ranks of a channel, with prefetch="auto"
+    verify: bool = False  # every channel; those to come ask verify_in() again
 
 
 class Roles(NamedTuple):
@@ -71,7 +71,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
         timeline=environ.get("HOROVOD_DATA_TIMELINE", ""),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
-        prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20))
+        prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
+        verify=verify_in(environ))
 
 
 def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
@@ -81,7 +82,7 @@ def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
     if readers is not None:
         readers = _count(readers, "readers")
     if readers_per_node is not None:
-        readers_per_node = _count(readers_per_node, "readers_per_node")
+        readers_per_node = _count(readers_per_node, "readers_per_node") or None
     if embedded is not None and not isinstance(embedded, bool):
         raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
     if readers is None and readers_per_node is None:
@@ -116,12 +117,8 @@ def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
 
 
 def _count(value: object, name: str) -> int:
-    if isinstance(value, bool):
+    if (count := whole(value)) is None:
         raise TypeError(explain(f"{name} must be an integer, not {value!r}"))
-    try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(explain(f"{name} must be an integer, not {value!r}")) from None
     if count < 0:
         raise ValueError(explain(f"{name} must be 0 or more, not {count}"))
     return count

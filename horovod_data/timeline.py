@@ -19,6 +19,7 @@ from .errors import explain
 
 _FORMAT = 1
 _START = "start_time_since_epoch_in_micros"
+_MOST = 1e18  # microseconds: 30,000 years
 _ROWS = 1_000_000  # rows of each further file begin with a multiple of it
 
 Event = dict[str, Any]
@@ -69,7 +70,7 @@ def read(path: str) -> Timeline:
         raise ValueError(_no_timeline(path, f"its format is {said}, of another version than this one"))
     clocks = [event for event in events if event["ph"] == "M" and event.get("name") == "horovod_data clock"]
     rank0 = [event["args"].get(_START) for event in clocks if event.get("pid") == 0]
-    if not rank0 or not isinstance(rank0[0], (int, float)):
+    if not rank0 or not _is_number(rank0[0]):
         raise ValueError(_no_timeline(path, "rank 0 has written nothing to it before the job was killed"))
     ends = [event for event in events if event["ph"] == "M" and event.get("name") == "horovod_data end"]
     if ends:
@@ -102,9 +103,9 @@ def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
             for row in ("pid", "tid"):
                 if isinstance(event.get(row), int):
                     event[row] += number * _ROWS
-            if event.get("name") == "process_sort_index":
+            if event["ph"] == "M" and event.get("name") == "process_sort_index":
                 event["args"] = {"sort_index": number * _ROWS + event["args"].get("sort_index", 0)}
-            elif event.get("name") == "process_name":
+            elif event["ph"] == "M" and event.get("name") == "process_name":
                 name = event["args"].get("name")
                 source = os.path.basename(timeline.path) if timeline.ours else "Horovod"
                 event["args"] = {**event["args"], "name": f"{source}: {name}" if name else source}
@@ -113,7 +114,7 @@ def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
 
 def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
     starts = [event["args"][_START] for event in events if event["ph"] == "M" and _START in event.get("args", {})]
-    if not starts or not isinstance(starts[0], (int, float)):
+    if not starts or not _is_number(starts[0]):
         raise ValueError(_no_timeline(path, "it doesn't say when it began, as horovod_data's do, and those of Horovod 0.21 or "
                                             "later"))
     return Timeline(path, False, starts[0], events, broken_off)
@@ -144,7 +145,9 @@ def _events(path: str, text: str) -> Iterator[Optional[Event]]:
             args = event.setdefault("args", {})
             if not isinstance(args.get("left_out", 0), int):
                 raise ValueError(_no_timeline(path, f"{_short(event)} has no number of events"))
-        if not isinstance(event.get("ts", 0), (int, float)):
+            if event.get("name") == "process_sort_index" and not _is_number(args.get("sort_index", 0)):
+                raise ValueError(_no_timeline(path, f"the place of a process is {_short(args['sort_index'])}"))
+        if not _is_number(event.get("ts", 0)):
             raise ValueError(_no_timeline(path, f"an event's time is {_short(event['ts'])}"))
         yield event
         at = _skip(text, at)
@@ -158,6 +161,11 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     return at
+
+
+def _is_number(value: Any) -> bool:
+    """That can be added to others."""
+    return isinstance(value, (int, float)) and abs(value) < _MOST
 
 
 def _short(value: Any) -> str:

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "base/counters.h"
@@ -22,9 +24,13 @@ uint64_t RandomSession() {
   return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
 }
 
+// Absolute: it is opened anew for each record, and the program may change its folder.
 std::string FileIn(const char* variable) {
   const char* file = std::getenv(variable);
-  return file == nullptr ? "" : file;
+  if (file == nullptr || *file == '\0') return "";
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(file, error);
+  return error ? file : absolute.string();
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
     try:
         _check_loader(dataset_or_iterable)
-        _check_key(key, dataset_or_iterable)
+        key = _checked_key(key, dataset_or_iterable)
         words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
     except Exception as error:
         failure = error
@@ -126,14 +126,16 @@ def _check_loader(given: Any) -> None:
                                 "Pass a tf.data.Dataset or another iterable of batches"))
 
 
-def _check_key(key: Any, given: Any) -> None:
-    steps = key if isinstance(key, tuple) else (key,)
-    path = bool(steps) and all(isinstance(step, str) or whole(step) is not None for step in steps)
-    if key is not None and not callable(key) and not path:
-        raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or "
-                                "a function that returns one key for each row of an element"))
+def _checked_key(key: Any, given: Any) -> Any:
+    """The key, its places as Python's own numbers."""
+    steps = tuple(step if isinstance(step, str) else whole(step) for step in (key if isinstance(key, tuple) else (key,)))
+    if key is not None and not callable(key):
+        if not steps or None in steps:
+            raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or "
+                                    "a function that returns one key for each row of an element"))
+        key = steps if isinstance(key, tuple) else steps[0]
     if not isinstance(given, tf.data.Dataset) or callable(key):
-        return
+        return key
     from .datasets import check_spec
 
     spec = given.element_spec
@@ -143,8 +145,9 @@ def _check_key(key: Any, given: Any) -> None:
         raise ValueError(explain(f"key={key!r}: the dataset's elements have no such component; they are {spec}",
                                  "Name one that they have")) from None
     check_spec(spec)
+    return key
 
 
 def _shown(key: Any) -> Any:
     """As other ranks see it: functions are not compared."""
-    return "a function" if callable(key) else key if isinstance(key, (str, tuple, type(None))) else whole(key)
+    return "a function" if callable(key) else key

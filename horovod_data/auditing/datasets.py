@@ -31,6 +31,11 @@ class AuditedDataset(private.UnaryDataset, Audit):
     def element_spec(self) -> Any:
         return self._spec
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(tf.compat.v1.data.Dataset, name):  # TF1's iterators of the given one would pass by the audit
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
 
 def check_spec(spec: Any) -> None:
     """Raises TypeError if elements have what has no bytes."""
@@ -98,5 +103,5 @@ def _has_composites(spec: Any) -> bool:
 
 
 def _unpacked(spec: Any) -> bool:
-    """Whether map() hands over such an element as several arguments."""
-    return type(spec) is tuple or (isinstance(spec, tuple) and hasattr(spec, "_fields"))
+    """Whether map() hands over such an element as several arguments: not a namedtuple."""
+    return type(spec) is tuple

@@ -32,7 +32,7 @@ class Audit:
         Waits until all ranks have ended that epoch: by coming to its end, by leaving it, or by this call.
 
         Raises:
-          RuntimeError: no epoch has begun on this rank.
+          RuntimeError: no epoch has begun on this rank; the last one ended after shutdown(); or in a forked child.
           tf.errors.UnavailableError: a rank has left the job before the end of that epoch.
           tf.errors.DeadlineExceededError: a rank has not ended it within HOROVOD_DATA_TIMEOUT seconds.
         """
@@ -42,6 +42,11 @@ class Audit:
         """Ends the epoch that is under way on this rank, if one is. Doesn't wait: rank 0 prints the report when all ranks
         have ended theirs. For iterations that go on over several epochs, as Keras' with steps_per_epoch."""
         self._recorder.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # TensorFlow's and Keras' own, of this object; and while it is being made or copied
+            raise AttributeError(name)
+        return getattr(self._inner, name)
 
 
 class AuditedIterable(Audit):

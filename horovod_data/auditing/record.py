@@ -5,6 +5,7 @@ ranks: the program never waits for it, unless it asks for the report."""
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import random
 import sys
@@ -13,7 +14,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from ..errors import explain, start_thread, without_place
+from ..errors import explain, forked, start_thread, without_place
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -87,6 +88,7 @@ class Recorder:
         self._settled = 0
         self.reports: list[Report] = []
         self._failure: Optional[BaseException] = None
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
 
@@ -166,7 +168,14 @@ class Recorder:
             return self._epoch.steps if self._epoch is not None else 0
 
     def report(self) -> Report:
-        """close(), and the report of the last epoch that this rank has ended: waits for all ranks to end it."""
+        """close(), and the report of the last epoch that this rank has ended: waits for all ranks to end it.
+
+        Raises:
+          RuntimeError: there is none and none will come: before the first epoch, of one that shutdown() has not made, or in a
+            forked child.
+        """
+        if os.getpid() != self._pid:  # before the lock, which the thread may have held when this process forked
+            raise RuntimeError(forked(f"{self.name}: report()"))
         with self._done:
             if self._partial:
                 self._close()
@@ -175,6 +184,10 @@ class Recorder:
                 raise RuntimeError(explain(f"{self.name}: report() was called before the first epoch",
                                            "Iterate first: a rank without rows does it as well"))
             while self._settled < last and self._failure is None:
+                if not self._thread.is_alive():
+                    raise RuntimeError(explain(
+                        f"{self.name}: report() was called after horovod_data.shutdown(), for epoch {last}, which ended after it",
+                        "Iterate and call it before; the epochs that ended before it are in `reports`"))
                 self._done.wait(0.1)  # in slices, for Ctrl-C
             if self._settled < last:
                 assert self._failure is not None

@@ -92,7 +92,7 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
                    f"dedicated readers: {read.readers}" if read.readers else "rank 0 reads")
         found.append(ok("environment.horovod_data's", f"{shown}: {meaning}, payload {read.payload}, arena of "
                         f"{read.arena_bytes / 2**20:,.0f} MiB at most, stall lines after {read.stall_seconds:g} s, "
-                        f"time limit {read.timeout_seconds:g} s"))
+                        f"time limit {read.timeout_seconds:g} s{', every channel verified' if read.verify else ''}"))
     return found
 
 

@@ -63,7 +63,7 @@ def request_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Request:
     Raises:
       LaunchError: a variable or a list of hosts makes no sense.
     """
-    readers, per_node, embedded = args.readers, args.readers_per_node, args.embedded
+    readers, per_node, embedded = args.readers, args.readers_per_node or None, args.embedded
     try:
         if readers is None and per_node is None:
             told = read_roles(environ)
@@ -81,7 +81,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     """What goes to mpirun beside the placement.
 
     Raises:
-      LaunchError: -x names a variable that is not set, or one that says who reads; a timeline has no name.
+      LaunchError: -x names a variable that is not set, or one that says who reads; a timeline or certificate has no name.
     """
     timeline = _timeline_of(args)
     variables = _horovod_environ(args)
@@ -107,6 +107,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
             raise LaunchError(explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"))
         variables[name] = value if given else environ[name]
     if args.certificate is not None:
+        _check_named(args.certificate, "--certificate", "certificate.json")
         variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": os.path.abspath(args.certificate)}
     return Extras(
         environ=variables,
@@ -127,12 +128,15 @@ def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
     """The file for ours, if one is wanted; then Horovod is to write its own beside it."""
     if args.timeline is None:
         return None
-    if not Path(args.timeline).name:
-        raise LaunchError(explain(f"--timeline-filename {args.timeline!r} names no file",
-                                  "Name one, as in --timeline-filename trace.json"))
+    _check_named(args.timeline, "--timeline-filename", "trace.json")
     file = Path(args.timeline).absolute()
     args.timeline_filename = args.timeline_filename or str(file.with_name(f"{file.stem}.horovod{file.suffix}"))
     return file
+
+
+def _check_named(file: str, option: str, example: str) -> None:
+    if not Path(file).name:
+        raise LaunchError(explain(f"{option} {file!r} names no file", f"Name one, as in {option} {example}"))
 
 
 def mpirun_of(args: argparse.Namespace) -> list[str]:

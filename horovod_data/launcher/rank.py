@@ -100,6 +100,9 @@ def main() -> None:
 
 def _run(words: list[str]) -> None:
     """As Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
+    if words in ([], ["-m"], ["-c"]):
+        print("usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]", file=sys.stderr)
+        sys.exit(2)
     # python -P (from 3.11 on) and python -I: no folder of ours stands first.
     safe_path = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     if words[:1] == ["-m"]:

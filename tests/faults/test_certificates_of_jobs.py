@@ -211,6 +211,17 @@ def test_a_file_that_is_for_nothing_or_can_not_be_written_is_told(tmp_path):
     assert "no certificate was written" not in said
 
 
+@pytest.mark.limit(100)
+def test_a_relative_file_lies_where_the_job_began(tmp_path):
+    """Wherever the program goes."""
+    (tmp_path / "elsewhere").mkdir()
+    job = run_job(PLAIN.replace("for epoch", "import os\nos.chdir('elsewhere')\nfor epoch"), 2, "5", cwd=tmp_path,
+                  env={"HOROVOD_DATA_CERTIFICATE": "certificate", "HOROVOD_DATA_VERIFY": "1"}, timeout=60)
+    assert job.returncode == 0, job.describe()
+    assert len((tmp_path / "certificate").read_text().splitlines()) == 2
+    assert not (tmp_path / "elsewhere" / "certificate").exists()
+
+
 PLAIN = """
 import sys
 import tensorflow as tf

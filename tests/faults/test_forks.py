@@ -28,6 +28,8 @@ it = iter(used)
 got = [int(next(it)) for _ in range(3)]
 tensor = next(it)  # of memory that all share
 got.append(int(tensor))
+audit = hvdata.audit([[1], [2]])
+list(audit)
 
 with tf.Graph().as_default() as graph:  # a program of TF1, beside it
     of_graph = hvdata.distribute_dataset(tf.data.Dataset.range(40), batch="per_rank", name="graph").prefetch(2)
@@ -55,6 +57,7 @@ calls = dict(
     distribute_fn=lambda: hvdata.distribute_datasets_from_function(None, batch="global"),
     next=lambda: next(it), iter=lambda: iter(used), iter_first=lambda: iter(ds), loop=lambda: [x for x in used],
     get_next=lambda: it.get_next(), optional=lambda: it.get_next_as_optional(), numpy=lambda: next(used.as_numpy_iterator()),
+    audit=lambda: hvdata.audit([]), report_of_audit=audit.report,
     save=lambda: tf.train.Checkpoint(it=it).write(f"forked-{{os.getpid()}}"),
     session=lambda: session.run(element), made_callable=lambda: made_callable(), in_session=in_session,
     interactive=lambda: interactive.run(element),

@@ -238,6 +238,13 @@ def test_the_program_sees_what_plain_python_shows(tmp_path, words):
     assert job.returncode == 0 and job.lines("RUNS") == [plain.removeprefix("RUNS").strip()], job.output
 
 
+@pytest.mark.parametrize("words", [[], ["-m"], ["-c"]], ids=repr)
+def test_no_program(words):
+    ran = subprocess.run([sys.executable, "-m", "horovod_data.launcher.rank", *words], capture_output=True, text=True, timeout=50)
+    assert ran.returncode == 2 and ran.stderr == (
+        "usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]\n"), ran.stderr
+
+
 def test_spawned_processes_and_exit_handlers(script):
     job = run_launcher("-np", "1", *script("""
 import atexit, multiprocessing

@@ -167,6 +167,24 @@ for again in (dict(readers=1), dict()):
     every_rank_said(job, r"init\(\) was called after the end of the job")
 
 
+def test_init_twice_with_another_environment():
+    """What was read from it the first time stays."""
+    job = run_job("""
+import os
+import horovod_data as hvdata
+hvdata.init()
+os.environ.update(HOROVOD_DATA_REPORT="1", HOROVOD_DATA_READERS="1", HOROVOD_DATA_TIMEOUT="soon")
+hvdata.init()
+print("went on with", hvdata.num_readers(), hvdata.size())
+try:
+    hvdata.init(readers=1)
+except RuntimeError as error:
+    print(error)
+""", np=2)
+    every_rank_said(job, "went on with 1 2")
+    every_rank_said(job, r"init\(\) was called a second time with other arguments: readers=1, .*; it runs with readers=0, ")
+
+
 @pytest.mark.parametrize("comm, text", [
     ("[0, 1]", r"TypeError: comm must be an mpi4py intracommunicator, not \[0, 1\]"),
     ("MPI.COMM_NULL", r"(Type|Value)Error: comm "),

@@ -2,6 +2,7 @@
 """hvdata.audit: who saw which row, of loaders that are not ours."""
 
 import collections
+import copy
 import itertools
 import re
 
@@ -66,6 +67,32 @@ def test_elements_of_datasets_are_the_same(hvdata, comm, name):
         assert type(element) is type(other)
     again = results(comm, audited.report)[0]
     assert again.epoch == 2 and again.times == report.times and len(audited.reports) == 2
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("key", ["x", 0, np.int64(0), ("x",), (np.int64(0),)], ids=repr)
+def test_the_key_is_a_field_of_a_namedtuple(hvdata, comm, key):
+    pairs = tf.data.Dataset.from_tensor_slices(Pair([1, 2], [3, 4])).shard(comm.size, comm.rank)
+    assert passed(comm, hvdata.audit(pairs, key=key, reference=[1, 2])).verdict == "every row once"
+    nested = tf.data.Dataset.zip((pairs, pairs))
+    path = (np.int64(1), *(key if isinstance(key, tuple) else (key,)))
+    for given in (nested, [tuple(Pair(*map(int, one)) for one in element) for element in nested]):
+        assert passed(comm, hvdata.audit(given, key=path, reference=[1, 2])).verdict == "every row once"
+
+
+@pytest.mark.ranks(1, 2)
+def test_attributes_are_those_of_what_was_given(hvdata, comm):
+    class Batches(tf.keras.utils.Sequence):
+        __len__, __getitem__ = (lambda _: 1), (lambda _, index: np.zeros((1, 1)))
+
+    for given in (tf.data.Dataset.range(4), Batches(), tf.compat.v1.data.Dataset.range(4)):
+        given.classes, given._own = 10, 20
+        audited = hvdata.audit(given)
+        assert audited.classes == 10 and hasattr(audited, "report")
+        assert not hasattr(audited, "_own") and not hasattr(audited, "no_such") and not hasattr(audited, "make_one_shot_iterator")
+        twin = copy.copy(audited)
+        assert twin.classes == 10 and twin._inner is given
+        assert passed(comm, twin).distinct == (1 if isinstance(given, Batches) else 4)
 
 
 @pytest.mark.ranks(1, 2)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scalars for TensorBoard: what is written, read back from its files."""
 
+import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from together import outcomes, results
+from together import attempt, outcomes, results
 
 
 def scalars(log_dir, rank):
@@ -101,5 +103,20 @@ def test_what_was_before_does_not_count(hvdata, comm, tmp_path):
 
 
 def test_what_makes_no_sense(hvdata, comm, tmp_path):
-    got = outcomes(comm, lambda: hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq="often"))
-    assert all(one.kind is ValueError and "a number of batches, not 'often'" in one.text for one in got), got
+    for freq in ("often", True, 0, np.int64(-1), 2.0, None):
+        got = outcomes(comm, lambda: hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq=freq))
+        assert all(one.kind is ValueError and f"a number of batches, not {freq!r}" in one.text for one in got), got
+    hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq=np.int64(2))
+
+
+def test_in_a_forked_child(hvdata, comm, tmp_path):
+    log = hvdata.callbacks.DeliveryScalars(str(tmp_path))
+    receiving, sending = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(sending, str(attempt(lambda: log.write(1))).encode())
+        os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    assert "RuntimeError" in text and "DeliveryScalars.write() was called in a forked child" in text, text

@@ -216,3 +216,16 @@ def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
 @pytest.mark.parametrize("wrong, kind", [(-1, ValueError), (99, ValueError), (0.5, TypeError), (True, TypeError)])
 def test_wrong_roots(hvdata, comm, wrong, kind):
     raises_everywhere(comm, lambda: hvdata.gather(tf.zeros([1]), root=wrong), kind, "root=")
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", [None, "wrong-root"])
+def test_a_wrong_root_on_one_rank(hvdata, comm, name):
+    """Its call counts as made, with root 0, and every rank gets to know."""
+    for who in (1, 0):
+        got = outcomes(comm, lambda who=who: hvdata.gather(tf.zeros([1]), root=99 if comm.rank == who else 0, name=name))
+        for rank, one in enumerate(got):
+            assert isinstance(one, Raised) and one.kind is (ValueError if rank == who else tf.errors.InvalidArgumentError), one
+            assert "root=99 is not one of the" in one.text, one
+        got = results(comm, lambda: hvdata.gather(part(comm.rank), name=name).numpy())
+        assert [plain(one) for one in got] == expected(comm, 0, [part(rank) for rank in range(comm.size)])

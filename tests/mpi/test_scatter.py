@@ -83,6 +83,52 @@ def test_arguments_refused_on_another_rank(hvdata, comm):
         assert results(comm, lambda name=name: len(hvdata.scatter(table(comm.size), name=name))) == [1] * comm.size
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", [None, "wrong-root"])
+def test_a_wrong_root_on_one_rank(hvdata, comm, name):
+    """Its call counts as made, with root 0: the next one gets the rows that are its own."""
+    for who, wrong, kind in ((1, comm.size, ValueError), (1, "0", TypeError), (0, -1, ValueError)):
+        got = outcomes(comm, lambda who=who, wrong=wrong: len(
+            hvdata.scatter(table(comm.size), root=wrong if comm.rank == who else 0, name=name)))
+        for rank, one in enumerate(got):
+            if rank == who or who == 0:
+                assert isinstance(one, Raised) and one.kind is (kind if rank == who else tf.errors.InvalidArgumentError), one
+                assert f"root={wrong!r} is not " in one.text, one
+            else:
+                assert one == 1
+        x = table(comm.size) + 100
+        got = results(comm, lambda x=x: hvdata.scatter(x, name=name).numpy())
+        assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
+
+
+@pytest.mark.ranks(3)
+def test_a_wrong_root_where_the_others_have_another(hvdata, comm):
+    got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=9 if comm.rank == 1 else 2))
+    for rank, one in enumerate(got):
+        assert isinstance(one, Raised) and one.kind is (ValueError if rank == 1 else tf.errors.InvalidArgumentError), one
+    assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=2))) == [1] * comm.size
+
+
+@pytest.mark.parametrize("kind", ["variant", "resource"])
+def test_what_can_not_be_sent(hvdata, comm, root, kind):
+    """The root sees its tensor; the others what they say of it."""
+    def tensor():
+        if kind == "variant":
+            return tf.data.experimental.to_variant(tf.data.Dataset.range(3))[tf.newaxis]
+        return tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="unsent")
+
+    dtype = {"variant": tf.variant, "resource": tf.resource}[kind]
+    for others in (dtype, tf.float32):
+        got = outcomes(comm, lambda others=others: hvdata.scatter(
+            **({"x": tensor()} if comm.rank == root else {"x": None, "dtype": others}), root=root))
+        for rank, one in enumerate(got):
+            sees = rank == root or others is dtype
+            assert isinstance(one, Raised) and one.kind is (TypeError if sees else tf.errors.InvalidArgumentError), one
+            says = "would be" if sees and rank != root else "is"
+            assert f"x {says} a tensor of {kind}, which can't be sent to another rank. Pass a tensor of numbers, bools or strings." in one.text, one
+    assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=root))) == [1] * comm.size
+
+
 def test_splits_whose_sum_is_beyond_all_numbers(hvdata, comm):
     if comm.size == 1:
         pytest.skip("a single number does not overflow")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """shard="auto": several readers with one pipeline deliver each of its rows once, without a line of code for it."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -276,10 +278,11 @@ def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files):
     assert rows(hvdata, comm, make) == lines_of(files)
 
 
-@pytest.mark.parametrize("wrong", [True, "files", 2])
+@pytest.mark.parametrize("wrong", [True, False, 0, "", "files", 2, "auto, unless the dataset function takes a context"])
 def test_wrong_arguments(hvdata, comm, wrong):
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
-                      ValueError, r"shard=.* is not known\. Use None or 'auto'")
+    for call in (hvdata.distribute_dataset, lambda *args, **kwargs: hvdata.predict(tf.identity, *args, **kwargs)):
+        raises_everywhere(comm, lambda call=call: call(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
+                          ValueError, rf"shard={re.escape(repr(wrong))} is not known\. Use None or 'auto'")
 
 
 def test_a_cache_that_readers_might_share(hvdata, comm, files, capfd, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 """element_spec and cardinality are right on every rank, and what is delivered agrees with them."""
 
 import collections
+import collections.abc
 
 import numpy as np
 import pytest
@@ -162,6 +163,32 @@ def test_dicts_whose_keys_cannot_be_sent(hvdata, comm):
     raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
                       r"the dataset's elements have a dict with the key \(1, 2\), a tuple, which can't be sent to another rank\. Use "
                       r"strings or numbers as keys\.")
+
+
+class Pair(collections.abc.Mapping):
+    """A Mapping that is no dict."""
+
+    def __init__(self, parts):
+        self.parts = dict(parts)
+
+    def __getitem__(self, key):
+        return self.parts[key]
+
+    def __iter__(self):
+        return iter(self.parts)
+
+    def __len__(self):
+        return len(self.parts)
+
+
+def test_containers_that_cannot_be_sent(hvdata, comm):
+    source = tf.data.Dataset.range(comm.size).map(lambda i: (i, Pair({"a": i})))
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
+                      r"component \[1\] of the dataset's elements is a Pair, a container that can't be sent to another rank\. Let a "
+                      r"map\(\) make dicts, tuples or namedtuples of such\.")
+    made = source.map(lambda i, pair: (i, dict(pair)))
+    assert results(comm, lambda: [int(pair["a"]) for _, pair in hvdata.distribute_dataset(made, batch="per_rank")]) == [
+        [rank] for rank in range(comm.size)]
 
 
 def test_dicts_keep_their_kind_and_the_order_of_their_keys(hvdata, comm):

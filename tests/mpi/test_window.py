@@ -145,6 +145,8 @@ def test_the_environment_bounds_the_bytes(hvdata, comm):
 @pytest.mark.parametrize("arguments, kind, text", [
     ({"prefetch_mb": 0}, ValueError, "prefetch_mb=0 is not a size in MiB of 0.01 or more."),
     ({"prefetch_mb": float("nan")}, ValueError, "prefetch_mb=nan is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": 10**400}, ValueError, "prefetch_mb=inf is not a size in MiB of 0.01 or more."),
+    ({"prefetch_mb": -10**5000}, ValueError, "prefetch_mb=-inf is not a size in MiB of 0.01 or more."),
     ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
     ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
     ({"prefetch_mb": 8, "prefetch": 3}, ValueError, f'prefetch_mb=8 bounds prefetch="auto", but {NUMBER}'),

@@ -147,6 +147,17 @@ def test_a_loop_that_is_left_is_no_error(recorder):
     assert reports(recorder) == [(1, None)] * 2
 
 
+def test_an_epoch_after_the_end_has_no_report(recorder):
+    """Of an earlier one there still is."""
+    audited = AuditedIterable([[1], [2]], recorder)
+    list(audited)
+    recorder.finish()
+    assert audited.report().rows == 2
+    list(audited)
+    with pytest.raises(RuntimeError, match=r"report\(\) was called after horovod_data.shutdown\(\), for epoch 2"):
+        audited.report()
+
+
 def test_an_error_that_has_no_text(recorder):
     class Silent(Exception):
         def __str__(self):

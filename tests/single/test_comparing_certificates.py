@@ -87,6 +87,29 @@ def test_the_later_record_of_an_epoch_counts(said):
     assert said([record(digests=(7,)), record()], [record()])[0] == 0
 
 
+def test_a_name_that_is_distributed_again(said):
+    """Its epochs count from 1 again: all records are compared."""
+    again = [record(), record(digests=(4, 5))]
+    status, text = said(again, [record(digests=(1, 3, 2)), record(digests=(4, 5))])
+    assert status == 1 and "epoch 1 (record 1 of 2): the same 30 rows in another order" in text
+    assert "epoch 1 (record 2 of 2): the same 20 rows in the same order\n" in text
+    assert said(again, again)[0] == 0
+
+
+@pytest.mark.parametrize("a, b, status", [((1,), (1, 2), 0), ((), (1, 2), 0), ((1,), (1, 3), 1)],
+                         ids=["further", "not at all", "elsewhere"])  # fmt: skip
+def test_two_runs_that_went_on_from_their_checkpoints(said, a, b, status):
+    """Interrupted at different places of one epoch; what the later record does not have is compared."""
+    got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
+    assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
+    assert ("(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text) == (status == 0), text
+
+
+def test_an_interrupted_run_beside_one_that_was_not(said):
+    status, text = said([record()], [record(digests=(1, 2), **CUT), record(ranks=4)])
+    assert (status, text) == (0, "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n")
+
+
 def test_an_epoch_of_one_run_alone(said):
     status, text = said([record(), record(epoch=2)], [record()])
     assert status == 1 and "epoch 2: only in" in text and "a.json" in text

@@ -208,12 +208,16 @@ def test_our_settings():
     found = the(environment.ours({"HOROVOD_DATA_READERS": "1"}), "environment.horovod_data's")
     assert found.level == "ok" and "HOROVOD_DATA_READERS=1: dedicated readers: 1, payload auto" in found.value
     assert "rank 0 reads" in the(environment.ours({}), "environment.horovod_data's").value
+    assert "verified" not in found.value
+    assert "every channel verified" in the(environment.ours({"HOROVOD_DATA_VERIFY": "1"}), "environment.horovod_data's").value
 
 
 def test_settings_that_make_no_sense():
     found = the(environment.ours({"HOROVOD_DATA_PAYLOAD": "nonsense"}), "environment.horovod_data's")
     assert found.level == "error" and "HOROVOD_DATA_PAYLOAD='nonsense' is no way" in found.value
     assert "auto, message or arena, or unset it" in found.advice
+    found = the(environment.ours({"HOROVOD_DATA_VERIFY": "maybe"}), "environment.horovod_data's")
+    assert found.level == "error" and "HOROVOD_DATA_VERIFY='maybe' is neither 0 nor 1" in found.value
 
 
 def test_a_misspelt_variable():

@@ -3,6 +3,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from horovod_data import launch_checks, settings
@@ -138,6 +139,9 @@ def test_readers_of_the_nodes():
     assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers=0).embedded is False
     assert settings.read_settings({"HOROVOD_DATA_EMBEDDED": "1"}, readers_per_node=1).embedded is True
     assert settings.read_settings({"HOROVOD_DATA_READERS_PER_NODE": "0"}).readers_per_node is None
+    assert settings.read_settings(environ, readers_per_node=0) == read  # as None
+    assert settings.read_settings({"HOROVOD_DATA_READERS": "2"}, readers_per_node=0).readers == 2
+    assert settings.read_settings(environ, readers=0, readers_per_node=0).readers_per_node is None
 
 
 @pytest.mark.parametrize("environ, arguments, error, text", [
@@ -145,6 +149,8 @@ def test_readers_of_the_nodes():
     ({}, {"readers": "1"}, TypeError, "readers must be an integer, not '1'"),
     ({}, {"readers": True}, TypeError, "readers must be an integer, not True"),
     ({}, {"readers": 1.0}, TypeError, "readers must be an integer, not 1.0"),
+    ({}, {"readers": np.True_}, TypeError, f"readers must be an integer, not {np.True_!r}"),
+    ({}, {"readers_per_node": np.True_}, TypeError, f"readers_per_node must be an integer, not {np.True_!r}"),
     ({}, {"readers_per_node": 2}, ValueError, "readers_per_node=2: a host can have one reader of its own. Use readers_per_node=1"),
     ({}, {"embedded": True}, ValueError, "no readers per node were asked for. Use HOROVOD_DATA_READERS_PER_NODE=1 with it"),
     ({}, {"readers": 1, "embedded": True}, ValueError, "embedded=True says that each host's first trainer reads for its host, "
@@ -163,6 +169,7 @@ def test_readers_of_the_nodes():
     ({"HOROVOD_DATA_ARENA_MB": "1G"}, {}, ValueError, "HOROVOD_DATA_PAYLOAD=message does without shared memory"),
     ({"HOROVOD_DATA_TIMELINE_MB": "0"}, {}, ValueError, "HOROVOD_DATA_TIMELINE_MB='0' is not a size in MiB of 0.01 or more. Set "
                                                         "HOROVOD_DATA_TIMELINE_MB to a number such as 1024, or unset it."),
+    ({"HOROVOD_DATA_VERIFY": "maybe"}, {}, ValueError, "HOROVOD_DATA_VERIFY='maybe' is neither 0 nor 1"),
     ({"HOROVOD_DATA_PREFETCH_MB": "auto"}, {}, ValueError, "HOROVOD_DATA_PREFETCH_MB='auto' is not a size in MiB of 0.01 or more"),
     ({"HOROVOD_DATA_TIMEOUT": "soon"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='soon' is not a time in seconds"),
     ({"HOROVOD_DATA_TIMEOUT": "-1"}, {}, ValueError, "HOROVOD_DATA_TIMEOUT='-1'"),

@@ -461,6 +461,13 @@ def test_a_timeline_has_a_name(name):
         variables_of("--timeline-filename", name)
 
 
+@pytest.mark.parametrize("name", ["", "/", "."])
+def test_a_certificate_has_a_name(name):
+    with pytest.raises(LaunchError, match="--certificate .* names no file. Name one, as in --certificate certificate.json"):
+        variables_of("--certificate", name)
+    assert variables_of("--certificate", "job")["HOROVOD_DATA_CERTIFICATE"] == str(Path("job").absolute())
+
+
 def test_without_horovod(monkeypatch, capsys):
     for name in "horovod", "horovod.runner":  # which another test may have imported
         monkeypatch.setitem(sys.modules, name, None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,12 +269,26 @@ def test_the_recommended_keeps_up_if_anything_does_and_else_is_the_fastest(of):
     ({"batch_bytes": 0}, "batch_bytes must be a finite number above 0, not 0"),
     ({"link_gbit": float("nan")}, "link_gbit must be a finite number above 0, not nan"),
     ({"pipeline_bytes_per_second": -1.0}, "pipeline_bytes_per_second must be a finite number above 0, not -1.0"),
+    ({"ranks": 10 ** 350}, "ranks must be 2147483647 or less, not 1000"),
     ({"step_seconds": float("inf")}, "step_seconds must be a finite number of 0 or more, not inf"),
 ])  # fmt: skip
 def test_jobs_that_make_no_sense(changed, text):
     with pytest.raises(ValueError) as error:
         job(**changed)
     assert text in str(error.value)
+
+
+def test_numbers_of_numpy():
+    of, by = job(ranks=np.int64(16), prefetch=np.int32(2)), Readers(dedicated=np.uint8(1))
+    assert (of, by) == (job(ranks=16, prefetch=2), Readers(dedicated=1))
+    json.dumps([dataclasses.asdict(of), dataclasses.asdict(by)])
+    with pytest.raises(ValueError, match="ranks must be a whole number of 1 or more, not"):
+        job(ranks=np.bool_(True))
+
+
+def test_the_largest_numbers_can_be_counted_with(capsys):
+    for more in ([], ["--readers", str(plan.MOST)], ["--prefetch", str(plan.MOST)], ["--ranks-per-host", str(plan.MOST)]):
+        assert plan.main(["--ranks", str(plan.MOST), *USUAL, *more]) in (0, 1)
 
 
 def test_readers_that_make_no_sense():
@@ -342,6 +357,10 @@ def test_pipeline_given_either_way(capsys):
 
 @pytest.mark.parametrize("arguments, text", [
     (["--ranks", "0"], "--ranks must be 1 or more, not 0"),
+    (["--ranks", "9" * 350], "--ranks must be 2147483647 or less, not 999"),
+    (["--ranks", "8", "--ranks-per-host", "9" * 350], "--ranks-per-host must be 2147483647 or less, not 999"),
+    (["--ranks", "8", "--prefetch", "9" * 350], "--prefetch must be 2147483647 or less, not 999"),
+    (["--ranks", "8", "--readers", "9" * 350], "--readers must be 2147483647 or less, not 999"),
     (["--ranks", "many"], "invalid int value: 'many'"),
     (["--ranks", "8", "--prefetch", "0"], "--prefetch must be 1 or more, not 0"),
     (["--ranks", "8", "--prefetch", "many"], "argument --prefetch: invalid _steps value: 'many'"),

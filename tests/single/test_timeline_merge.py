@@ -97,12 +97,14 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
     ("[1, 2]", "1 is no event"),
     ('[{"name": "a"}]', "is no event"),
     ('[{"ph": "X", "ts": "now"}]', "an event's time is 'now'"),
+    ('[{"ph": "X", "ts": 1%s}]' % ("0" * 400), "an event's time is 1000"),
     ('[{"ph": "i", "ts": 1}]', "it doesn't say when it began"),
     (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
     (ours(step(1)) + "more", "something stands behind its end"),
     (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
     (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
     (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
+    (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "the place of a process is 'first'"),
     (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
 ])
 def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
@@ -111,6 +113,17 @@ def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
     assert ran.returncode == 2 and ran.stderr.startswith(f"horovod_data.timeline: error: {path} is no timeline: "), ran.stderr
     assert says in ran.stderr, ran.stderr
     assert not (tmp_path / "out.json").exists() and "Traceback" not in ran.stderr
+
+
+def test_an_event_may_have_the_name_of_metadata(file, tmp_path):
+    named = [{**step(1), "name": name} for name in ("process_name", "process_sort_index")]
+    for event in named:
+        del event["args"]
+    out = str(tmp_path / "out.json")
+    ran = merge(file(ours(step(1))), file(ours(*named), "second.json"), "-o", out)
+    assert ran.returncode == 0, ran.stderr
+    assert [one["name"] for one in json.loads((tmp_path / "out.json").read_text()) if one["ph"] == "X"] == [
+        "step", "process_name", "process_sort_index"]
 
 
 def test_useless_names(file, tmp_path):
