@@ -242,9 +242,11 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
   if (left_out_ && outcome.ok() && steps == 0 && !std::exchange(source_->told_empty_, true)) {
-    const bool global = source_->config_.batch == plan::Batch::kGlobal;
-    Log(Where(Now()) + (global ? "every batch was smaller than the number of trainers" : "there were fewer elements than trainers") +
-        ", so the epoch had no step; use remainder=\"partial\" or \"pad\", or " + (global ? "larger batches" : "more elements"));
+    const bool global = source_->config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too
+    Log(Where(Now()) + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
+                                 "remainder=\"partial\" or \"pad\", or larger batches"
+                               : "there were fewer elements than trainers, so the epoch had no step; use "
+                                 "remainder=\"partial\" or \"pad\", or more elements"));
   }
   SayDropped();
   if (!source_->coordinated()) lanes_->Finish(std::move(outcome));
