@@ -31,8 +31,8 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
       TypeError, ValueError: wrong arguments. Eagerly the call counts as made: it is an InvalidArgumentError on all other ranks,
-        with the same text. A wrong root counts as 0. With a wrong name there is no call that it could go with: it counts on no
-        rank.
+        with the same text. A wrong root counts as 0; ranks that have another hear that they disagree. With a wrong name there is no
+        call that it could go with: it counts on no rank.
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.

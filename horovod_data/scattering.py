@@ -36,8 +36,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     Raises:
       RuntimeError: before init(), after shutdown(), or on a dedicated reader.
       TypeError, ValueError: wrong arguments. Eagerly the call counts as made: those of the root are an InvalidArgumentError
-        with the same text on all other ranks. A wrong root counts as 0. With a wrong name there is no call that it could go with:
-        it counts on no rank.
+        with the same text on all other ranks. A wrong root counts as 0; ranks that have another hear that they disagree. With a
+        wrong name there is no call that it could go with: it counts on no rank.
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
