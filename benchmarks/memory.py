@@ -96,19 +96,20 @@ def main() -> int:
         trainer = max((r["private"] for r in group[1:]), default=0)
         trainer_most = trainer_bytes(steps, share)
         holds = reader <= most + SLACK and trainer <= trainer_most + SLACK
-        name = f"default: at most {steps}" if prefetch == DEFAULT else str(prefetch)
+        name = f"default: {max(r['widest'] for r in group)} of at most {steps}" if prefetch == DEFAULT else str(prefetch)
         rows.append([pipeline, name, mib(shared), mib(group[0]["private"]), mib(most), mib(trainer),
                      mib(trainer_most), mib(max(r["resident"] for r in group)), "yes" if holds else "no"])
         bars.append((pipeline, name, shared, group[0]["private"], most))
     text = [prose(f"""
         Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
         pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
-        its own. Each rank keeps each share for 20 ms (80 ms where they travel as messages), so that the reader is always ahead. MiB, at the peak, beyond
+        its own. After some steps that ranks take as they come, so that they wait and the default's window widens, each
+        keeps each share for 20 ms (80 ms where they travel as messages), so that the reader is always ahead. MiB, at the peak, beyond
         what the same job takes with rows of 64 bytes. *Shared*: shared memory of all ranks together. *Private*: the
         process's own. *Formula*: (prefetch + 1) steps, and two more, one in the hands of the ranks and one that the
         pipeline makes or is made of; for a rank that trains, (prefetch + 1) shares. (With *messages* TensorFlow's and glibc's allocators give memory
         back at once: `TF_ENABLE_ONEDNN_OPTS=0`, `MALLOC_MMAP_THRESHOLD_`.) *Resident*: the largest peak of a
-        whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the most steps that its window may
+        whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the steps that its window had at the end, of those that it may
         have. *Holds*: up to the {size_name(SLACK)} that allocators
         round."""),
         *table(["pipeline", "prefetch", "shared", "reader's private", "formula", "trainer's private", "formula",

@@ -25,7 +25,7 @@ from page import size_name, table
 SIZES = (4 << 10, 1 << 20)
 WINDOWS = (None, 2, 64)
 RANKS = (1, 4)
-STEPS = 20000  # of 4 KiB; of larger ones as many bytes, 20 at least
+STEPS = 20000  # of 4 KiB; of larger ones as ranks/steps.py says
 
 
 def version(text: str) -> tuple[str, dict[str, str]]:

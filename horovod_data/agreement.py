@@ -9,13 +9,11 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import roles
-from .errors import explain, place, without_place
+from .errors import explain, without_place
 
 
 def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
-    names = [f"reader {job.layout.reader_index[r]}" if job.layout.trainer_index[r] < 0 else
-             f"rank {job.layout.trainer_index[r]}" for r in ranks]
-    shown = ", ".join(f"{name} on {job.hosts[rank]}" for name, rank in list(zip(names, ranks))[:8])
+    shown = ", ".join(job.name(rank) for rank in ranks[:8])
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
@@ -55,5 +53,5 @@ def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], di
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]
-            text = without_place(text, place(ranks[0], job.hosts[ranks[0]]))
+            text = without_place(text, job.name(ranks[0]))
             raise raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")

@@ -137,8 +137,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "all_times": (c_char_p, [c_int]),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
-    "channel_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(c_int),
-                               POINTER(c_int64)]),
+    "channel_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int),
+                               POINTER(c_int64), POINTER(c_int), POINTER(c_int64)]),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
@@ -320,7 +320,8 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
 
     Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
     rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
-    the epoch is over, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole job.
+    the readers have come to its end, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole
+    job (of an epoch that was broken off: of what had been dealt by then).
 
     Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
     a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
@@ -432,7 +433,7 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     known = [-1 if size is None else size for shape in shapes for size in shape or ()]
     _check("channel_create", byref(_structure("ChannelOptions", options)), name.encode(), n,
            (c_char_p * n)(*[part.name.encode() for part in components]), (c_int * n)(*[part.rule for part in components]),
-           (c_int * n)(*[part.dtype.as_datatype_enum for part in components]),
+           (c_int * n)(*[part.dtype.as_datatype_enum for part in components]), (c_int64 * n)(*[part.row_length for part in components]),
            (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]), (c_int64 * len(known))(*known))
 
 

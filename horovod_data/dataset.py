@@ -32,7 +32,6 @@ _SCHEDULE = ("static", "dynamic")
 _REMAINDER = ("drop", "partial", "pad")
 _ON_ERROR = ("raise", "continue")
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
-_PRECUT = 2  # csrc/plan/plan.h
 _MOST_PREFETCH = 2**31 - 1  # a C int
 _AUTO = "auto"
 _MIB = 1 << 20
@@ -188,7 +187,8 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
       or OrderedDicts.) On a dedicated reader it can't be iterated.
 
     Raises:
-      TypeError, ValueError: a wrong argument, elements that can't be dealt this way, or ranks that disagree. What only
+      TypeError, ValueError: a wrong argument (before any other rank is asked: the call does not count as made, and on a rank that
+        catches the error the next one takes its place), elements that can't be dealt this way, or ranks that disagree. What only
         one rank can see (a reader its elements, say) is raised there as it is, and on the others by the same class with
         that rank's name and text.
       RuntimeError: before init(), after shutdown(), inside tf.function, or when a rank has left.
@@ -345,9 +345,8 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     elif job.reader == 0:
         _tell_part(job, channel.label, reading.part)
     parts = elements.components(channel.spec)
-    precut = options.batch == "global" and elements.has_composites(channel.spec)
     core.channel_create(
-        channel.label, parts, number=number, batch=_PRECUT if precut else _BATCH.index(options.batch),
+        channel.label, parts, number=number, batch=_BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
         prefetch=0 if options.prefetch == _AUTO else options.prefetch,
         prefetch_bytes=_prefetch_bytes(options, [int(words["arena"]) for words in readers]), on_error_continue=options.on_reader_error == "continue",

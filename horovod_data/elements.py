@@ -19,7 +19,7 @@ from .errors import explain
 
 
 class EmptyRule(enum.IntEnum):
-    """What a component is in a share that has no element of its own; the numbers are those of csrc/ops/cut.h."""
+    """What a component is in a share that has no element of its own; the numbers are those of csrc/ops/leaves.h."""
 
     ROWS = 0
     ROW_SPLITS = 1
@@ -35,6 +35,7 @@ class Component:
     dtype: tf.DType
     shape: tf.TensorShape
     rule: EmptyRule
+    row_length: int = -1  # of the splits of a ragged tensor's axis that is not ragged: its size
 
 
 def is_none(leaf: Any) -> bool:
@@ -149,7 +150,9 @@ def components(spec: Any) -> list[Component]:
             found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
             rows = leaf.shape[0] if leaf.shape.rank is not None else None
             splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
-            found += [Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS) for n in splits]
+            lengths = [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1:leaf.ragged_rank + 1].as_list()
+            found += [Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS, -1 if length is None else length)
+                      for n, length in zip(splits, lengths)]
         else:
             found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
     return found
@@ -286,82 +289,6 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
             f"every global batch has {rows} rows, which {trainers} ranks don't divide: with remainder=\"drop\" "
             f"{rows % trainers} rows of every batch would be lost",
             f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"'))
-
-
-# ---- Global batches with composites: cut by a map, because rows of ragged and sparse tensors are no plain slices.
-
-
-def precut(trainers: int, remainder: str) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """For Dataset.map: an element becomes the rows of each leaf (-1: a scalar), which the core checks (csrc/ops/cut.cc), and
-    then the components of each trainer's share in turn."""
-
-    def cut(*element: Any) -> tuple[tf.Tensor, ...]:
-        flat = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
-        counts = tf.stack([_rows_of_tensor(leaf) for leaf in flat])
-        rows = counts[0]
-
-        def shares() -> list[tf.Tensor]:
-            tensors: list[tf.Tensor] = []
-            for trainer in range(trainers):
-                begin, count, padding = _rows_for(rows, trainers, trainer, remainder)
-                tensors += take_apart(*[_take_rows(leaf, begin, count, padding) for leaf in flat])
-            return tensors
-
-        def nothing() -> list[tf.Tensor]:  # what can't be cut is an error in the core
-            empty = [tf.constant([], part.dtype, [0]) for part in take_apart(*flat)]
-            return empty * trainers
-
-        good = tf.reduce_all((counts == rows) & (counts >= 0))
-        return (counts, *tf.cond(good, shares, nothing))
-
-    return cut
-
-
-def _rows_of_tensor(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int64)
-    shape = leaf.dense_shape if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf, out_type=tf.int64)
-    return tf.concat([shape, [-1]], 0)[0]
-
-
-def _rows_for(rows: tf.Tensor, trainers: int, trainer: int, remainder: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """csrc/plan's RowsOf, in TensorFlow: begin, count and padding."""
-    if remainder == "drop":
-        share = rows // trainers
-        return share * trainer, share, tf.zeros_like(rows)
-    if remainder == "partial":
-        extra = tf.cast(trainer < rows % trainers, tf.int64)
-        begin = rows // trainers * trainer + tf.minimum(tf.constant(trainer, tf.int64), rows % trainers)
-        return begin, rows // trainers + extra, tf.zeros_like(rows)
-    share = -(-rows // trainers)
-    begin = tf.minimum(share * trainer, rows)
-    count = tf.minimum(share, rows - begin)
-    return begin, count, share - count
-
-
-def _take_rows(leaf: Any, begin: tf.Tensor, count: tf.Tensor, padding: tf.Tensor) -> Any:
-    if isinstance(leaf, tf.SparseTensor):
-        start = tf.concat([[begin], tf.zeros_like(leaf.dense_shape[1:])], 0)
-        part = tf.sparse.slice(leaf, start, tf.concat([[count], leaf.dense_shape[1:]], 0))
-        return tf.SparseTensor(part.indices, part.values, tf.concat([[count + padding], leaf.dense_shape[1:]], 0))
-    part = leaf[begin:begin + count]
-    if isinstance(leaf, tf.RaggedTensor):
-        splits = []
-        level = part
-        while isinstance(level, tf.RaggedTensor):
-            length = leaf.uniform_row_length  # rows of an axis that is not ragged are not empty in the padding either
-            length = tf.zeros_like(padding) if length is None else tf.cast(length, tf.int64)
-            more = tf.cast(length * tf.range(1, padding + 1), level.row_splits.dtype)
-            splits.append(tf.concat([level.row_splits, level.row_splits[-1] + more], 0))
-            level, leaf, padding = level.values, leaf.values, length * padding
-        return tf.RaggedTensor.from_nested_row_splits(_padded(level, padding), splits, validate=False)
-    return _padded(part, padding)
-
-
-def _padded(part: tf.Tensor, padding: tf.Tensor) -> tf.Tensor:
-    tail = tf.concat([[padding], tf.shape(part, out_type=tf.int64)[1:]], 0)
-    filler = tf.fill(tail, tf.constant("", tf.string)) if part.dtype == tf.string else tf.zeros(tail, part.dtype)
-    return tf.concat([part, filler], 0)
 
 
 def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:

@@ -7,12 +7,14 @@ failure ends the job by MPI_Abort, with the same status. Three ways to end are t
 - An uncaught exception: sys.excepthook is told of it.
 - An exit with a status: Python says nowhere which status it is about to exit with, atexit handlers included. But on
   its way out the interpreter reads the attribute `code` of the SystemExit, with no Python code running any more. So
-  sys.exit, exit and quit raise a SystemExit whose `code` notes when it is read like that; a program that catches the
-  exception reads it from Python code, or not at all, and nothing is noted.
+  that attribute notes when it is read like that; a program that catches the exception reads it from Python code, or not
+  at all, and nothing is noted. Whoever raises it, sys.exit, exit() or the program itself, raises the same SystemExit: it is
+  its attribute that we replace, which for a built-in type means in the dictionary behind its read-only one. (Before Python
+  3.12 the interpreter does without the attribute where sys.exit has made no object yet: ours has.)
 - Anything else is a normal exit: shutdown().
 
-What escapes this (`raise SystemExit(3)`, a sys.exit imported by name before init) is caught by the exit handler of the
-C++ core, which sees the status but runs after the atexit handlers of Python.
+What escapes this (before Python 3.12, a sys.exit imported by name before init) is caught by the exit handler of the C++
+core, which sees the status but runs after the atexit handlers of Python.
 
 The action is taken in an atexit handler rather than on the spot, so that Python has printed the error, and other
 handlers that came later than ours have run. (mpi4py.run aborts on uncaught exceptions too, from the command line.)
@@ -22,8 +24,9 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import builtins
 import contextlib
+import ctypes
+import gc
 import os
 import re
 import signal
@@ -89,56 +92,28 @@ def _wrap_hooks() -> None:
     def exit(status: Any = None, /) -> NoReturn:  # the name shows in help() and tracebacks
         try:
             previous_exit(status)
-        except SystemExit as error:
-            if type(error) is SystemExit and _in_main():
-                raise _NotedExit(*error.args) from None
+        except SystemExit:  # which makes an object of it
             raise
 
     exit.__doc__ = previous_exit.__doc__
     sys.exit = exit
-    for name in ("exit", "quit"):  # absent under python -S
-        if hasattr(builtins, name):
-            setattr(builtins, name, _Quitter(getattr(builtins, name)))
+    _watch_code()
 
 
-class _NotedExit(SystemExit):
-    """A SystemExit that knows when it ends the process."""
+def _watch_code() -> None:
+    """SystemExit's attribute `code` is what it was, and calls _note when the interpreter reads it to end the process."""
 
-    @property
-    def code(self) -> Any:
-        code = _CODE.__get__(self)
+    def code(error: SystemExit) -> Any:
+        value = _CODE.__get__(error)
         if sys._getframe().f_back is None and _in_main() and not _interactive():
-            _note(status_of(code))
-        return code
+            _note(status_of(value))
+        return value
 
-    @code.setter
-    def code(self, value: Any) -> None:
-        _CODE.__set__(self, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SystemExit, self.args
-
-
-_NotedExit.__name__ = _NotedExit.__qualname__ = "SystemExit"
-
-
-class _Quitter:
-    """`exit` and `quit` of the site module, which raise SystemExit by themselves."""
-
-    def __init__(self, original: Any):
-        self._original = original
-
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-    def __call__(self, code: Any = None) -> NoReturn:
-        try:
-            self._original(code)
-        except SystemExit as error:
-            if _in_main():
-                raise _NotedExit(*error.args) from None
-            raise
-        raise SystemExit(code)
+    noted = property(code, _CODE.__set__, _CODE.__delete__, _CODE.__doc__)
+    attributes = gc.get_referents(vars(SystemExit))
+    if len(attributes) == 1 and isinstance(attributes[0], dict) and attributes[0].get("code") is _CODE:
+        attributes[0]["code"] = noted
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))  # attributes are looked up in a cache
 
 
 def status_of(code: Any) -> int:

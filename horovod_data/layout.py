@@ -30,6 +30,11 @@ class Layout:
         """Ranks of the communicator that train, by trainer index."""
         return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
 
+    def name(self, rank: int, host: str) -> str:
+        """A process, as texts name it (and as the C++ core does): a trainer by its rank, a dedicated reader by its number."""
+        trainer = self.trainer_index[rank]
+        return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
+
     def audience(self, rank: int) -> tuple[int, ...]:
         """Ranks of the communicator that train in the group of `rank`: those between which an element is divided."""
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])

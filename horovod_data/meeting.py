@@ -102,14 +102,14 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
     for rank in counted:
         if layout.trainer_index[rank] < 0:
             raise RuntimeError(explain(
-                f"{place(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
+                f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
                 "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone", where))
     for rank in counted:
         theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
         ours = layout.trainer_index[rank], len(trainers)
         if theirs != ours:
             raise RuntimeError(explain(
-                f"Horovod was initialised for other processes: on {place(rank, hosts[rank])} hvd.rank() is "
+                f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
                 f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
                 "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
                 "has", where))

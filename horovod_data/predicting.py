@@ -21,7 +21,7 @@ from . import elements, receiving, roles
 from . import tensorflow_private as private
 from .agreement import raised
 from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
-from .errors import explain, place, without_place
+from .errors import explain, without_place
 from .gathering import gather
 from .scattering import scatter
 
@@ -221,7 +221,7 @@ class _Rounds:
         if "failure" in verdict:
             rank, at, kind, text = verdict["failure"]
             member = self._job.layout.trainers[rank]
-            whose = place(member, self._job.hosts[member])
+            whose = self._job.name(member)
             raise raised(kind, f"[{whose}{self._channel}, step {at}] predict() failed: {kind}: "
                          f"{without_place(without_place(text, whose), whose + self._channel)}")
         self.done, self.next_step = verdict["done"], verdict["next_step"]

@@ -135,8 +135,7 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
     flat = dataset
     with _mode(graph), tf.device("/CPU:0"):
         if elements.has_composites(spec):
-            cut = elements.precut(rules.audience, rules.remainder) if rules.batch == "global" else elements.take_apart
-            flat = dataset.map(cut)
+            flat = dataset.map(elements.take_apart)
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)
 
 

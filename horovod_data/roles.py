@@ -15,7 +15,7 @@ from . import core, exits, forks, launch_checks, limits, loader, meeting, siblin
 from .auditing import keras_fit
 from .progress import watch
 from .reporting import report
-from .errors import explain, forked, place, set_here
+from .errors import explain, forked, set_here
 from .layout import Layout, make_layout
 from .settings import Roles, Settings, read_roles, read_settings
 
@@ -45,10 +45,14 @@ class Job:
         index = self.layout.trainer_index[self.comm_rank]
         return index if index >= 0 else None
 
+    def name(self, comm_rank: int) -> str:
+        """A process of the communicator, as texts name it."""
+        return self.layout.name(comm_rank, self.hosts[comm_rank])
+
     @property
     def where(self) -> str:
         """This process, as error texts name it."""
-        return place(self.comm_rank, self.hosts[self.comm_rank])
+        return self.name(self.comm_rank)
 
 
 # MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun: a call of our communication
@@ -131,17 +135,17 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         lambda: [other for other in here.absent() if other.rank in world_ranks or size == core.comm_info(None)[1]])
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
-    meeting.check_horovod(everybody, layout, place(rank, host))
+    where = layout.name(rank, host)
+    meeting.check_horovod(everybody, layout, where)
     if settings.timeline:
-        meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine),
-                               place(rank, host))
+        meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where)
     if horovod is not None and layout.trainer_index[rank] >= 0:
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
-        _join_horovod(horovod, layout, rank, trainers, mpi, place(rank, host))
+        _join_horovod(horovod, layout, rank, trainers, mpi, where)
         exits.install(_end)  # again: our atexit handler must run before Horovod's
         _end_with_mpi(horovod)
     elif layout.trainer_index[rank] < 0:
-        _refuse_horovod(place(rank, host))
+        _refuse_horovod(where)
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, os.getpid(),

@@ -17,6 +17,7 @@ import horovod_data as hvdata
 import tensorflow as tf
 
 EVERY = 0.01  # seconds between two looks
+QUICK = 30  # steps in which ranks wait for the pipeline, so that a window that fits itself is as wide as it may be
 
 
 def field(path: str, name: str) -> int:
@@ -73,14 +74,16 @@ def main() -> None:
     said = given["prefetch"] or inspect.signature(hvdata.distribute_dataset).parameters["prefetch"].default
     window = {"prefetch": given["prefetch"]} if given["prefetch"] else {}
 
-    def deliver(pipeline: str, row_bytes: int, seconds: float) -> None:
+    def deliver(pipeline: str, row_bytes: int, seconds: float) -> int:
+        name = f"{pipeline} {row_bytes}"
         elements = iter(hvdata.distribute_dataset(
-            lambda: batches(pipeline, given["rows"], row_bytes), batch="global", **window))
-        steps = round(seconds / given["keep"])
-        for _ in range(steps):
+            lambda: batches(pipeline, given["rows"], row_bytes), batch="global", name=name, **window))
+        for step in range(QUICK + round(seconds / given["keep"])):
             element = next(elements)
-            time.sleep(given["keep"])
+            if step >= QUICK:
+                time.sleep(given["keep"])
             del element
+        return hvdata.stats()[f"{name}/window"]
 
     results = []
     for pipeline in given["pipelines"]:
@@ -88,13 +91,13 @@ def main() -> None:
         meet(job.comm)
         before = private(), shared()
         peaks = Peaks()
-        deliver(pipeline, given["row_bytes"], given["seconds"])
+        widest = deliver(pipeline, given["row_bytes"], given["seconds"])
         meet(job.comm)
         peaks.end()
         resident = field("/proc/self/status", "VmHWM")
-        told = job.comm.allgather((peaks.private - before[0], peaks.shared - before[1], resident))
-        results += [{"rank": rank, "pipeline": pipeline, "prefetch": given["prefetch"], "window": said, "private": own,
-                     "shared": ours, "resident": most} for rank, (own, ours, most) in enumerate(told)]
+        told = job.comm.allgather((peaks.private - before[0], peaks.shared - before[1], resident, widest))
+        results += [{"rank": rank, "pipeline": pipeline, "prefetch": given["prefetch"], "window": said, "widest": widest, "private": own,
+                     "shared": ours, "resident": most} for rank, (own, ours, most, widest) in enumerate(told)]
     if job.reads:
         tell(given, results)
     hvdata.shutdown()

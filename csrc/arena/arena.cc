@@ -18,12 +18,12 @@ constexpr auto kPeace = std::chrono::seconds(1);
 
 }  // namespace
 
-std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t lanes, std::string* why) {
-  const Segment segment{lanes, 0, bytes / Segment::kPage * Segment::kPage};
+std::shared_ptr<Arena> Arena::Create(uint64_t bytes, uint32_t peers, std::string* why) {
+  const Segment segment{peers, 0, bytes / Segment::kPage * Segment::kPage};
   std::shared_ptr<Region> region = Region::Create("horovod_data", segment.Size(), why);
   if (!region) return nullptr;
   if (!region->Reserve(0, segment.ArenaAt())) {
-    *why = "the system has no memory for " + std::to_string(segment.ArenaAt() >> 10) + " KiB of shared lanes";
+    *why = "the system has no memory for " + std::to_string(segment.ArenaAt() >> 10) + " KiB of shared rings";
     return nullptr;
   }
   return std::shared_ptr<Arena>(new Arena(segment, std::move(region)));
@@ -76,12 +76,12 @@ void Arena::Free(const char* memory) {
   if (retired_ && CollectLocked()) TrimLocked();
 }
 
-std::optional<Arena::Place> Arena::Share(const char* memory) {
+std::optional<Arena::Location> Arena::Share(const char* memory) {
   if (!Contains(memory)) return std::nullopt;
   MutexLock lock(&mu_);
   Piece& piece = FindLocked(memory)->second;
   slots_->Use(piece.slot);
-  return Place{piece.slot, static_cast<uint64_t>(memory - data_)};
+  return Location{piece.slot, static_cast<uint64_t>(memory - data_)};
 }
 
 Arena::Usage Arena::Read() {
@@ -148,7 +148,7 @@ std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std
   return std::shared_ptr<ArenaView>(new ArenaView(segment, std::move(region)));
 }
 
-bool ArenaView::Adopt(const Arena::Place& place, uint64_t bytes, const char** data,
+bool ArenaView::Adopt(const Arena::Location& place, uint64_t bytes, const char** data,
                       std::shared_ptr<const void>* owner) {
   if (place.slot >= Slots::kCount || place.offset > segment_.arena || bytes > segment_.arena - place.offset) return false;
   *data = region_->data() + segment_.ArenaAt() + place.offset;

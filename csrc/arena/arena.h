@@ -20,12 +20,12 @@ namespace hvdata {
 
 class Arena {
  public:
-  // `bytes` for batches, lanes for `lanes` trainers. Null, and why, if the system refuses.
-  static std::shared_ptr<Arena> Create(uint64_t bytes, uint32_t lanes, std::string* why);
+  // `bytes` for batches, rings for `peers` other processes. Null, and why, if the system refuses.
+  static std::shared_ptr<Arena> Create(uint64_t bytes, uint32_t peers, std::string* why);
 
   const Segment& segment() const { return segment_; }
   int fd() const { return region_->fd(); }
-  RingPair* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+  RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
   // What memory is wanted for. What the pipeline makes, and the reader holds, gets no more than half of the arena, so that
   // buffers and caches in the pipeline never take the room that the copies of others need.
@@ -40,12 +40,12 @@ class Arena {
     return memory >= data_ && memory < data_ + segment_.arena;
   }
 
-  struct Place {
+  struct Location {
     uint32_t slot;
     uint64_t offset;
   };
   // Adds a use, a trainer's, of the slot that `memory` lies in, and says where that is; nothing if it is none of ours.
-  std::optional<Place> Share(const char* memory);
+  std::optional<Location> Share(const char* memory);
 
   struct Usage {
     uint64_t taken = 0;     // bytes in slots, whoever uses them
@@ -96,11 +96,11 @@ class ArenaView : public std::enable_shared_from_this<ArenaView> {
   // `fd` is closed. Null, and why, if it can't be mapped.
   static std::shared_ptr<ArenaView> Attach(int fd, const Segment& segment, std::string* why);
 
-  RingPair* Lane(uint32_t lane) const { return segment_.LaneIn(region_->data(), lane); }
+  RingPair* Rings(uint32_t peer) const { return segment_.RingsIn(region_->data(), peer); }
 
   // `bytes` bytes at a place that the reader has told us; the use ends with the last copy of `owner`, which may outlive
   // everything else here. False if that is nowhere in the arena.
-  bool Adopt(const Arena::Place& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
+  bool Adopt(const Arena::Location& place, uint64_t bytes, const char** data, std::shared_ptr<const void>* owner);
 
  private:
   ArenaView(const Segment& segment, std::shared_ptr<Region> region)

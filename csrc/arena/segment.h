@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies where in the memory that a reader, or a host's porter, shares with the trainers on its host:
-//   the slots' counters | a lane for each trainer | batches
+//   the slots' counters | a pair of rings for each peer | batches
 #pragma once
 
 #include <atomic>
@@ -27,20 +27,20 @@ struct RingPair {
 
 // Sent as it is: without gaps, in which other memory of the sender would go along.
 struct Segment {
-  uint32_t lanes = 0;
+  uint32_t peers = 0;
   uint32_t zero = 0;
   uint64_t arena = 0;  // bytes for batches
 
   static constexpr uint64_t kPage = 64 << 10;  // the largest page of a common machine
 
-  uint64_t ArenaAt() const { return (sizeof(Slots) + lanes * sizeof(RingPair) + kPage - 1) / kPage * kPage; }
+  uint64_t ArenaAt() const { return (sizeof(Slots) + peers * sizeof(RingPair) + kPage - 1) / kPage * kPage; }
   uint64_t Size() const { return ArenaAt() + arena; }
 
   Slots* SlotsIn(char* memory) const { return reinterpret_cast<Slots*>(memory); }
-  RingPair* LaneIn(char* memory, uint32_t lane) const {
-    return reinterpret_cast<RingPair*>(memory + sizeof(Slots)) + lane;
+  RingPair* RingsIn(char* memory, uint32_t peer) const {
+    return reinterpret_cast<RingPair*>(memory + sizeof(Slots)) + peer;
   }
 };
-static_assert(sizeof(Slots) % alignof(RingPair) == 0, "lanes follow the slots");
+static_assert(sizeof(Slots) % alignof(RingPair) == 0, "the rings follow the slots");
 
 }  // namespace hvdata

@@ -81,19 +81,19 @@ class HVDATA_THREADS(scoped_lockable) MutexLock {
 
 // For whose holder waits: one at a time, for as long as that takes. None of the locks above: it has no place in their order,
 // messages are handled by a thread that holds it, and AfterUnlock does not wait for it.
-class HVDATA_THREADS(capability("mutex")) TurnMutex {
+class HVDATA_THREADS(capability("mutex")) OneAtATime {
  public:
   void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
 
  private:
-  friend class TurnLock;
+  friend class OneAtATimeLock;
   std::mutex mu_;
 };
 
-class HVDATA_THREADS(scoped_lockable) TurnLock {
+class HVDATA_THREADS(scoped_lockable) OneAtATimeLock {
  public:
-  explicit TurnLock(TurnMutex* turn) HVDATA_THREADS(acquire_capability(turn)) : lock_(turn->mu_) {}
-  ~TurnLock() HVDATA_THREADS(release_capability()) {}
+  explicit OneAtATimeLock(OneAtATime* turn) HVDATA_THREADS(acquire_capability(turn)) : lock_(turn->mu_) {}
+  ~OneAtATimeLock() HVDATA_THREADS(release_capability()) {}
 
  private:
   const std::lock_guard<std::mutex> lock_;

@@ -6,7 +6,7 @@
 
 namespace hvdata {
 namespace {
-std::vector<int> LanesOf(const std::vector<int>& ends, size_t members) {
+std::vector<int> IndicesOf(const std::vector<int>& ends, size_t members) {
   std::vector<int> lanes(members, -1);
   for (size_t lane = 0; lane < ends.size(); ++lane) lanes[static_cast<size_t>(ends[lane])] = static_cast<int>(lane);
   return lanes;
@@ -35,8 +35,8 @@ World World::Of(int self, std::vector<Member> members) {
   for (int member : world.trainers) {
     if (world.members[static_cast<size_t>(member)].group == group) world.audience.push_back(member);
   }
-  world.source_lanes = LanesOf(world.sources, world.members.size());
-  world.audience_lanes = LanesOf(world.audience, world.members.size());
+  world.source_indices = IndicesOf(world.sources, world.members.size());
+  world.audience_indices = IndicesOf(world.audience, world.members.size());
   return world;
 }
 

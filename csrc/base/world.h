@@ -38,9 +38,9 @@ struct World {
   int source_count() const { return static_cast<int>(sources.size()); }
   int audience_count() const { return static_cast<int>(audience.size()); }
   // The number of `member` among these, -1 if it is none.
-  int SourceLane(int member) const { return source_lanes[static_cast<size_t>(member)]; }
-  int AudienceLane(int member) const { return audience_lanes[static_cast<size_t>(member)]; }
-  std::vector<int> source_lanes, audience_lanes;  // by member: asked for every message
+  int SourceIndex(int member) const { return source_indices[static_cast<size_t>(member)]; }
+  int AudienceIndex(int member) const { return audience_indices[static_cast<size_t>(member)]; }
+  std::vector<int> source_indices, audience_indices;  // by member: asked for every message
   bool grouped = false;  // readers have trainers of their own, in several groups, and must keep each other in step
 
   // "rank 2 on node1", or "reader 0 on node0" for a member that does not train.

@@ -34,8 +34,9 @@ struct ChannelConfig : ChannelOptions {
   std::string name;
   // By component.
   std::vector<std::string> component_names;  // for error texts: "['image']", ...
-  std::vector<int> empty_rules;              // ops/cut.h
+  std::vector<int> empty_rules;              // ops/leaves.h
   std::vector<int> dtypes;                   // tensorflow::DataType
+  std::vector<int64_t> row_lengths;          // of a ragged tensor's splits whose rows are all as long: how long; -1: any other
   std::vector<std::vector<int64_t>> shapes;  // as far as they are known: -1 is an unknown size
 };
 

@@ -5,15 +5,14 @@
 
 #include "base/mutex.h"
 #include "channel/lanes.h"
-#include "channel/window.h"
 
 namespace hvdata {
 namespace {
 
 class DynamicLanes : public Lanes {
  public:
-  DynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes)
-      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), fair_(lanes_.size(), Window::kMost), output_(std::move(output)) {}
+  DynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes, FairShare* fair)
+      : lanes_(static_cast<size_t>(trainers)), most_bytes_(most_bytes), fair_(fair), output_(std::move(output)) {}
 
   bool RoomFor(uint64_t) const override {
     return !finished_ && waiting_.empty() &&
@@ -101,8 +100,7 @@ class DynamicLanes : public Lanes {
 
   bool HasRoom(const Lane& lane) const {
     if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit || !lane.bound.RoomFor(1, most_bytes_)) return false;
-    // Where trainers' windows fit themselves; a number of steps is given to each, quick or slow.
-    return most_bytes_ == 0 || lane.held.size() < fair_.Most(static_cast<size_t>(&lane - lanes_.data()));
+    return fair_ == nullptr || lane.held.size() < fair_->Most(static_cast<size_t>(&lane - lanes_.data()));
   }
 
   void Forget(int trainer, LaneStep taken) {
@@ -112,7 +110,7 @@ class DynamicLanes : public Lanes {
       lane.bound.Take(lane.held.front().shares.front()->bytes);
       FreeAfterUnlock(std::move(lane.held.front()));
       lane.held.pop_front();
-      fair_.Take(static_cast<size_t>(trainer));
+      if (fair_ != nullptr) fair_->Take(static_cast<size_t>(trainer));
     }
   }
 
@@ -183,14 +181,14 @@ class DynamicLanes : public Lanes {
   std::deque<Step> waiting_;  // dealt, but no lane has it
   uint64_t clock_ = 0;
   const uint64_t most_bytes_;
-  FairShare fair_;
+  FairShare* const fair_;
   LaneOutput output_;
 };
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes) {
-  return std::make_unique<DynamicLanes>(trainers, std::move(output), most_bytes);
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes, FairShare* fair) {
+  return std::make_unique<DynamicLanes>(trainers, std::move(output), most_bytes, fair);
 }
 
 }  // namespace hvdata

@@ -37,13 +37,15 @@ class LaneBound {
 
 // `dynamic`: what lies with a slow trainer is out of the others' reach. So a lane holds two steps, and beyond them no larger a part
 // of the widest window than its trainer's part of the quickest one's pace. Trainers know no pace but their own, and take back no
-// limit that they told; here all of them are counted, by steps, without a clock.
+// limit that they told; here all of them are counted, by steps, without a clock. Of several readers each has its part of a window,
+// and one step instead of two where that is their part.
 class FairShare {
  public:
   static constexpr uint64_t kRemembers = 256;  // steps of the quickest, about: who becomes slow, or quick, is seen soon
 
   // `widest`: steps of a window, at most.
-  FairShare(size_t lanes, uint64_t widest) : taken_(lanes, 0), widest_(widest) {}
+  FairShare(size_t lanes, uint64_t widest, uint64_t readers = 1)
+      : taken_(lanes, 0), widest_((widest + readers - 1) / readers), least_(readers > 1 ? 1 : LaneBound::kLeast) {}
 
   void Take(size_t lane) {
     quickest_ = std::max(quickest_, ++taken_[lane]);
@@ -51,12 +53,12 @@ class FairShare {
     for (uint64_t& taken : taken_) taken /= 2;
     quickest_ /= 2;
   }
-  uint64_t Most(size_t lane) const { return LaneBound::kLeast + widest_ * (taken_[lane] + 1) / (quickest_ + 1); }
+  uint64_t Most(size_t lane) const { return least_ + widest_ * (taken_[lane] + 1) / (quickest_ + 1); }
 
  private:
   std::vector<uint64_t> taken_;  // lately
   uint64_t quickest_ = 0;        // the most of these
-  const uint64_t widest_;
+  const uint64_t widest_, least_;
 };
 
 }  // namespace hvdata

@@ -93,7 +93,8 @@ std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, boo
 
 // dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
 // taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled
-// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is.
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0);
+// and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is. `fair`, which knows the
+// lanes' pace from earlier epochs, bounds what a slow one holds; null: each may hold what its trainer asks for.
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0, FairShare* fair = nullptr);
 
 }  // namespace hvdata

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/place.h"
+#include "base/threads.h"
 #include "channel/window.h"
 
 namespace hvdata {
@@ -30,12 +31,12 @@ ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> c
   const plan::Rotation rotation(world.source_count());
   const bool fits_itself = config.prefetch == 0;
   const int steps = fits_itself ? Window::kLeast : config.prefetch;  // of a rank that has not said so yet
-  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceLane(world.self), steps));
+  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceIndex(world.self), steps));
   const uint64_t most_bytes = fits_itself ? BytesOfLane(config, world) : 0;
   const bool fixed = config.schedule == plan::Schedule::kStatic;
   plenty_ = !fixed ? 1 : fits_itself ? 0 : std::max<uint64_t>(window / 4, 1);
   lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
-                 : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes);
+                 : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes, fits_itself ? &source->fair_ : nullptr);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
@@ -50,6 +51,7 @@ LaneOutput ReaderEpoch::MakeOutput() {
     source_->mu_.AssertHeld();
     const TailStep tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
     wire::End end{step, outcome.code, outcome.message, lost_, left_.size(), tail_taken, no_filler_, all_dropped_};
+    told_end_.insert(trainer);
     source_->Tell(trainer, epoch_, std::move(end));
   };
   output.recall = [this](int trainer) { source_->Tell(trainer, epoch_, wire::Recall()); };
@@ -100,7 +102,31 @@ void ReaderEpoch::OpenLane(int trainer) {
 }
 
 bool ReaderEpoch::Over() const {
-  return source_->shut_ || lanes_->AllClosed();
+  return source_->shut_ || (lanes_->AllClosed() && (cancelled_ || !OnlyItsEndIsLeft()));
+}
+
+// A program that counts its steps, as tf.data or an earlier epoch told it, leaves when it has had the last one, and does not ask
+// whether there are more. The dealer goes on to the end then: it is near, and nobody knows otherwise that the epoch was whole, and
+// what remainder="drop" has left out of it.
+bool ReaderEpoch::OnlyItsEndIsLeft() const {
+  const ChannelConfig& config = source_->config_;
+  const bool broken_off = std::any_of(source_->trainers_.begin(), source_->trainers_.end(), [this](const Source::Trainer& t) {
+    return t.closed < epoch_;  // it has gone in the middle
+  });
+  if (input_over_ || in_hand_ || source_->coordinated() || broken_off) return false;
+  if (Now() > 0 && Now() == source_->last_steps_) return true;
+  if (config.elements < 0) return false;
+  const int64_t group = Group(), left = NotDealt();
+  // Of per-rank batches those that make no step are fewer than a group. Where they were filled up to one, that step counts too many.
+  const bool fills_up = config.remainder != plan::Remainder::kDrop && !shares_tail();
+  return fills_up ? left <= 0 && left > -group : left >= 0 && left < group;
+}
+
+// User code may hold locks in there: not on this thread, if there is another to be had.
+void ReaderEpoch::Cancel() {
+  cancelled_ = true;
+  std::function<void()> cancel = std::exchange(cancel_, nullptr);
+  if (cancel && !RunDetached(cancel)) AfterUnlock(std::move(cancel));
 }
 
 // The dealer need not pull any more: in step with others the lanes end later than the input.
@@ -146,7 +172,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
   for (;;) {
     const auto ready = [this, ahead, &changed, &no_room] {
       source_->mu_.AssertHeld();
-      if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || (ahead && !in_hand_)) return true;
+      if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || lanes_->AllClosed() || (ahead && !in_hand_)) return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->FullFor(wanted_);
       no_room.Of(full);
@@ -229,8 +255,9 @@ void ReaderEpoch::FinishFailed(Outcome error) {
 void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   const bool pulled = std::exchange(pulling_, false);
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
-  if (pulled && Over()) return;
+  if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
+  if (outcome.ok()) source_->last_steps_ = Now();
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) why_ = outcome.message;
@@ -258,13 +285,26 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   source_->changed_.NotifyAll();
 }
 
+// Elements of which a step is made.
+int64_t ReaderEpoch::Group() const {
+  const ChannelConfig& config = source_->config_;
+  const bool groups = config.batch == plan::Batch::kPerRank && config.schedule == plan::Schedule::kStatic;
+  return groups ? source_->world_->audience_count() : 1;
+}
+
+// Elements that are known to be there and of which no step has been made. Below 0: the steps are more than they make. A restored
+// state may say any number of steps.
+int64_t ReaderEpoch::NotDealt() const {
+  const int64_t elements = source_->config_.elements, group = Group();
+  const uint64_t most = static_cast<uint64_t>(std::max<int64_t>(elements, 0) / group) + 1, steps = Now();
+  if (steps > most) return -group;
+  return static_cast<int64_t>(static_cast<uint64_t>(elements) - steps * static_cast<uint64_t>(group) - stepless_);
+}
+
 // What on_reader_error="continue" costs.
 void ReaderEpoch::SayLost(const std::string& error) {
   const ChannelConfig& config = source_->config_;
-  const bool groups = config.batch == plan::Batch::kPerRank && config.schedule == plan::Schedule::kStatic;
-  const auto trainers = static_cast<uint64_t>(source_->world_->audience_count());
-  const uint64_t had = (turn_.n + lanes_->dealt()) * (groups ? trainers : 1) + stepless_;
-  const int64_t left = config.elements - static_cast<int64_t>(had);
+  const int64_t left = NotDealt();
   const char* on = "the epoch goes on without this reader; ";
   if (source_->world_->grouped) {
     on = !source_->coordinated() ? "the epoch is over for the ranks of this host; "
@@ -289,6 +329,7 @@ void ReaderEpoch::End() {
   SayCutShort();
   Account(true);
   SayReady(Says::kLeft, lanes_->dealt());
+  TellDropped();
   for (const SaveRequest& request : saves_) {
     source_->SendLastWords(request, {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
   }
@@ -297,39 +338,13 @@ void ReaderEpoch::End() {
   source_->changed_.NotifyAll();
 }
 
-// ---- Verified channels.
-
-void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
-  source_->mu_.AssertHeld();
-  if (!started_) return;
-  const std::string finding = proof_.Heard(trainer, checked);
-  if (!finding.empty()) Found(finding);
-  Account();
-}
-
-void ReaderEpoch::OnMissing(int trainer, int64_t shares) {
-  source_->mu_.AssertHeld();
-  if (proof_.ledger() && started_) Found(proof_.ledger()->Missing(trainer, shares));
-}
-
-void ReaderEpoch::OnDropped(uint64_t left) {
-  source_->mu_.AssertHeld();
-  if (proof_.ledger()) proof_.ledger()->DropLeft(left);
-}
-
-void ReaderEpoch::Found(const std::string& finding) {
-  const std::string text = "verify: " + finding;
-  proof::Report report;
-  report.finding = Where(Now()) + text;
-  proof_.Say(report);  // at once, to those who wait at the end
-  FinishLocked({kDataLoss, text});
-  why_ = text;
-}
-
-void ReaderEpoch::Account(bool over) {
-  using Stage = EpochProof::Stage;
-  const Stage stage = over ? Stage::kOver : lanes_->finished() ? Stage::kDealt : Stage::kOpen;
-  proof_.Account(stage, input_ended_ || cut_short_, !left_.empty(), why_);
+// Who has left before the end counts all the same.
+void ReaderEpoch::TellDropped() {
+  for (int t = 0; all_dropped_ > 0 && t < source_->world_->audience_count(); ++t) {
+    const Source::Trainer& trainer = source_->At(t);
+    if (trainer.gone || trainer.closed < epoch_ || told_end_.count(t) > 0) continue;
+    source_->Tell(t, epoch_, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
+  }
 }
 
 // ---- The last steps, that several readers make together.
@@ -370,48 +385,6 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   wire::Header header = MakeHeader(source_->config_.number, epoch_,
                                    wire::Data{LaneStep(claim.step), Turn(), first_left_, share->rows, share->seal});
   source_->send_(source_->Member(trainer), std::move(header), share.get());
-}
-
-// ---- States.
-
-std::vector<SaveRequest> ReaderEpoch::TakeSaveRequests() {
-  source_->changed_.Settle();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
-  MutexLock lock(&source_->mu_);
-  return std::exchange(saves_, {});
-}
-
-std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() {
-  MutexLock lock(&source_->mu_);
-  recording_ = true;
-  taken_since_.clear();
-  std::vector<std::pair<uint64_t, BundlePtr>> elements;
-  std::vector<const Step*> steps = lanes_->Untaken();
-  if (in_hand_) steps.push_back(in_hand_.get());
-  for (const Step* step : steps) {
-    for (size_t i = 0; i < step->elements.size(); ++i) elements.emplace_back(step->first + i, step->elements[i]);
-  }
-  for (size_t i = 0; i < left_.size(); ++i) elements.emplace_back(first_left_ + i, left_[i].element);
-  std::sort(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return elements;
-}
-
-std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) const {
-  MutexLock lock(&source_->mu_);
-  const auto found = taken_since_.find(trainer);
-  return found == taken_since_.end() ? std::vector<uint64_t>() : found->second;
-}
-
-void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
-  MutexLock lock(&source_->mu_);
-  if (!outcome.ok()) return source_->SendLastWords(request, outcome);
-  source_->Answer(request, {kOk, std::move(state)});
-}
-
-void ReaderEpoch::KeepLastWords(int trainer, std::string state) {
-  MutexLock lock(&source_->mu_);
-  Source::Trainer& t = source_->At(trainer);
-  t.last_words = std::move(state);
-  t.words_epoch = epoch_;
 }
 
 }  // namespace hvdata

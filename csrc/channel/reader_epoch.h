@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,11 @@ class ReaderEpoch {
   bool Resumes(int trainer) const { return handed_.count(trainer) > 0; }
   std::string Where(uint64_t turn) const;
   bool Over() const REQUIRES(source_->mu_);
+  bool OnlyItsEndIsLeft() const REQUIRES(source_->mu_);
+  void Cancel() REQUIRES(source_->mu_);
+  void TellDropped() REQUIRES(source_->mu_);
+  int64_t Group() const;
+  int64_t NotDealt() const REQUIRES(source_->mu_);
   bool Pulled() const REQUIRES(source_->mu_);
   void OpenLane(int trainer) REQUIRES(source_->mu_);
   void DealInHand() REQUIRES(source_->mu_);
@@ -120,6 +126,7 @@ class ReaderEpoch {
   std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with
   bool started_ GUARDED_BY(source_->mu_) = false;      // the lanes have been opened
   std::function<void()> cancel_ GUARDED_BY(source_->mu_);
+  bool cancelled_ GUARDED_BY(source_->mu_) = false;    // the pull was, and with it all later ones
   std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
   Turn turn_ GUARDED_BY(source_->mu_);                 // where the lanes began
   TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
@@ -137,6 +144,7 @@ class ReaderEpoch {
   bool recording_ GUARDED_BY(source_->mu_) = false;    // since the first UntakenElements
   std::map<int, std::vector<uint64_t>> taken_since_ GUARDED_BY(source_->mu_);
   int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_ GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
+  std::set<int> told_end_ GUARDED_BY(source_->mu_);    // trainers
   uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
   bool left_out_ GUARDED_BY(source_->mu_) = false;     // a batch made no step, or not with all its rows
   uint64_t plenty_ = 1;                       // steps for which there should be room before a dealer that had none goes on (0: a quarter of the

@@ -64,6 +64,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
 void Sink::CloseEpoch() {
   clock_.Turn(TrainerDoes::kNothing);
   epoch_->Close();
+  tally_.dropped = epoch_->Dropped();
   FreeAfterUnlock(std::move(epoch_));
   changed_.NotifyAll();
 }
@@ -87,13 +88,13 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   if (Runs(*iterator)) {
     clock_.At(iterator->epoch, iterator->taken);
     const int64_t stepped = clock_.Turn(TrainerDoes::kReceives);
-    window_.Took(iterator->taken > 0 ? stepped : -1);
+    iterator->taken > 0 ? window_.Took(stepped) : window_.Begins();
     times_.queued += epoch_->Queued();
   }
   bool waited_for_it = false;
   for (;;) {
     if (!Runs(*iterator)) {
-      iterator->over = true;
+      iterator->over = iterator->broken = true;
       if (!failed_.ok()) return {failed_.code, Where(iterator->epoch, iterator->taken) + failed_.message};
       return {kFailedPrecondition,
               Where(iterator->epoch, iterator->taken) +
@@ -103,7 +104,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     }
     if (!foretold_.ok()) {  // the readers hear that this rank takes no part, and the others go on to the end without it
       const Outcome outcome = std::exchange(foretold_, {});
-      iterator->over = true;
+      iterator->over = iterator->broken = true;
       iterator->ended_at = epoch_->Turns();
       CloseEpoch();
       return {outcome.code, Where(iterator->epoch, iterator->taken) + outcome.message};
@@ -124,8 +125,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       iterator->over = true;
       iterator->ended_at = epoch_->Turns();
       *end = outcome.ok();
+      iterator->broken = !outcome.ok();
       if (!outcome.ok()) wrong_ = iterator->epoch;
-      tally_.dropped = epoch_->Dropped();
       CloseEpoch();
       return outcome;
     }
@@ -194,7 +195,9 @@ TrainerTimes Sink::Times(bool reset) {
 
 Sink::Tally Sink::tally() const {
   MutexLock lock(&mu_);
-  return tally_;
+  Tally now = tally_;
+  if (epoch_) now.dropped = epoch_->Dropped();
+  return now;
 }
 
 void Sink::Cancel(SinkIterator* iterator) {
@@ -258,13 +261,14 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
   MutexLock lock(&mu_);
   const bool current = epoch_ && header.epoch == opened_;  // not of an epoch that was closed meanwhile
   if (const auto* data = std::get_if<wire::Data>(&header.message)) {
-    uint64_t bytes = 0;  // none of what changes hands within this process: its reader counts it
+    uint64_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
     window_.Came(bytes);
     if (current) epoch_->On(reader, *data, std::move(bundle));
     else FreeAfterUnlock(std::move(bundle));
   } else if (const auto* end = std::get_if<wire::End>(&header.message)) {
     if (current) epoch_->On(reader, *end);
+    else if (header.epoch == tally_.epoch) tally_.dropped += PeersCount(end->dropped);  // its program counts its steps, and has left
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {

@@ -28,14 +28,19 @@
 
 namespace hvdata {
 
+// How far an iterator has come since it was made, or restored.
+struct IteratorRun {
+  SinkState restored;          // what it was restored from
+  uint64_t epoch = 0;          // 0: never asked
+  bool over = false;           // has returned its end or its error
+  bool broken = false;         // its error, or it was superseded
+  EpochStep taken = 0;         // steps that it has returned
+  std::vector<Turn> ended_at;  // by reader, when it is over
+};
+
 // One iterator, as the sink knows it. Owned by the iterator; calls for one iterator come one at a time, but for Cancel.
-struct SinkIterator {
-  uint64_t epoch = 0;                 // 0: never asked
-  bool over = false;                  // has returned its end or its error
-  EpochStep taken = 0;                // steps that it has returned
+struct SinkIterator : IteratorRun {
   std::atomic<bool> cancelled{false};
-  SinkState restored;                 // what it was restored from and has not begun yet
-  std::vector<Turn> ended_at;         // by reader, when it is over
 };
 
 class Sink {
@@ -76,7 +81,7 @@ class Sink {
   // Of the epoch under way, or the one before: rows and steps that were handed out here.
   struct Tally {
     uint64_t epoch = 0, rows = 0, steps = 0;
-    int64_t dropped = 0;  // of the job: nobody's; known at the epoch's end
+    int64_t dropped = 0;  // of the job: nobody's; as far as the readers have come to their ends
   };
   Tally tally() const;
   // Since the channel was made, or since the last `reset`.

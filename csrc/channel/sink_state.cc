@@ -67,6 +67,11 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   state->trainers = static_cast<uint64_t>(world_->audience_count());
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
+  if (iterator->broken) {  // a restore would begin behind what it has not had
+    return {kFailedPrecondition, Where(iterator->epoch, iterator->taken) +
+                                     "this iterator can't be saved: it has ended with an error, in the middle of its epoch. Go on "
+                                     "from the checkpoint before"};
+  }
   if (iterator->over) {
     state->kind = SinkState::kExhausted;
     if (!failed_.ok()) return {};
@@ -111,9 +116,9 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
                                   ". Restore another checkpoint, or on as many ranks"};
   }
   if (Runs(*iterator)) CloseEpoch();
-  iterator->epoch = 0;
-  iterator->over = false;
-  iterator->restored = state;
+  IteratorRun run;
+  run.restored = state;
+  static_cast<IteratorRun&>(*iterator) = std::move(run);
   handed_ = iterator;
   std::vector<std::string> nothing;
   return AskReaders(

@@ -5,18 +5,10 @@
 
 #include "base/log.h"
 #include "base/place.h"
-#include "base/threads.h"
 #include "channel/reader_epoch.h"
+#include "channel/window.h"
 
 namespace hvdata {
-namespace {
-
-// User code may hold locks in there: not on this thread, if there is another to be had.
-void Interrupt(std::function<void()> cancel) {
-  if (cancel && !RunDetached(cancel)) AfterUnlock(std::move(cancel));
-}
-
-}  // namespace
 
 Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door, TraceLog* trace)
     : config_(std::move(config)),
@@ -24,7 +16,8 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
       stall_seconds_(stall_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      trainers_(static_cast<size_t>(world->audience_count())) {
+      trainers_(static_cast<size_t>(world->audience_count())),
+      fair_(trainers_.size(), Window::kMost, static_cast<uint64_t>(world->source_count())) {
   times_.no_room.resize(trainers_.size());
   times_.no_room_times.resize(trainers_.size());
   until_reset_ = times_;
@@ -45,7 +38,7 @@ void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
 bool Source::Startable() const {
   if (Dealing()) return false;
   const uint64_t next = begun_ + 1;
-  const int own = config_.schedule == plan::Schedule::kStatic ? world_->AudienceLane(world_->self) : -1;
+  const int own = config_.schedule == plan::Schedule::kStatic ? world_->AudienceIndex(world_->self) : -1;
   bool opened = false, all = true, resumes = false;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     const Trainer& t = trainers_[i];
@@ -129,16 +122,21 @@ void Source::Handle(int member, const wire::Header& header) {
     if (member == world_->readers[0]) OnGo(header.epoch, *go);
     return;
   }
-  const int trainer = world_->AudienceLane(member);
+  const int trainer = world_->AudienceIndex(member);
   if (trainer < 0) return;
   std::visit([&](const auto& message) { mu_.AssertHeld(), On(trainer, header.epoch, message); }, header.message);
 }
 
-// When nobody needs the epoch any more, the dealer may still be inside the user's pipeline: this gets it out.
+// When nobody needs the epoch any more, the dealer may still be inside the user's pipeline: this gets it out. Also where it runs
+// that again up to what was restored, and has not opened its lanes yet.
 void Source::CancelIfOver() {
   if (!epoch_) return;
   epoch_->source_->mu_.AssertHeld();
-  if (epoch_->started_ && epoch_->Over()) Interrupt(std::exchange(epoch_->cancel_, nullptr));
+  const bool all_left = std::all_of(trainers_.begin(), trainers_.end(), [this](const Trainer& t) {
+    mu_.AssertHeld();
+    return t.gone || t.closed >= begun_;
+  });
+  if (epoch_->started_ ? epoch_->Over() : all_left) epoch_->Cancel();
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Open& open) {
@@ -180,7 +178,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
   if (Deals(epoch)) {
     epoch_->source_->mu_.AssertHeld();
     if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
-    epoch_->dropped_ = std::max(epoch_->dropped_, close.dropped);  // all that reach the end say the same
+    epoch_->dropped_ = std::max(epoch_->dropped_, PeersCount(close.dropped));  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
     if (close.dropped > 0) epoch_->OnDropped(static_cast<uint64_t>(close.dropped));
     epoch_->Account();
@@ -222,7 +220,7 @@ void Source::Shut() {
   shut_ = true;
   if (epoch_) {
     epoch_->source_->mu_.AssertHeld();
-    Interrupt(std::exchange(epoch_->cancel_, nullptr));
+    epoch_->Cancel();
   }
   changed_.NotifyAll();
 }

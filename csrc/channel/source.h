@@ -17,6 +17,7 @@
 #include "base/outcome.h"
 #include "base/world.h"
 #include "channel/channel_config.h"
+#include "channel/lane_bound.h"
 #include "channel/times.h"
 #include "channel/traced_watch.h"
 #include "mail/share.h"
@@ -130,6 +131,8 @@ class Source {
   std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);       // by epoch: the last GO of each that has not begun
   std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};
   bool told_empty_ GUARDED_BY(mu_) = false;
+  uint64_t last_steps_ GUARDED_BY(mu_) = 0;  // of the last epoch that came to its end
+  FairShare fair_ GUARDED_BY(mu_);           // `dynamic`: what was seen of the ranks' pace, over all epochs
   ReaderTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
 };
 

@@ -28,8 +28,19 @@ TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint
   }
 }
 
+// A program that counts its steps does not ask for the end, which may have come all the same.
+void TrainerEpoch::LookForEnd() {
+  while (!dynamic() && !tail_) {
+    const Lane& lane = At(rotation_.Reader());
+    if (!lane.ended || !lane.outcome.ok() || !lane.queue.empty()) return;
+    rotation_.Retire(rotation_.Reader());
+    if (rotation_.Done()) MakeTail();
+  }
+}
+
 void TrainerEpoch::Close() {
   if (std::exchange(closed_, true)) return;
+  LookForEnd();
   for (int r = 0; r < readers(); ++r) {
     FreeAfterUnlock(std::exchange(At(r).queue, {}));
     tell_(r, wire::Close{LaneStep(At(r).taken), tail_ ? tail_->Dropped(r) : 0, At(r).missing});
@@ -148,6 +159,13 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   Credit(reader);
 }
 
+void TrainerEpoch::MakeTail() {
+  std::vector<int64_t> left;
+  left.reserve(lanes_.size());
+  for (const Lane& lane : lanes_) left.push_back(lane.left);
+  tail_ = std::make_unique<plan::Tail>(std::move(left), world_.audience_count(), config_.remainder);
+}
+
 // The reader at hand has no more. True when that was the epoch's end.
 bool TrainerEpoch::Retire(int reader) {
   rotation_.Retire(reader);
@@ -155,9 +173,7 @@ bool TrainerEpoch::Retire(int reader) {
     Credit(-1);
     return false;
   }
-  std::vector<int64_t> left;
-  for (const Lane& lane : lanes_) left.push_back(lane.left);
-  tail_ = std::make_unique<plan::Tail>(std::move(left), world_.audience_count(), config_.remainder);
+  MakeTail();
   tail_claimed_ = config_.verify ? 0 : tail_taken_;  // a reader's book wants to know of those that an earlier run had, too
   Claim();
   return tail_taken_ >= static_cast<TailStep>(tail_->steps());
@@ -253,8 +269,8 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
     lane.lost = end.lost;
   } else {
     lane.no_filler = end.no_filler;
-    lane.left = static_cast<int64_t>(end.left);
-    lane.dropped = end.dropped;
+    lane.left = static_cast<int64_t>(std::min(end.left, static_cast<uint64_t>(world_.audience_count())));  // too few for a step
+    lane.dropped = PeersCount(end.dropped);
     tail_taken_ = std::max(tail_taken_, end.tail_taken);
     const uint64_t came = lane.taken + lane.queue.size();
     if (!dynamic() && end.step.n != came) {

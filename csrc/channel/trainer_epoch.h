@@ -77,7 +77,7 @@ class TrainerEpoch {
   EpochStep taken() const { return taken_; }
   // Shares that have come and are not taken.
   uint64_t Queued() const;
-  // Rows, or elements, that no trainer gets: known when everything has come.
+  // Rows, or elements, that no trainer gets: as far as readers have come to their ends.
   int64_t Dropped() const;
   void SaveTo(SinkState* state) const;
   // The reader's step that comes next. Also of an epoch that is over: readers that keep in step need to know where it ended.
@@ -102,10 +102,12 @@ class TrainerEpoch {
   int readers() const { return static_cast<int>(lanes_.size()); }
   Lane& At(int reader) { return lanes_[static_cast<size_t>(reader)]; }
   const Lane& At(int reader) const { return lanes_[static_cast<size_t>(reader)]; }
-  int Me() const { return world_.AudienceLane(world_.self); }
+  int Me() const { return world_.AudienceIndex(world_.self); }
   bool Speaks(int reader) const { return !At(reader).queue.empty() || (At(reader).ended && !tail_); }
   void TakeFrom(int reader, Arrival* arrival);
   bool Retire(int reader);
+  void MakeTail();
+  void LookForEnd();
   Word AtEnd(Outcome* outcome);
   void Claim();
   void HandBack(int reader);

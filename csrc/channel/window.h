@@ -2,7 +2,8 @@
 // How many steps a rank asks for ahead: a fixed number, or as many as help. Pure; not thread-safe.
 //
 // One that fits itself begins with two steps and doubles when the rank has had to wait although it had asked for all that it
-// might. It has no more than a number of bytes, but two steps in any case. Under `dynamic` what a rank has asked for is out of
+// might, or works off in less than a millisecond what it may ask for: nobody waits for anything then, but the reader is woken for
+// every few steps, which costs as much as they do. It has no more than a number of bytes, but two steps in any case. Under `dynamic` what a rank has asked for is out of
 // the others' reach, so there it is no wider than what the rank works off in a few milliseconds: a slow one keeps to two. Where
 // all are so quick that this is no bound, the reader keeps them apart, which sees all of them (FairShare).
 // It changes when a share is sent, never which one.
@@ -16,7 +17,7 @@ namespace hvdata {
 class Window {
  public:
   static constexpr int kLeast = 2, kMost = 64;
-  static constexpr int64_t kWorkedOffInNs = 5000000;
+  static constexpr int64_t kWorkedOffInNs = 5000000, kTooSoonInNs = 1000000;
 
   // `fixed`: steps; 0: it fits itself, to `bytes` of this rank's shares.
   Window(int fixed, uint64_t bytes, bool dynamic) : fixed_(fixed), bytes_(bytes), dynamic_(dynamic) {}
@@ -33,23 +34,28 @@ class Window {
   void Came(uint64_t bytes) {
     largest_ = std::max(bytes, largest_ - largest_ / kForgets);  // one large one is not for ever
   }
-  // One has been taken. `step_ns`: what the rank has done with the one before; less than 0: there was none.
+  // An epoch begins.
+  void Begins() { taken_ = 0; }
+  // One has been taken, and the rank has spent `step_ns` on it.
   void Took(int64_t step_ns) {
     taken_ = std::min(taken_ + 1, kMost);
-    if (step_ns >= 0) step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kForgetsSteps;
+    step_ns_ = step_ns_ < 0 ? step_ns : step_ns_ + (step_ns - step_ns_) / kForgetsSteps;
+    if (step_ns_ < kTooSoonInNs / width_) Widen();
   }
-  // The rank has to wait for the next one. A wait tells something of a width only when that many steps have gone through it: for the
-  // first steps of an epoch nothing but the pipeline can be quicker.
-  void Waits() {
-    if (taken_ < width_ || width_ > Bound()) return;
-    width_ = std::min(2 * width_, kMost);
-    taken_ = 0;
-  }
+  // The rank has to wait for the next one.
+  void Waits() { Widen(); }
 
  private:
   static constexpr uint64_t kForgets = 64;
   static constexpr int64_t kForgetsSteps = 8;
 
+  // What is seen tells something of a width only when that many steps have gone through it: for the first steps of an epoch nothing
+  // but the pipeline can be quicker.
+  void Widen() {
+    if (taken_ < width_ || width_ > Bound()) return;
+    width_ = std::min(2 * width_, kMost);
+    taken_ = 0;
+  }
   int Bound() const {
     if (largest_ == 0) return kMost;
     return static_cast<int>(std::min<uint64_t>(bytes_ / largest_, kMost));
@@ -59,9 +65,9 @@ class Window {
   const uint64_t bytes_;
   const bool dynamic_;
   int width_ = kLeast;
-  int taken_ = 0;          // since it was made wider
+  int taken_ = 0;          // of this epoch, since it was made wider
   uint64_t largest_ = 0;   // bytes of a share
-  int64_t step_ns_ = -1;
+  int64_t step_ns_ = -1;   // less than 0: nobody knows
 };
 
 }  // namespace hvdata

@@ -287,13 +287,15 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 // ---- Channels.
 
 // options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
-// ("['image']"), what an empty share holds of it (ops/cut.h), TensorFlow's DataType, and the rank of its static shape (-1:
-// unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
+// ("['image']"), what an empty share holds of it (ops/leaves.h), TensorFlow's DataType, the length of the rows of its splits (-1:
+// any, or it is none), and the rank of its static shape (-1: unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
-                          const int* empty_rules, const int* dtypes, const int* ranks, const int64_t* dims) {
+                          const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
+                          const int64_t* dims) {
   return WithRunning([&](Engine& engine) {
     ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
-                         {empty_rules, empty_rules + components}, {dtypes, dtypes + components}, {}};
+                         {empty_rules, empty_rules + components}, {dtypes, dtypes + components},
+                         {row_lengths, row_lengths + components}, {}};
     for (int i = 0; i < components; ++i) {
       // Of an unknown rank a shape with a single unknown size is the simplest.
       config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));

@@ -72,7 +72,7 @@ Send Engine::MakeSend() {
 
 // ---- In.
 
-Landing Engine::Place(int source, const Header& header) { return post_->Place(source, header); }
+Landing Engine::Land(int source, const Header& header) { return post_->Land(source, header); }
 
 void Engine::Deliver(int source, Header header, Landing landing) {
   completed_.wait();
@@ -138,7 +138,7 @@ void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
 void Engine::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) {
   if (wire::IsForReader(header.message)) {
     if (channel.source) channel.source->Handle(member, header);
-  } else if (const int reader = world_.SourceLane(member);
+  } else if (const int reader = world_.SourceIndex(member);
              channel.sink && (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))) {
     channel.sink->Handle(reader, std::move(header), std::move(bundle));
   }
@@ -188,7 +188,7 @@ void Engine::CreateChannel(ChannelConfig config) {
     }
     DeliverEarly(made, number);
     for (int member : byes) {
-      const int trainer = world_.AudienceLane(member);
+      const int trainer = world_.AudienceIndex(member);
       if (made.source && trainer >= 0) made.source->OnGone(trainer);
     }
   });

@@ -148,13 +148,14 @@ class Engine : public Inbox {
   std::string Position() EXCLUDES(mu_);
 
   // Inbox.
-  Landing Place(int source, const wire::Header& header) override;
+  Landing Land(int source, const wire::Header& header) override;
   void Deliver(int source, wire::Header header, Landing landing) override;
   void PassOn(int source, int member, uint32_t bells, std::string_view bag) override;
   std::shared_ptr<char> Passage(size_t bytes) override { return post_->Passage(bytes); }
   void Turn() override;
   void Tick() override;
   bool Connected() override { return CheckDescriptors(); }
+  std::string Name(int member) const override;
   void Broken(const std::string& what) override;
 
   const World world_;

@@ -44,7 +44,7 @@ void Engine::EndTimeline() {
     NoteUnderWay(0);
     timeline_->End();
   } catch (const std::exception& thrown) {  // whoever ends goes on to say BYE, which others wait for
-    Log(hvdata::Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
+    Log(Place(world_.Name(world_.self)) + "the timeline lacks its last part: " + Explained(thrown).message);
   }
 }
 
@@ -71,7 +71,7 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
     byes_.insert(member);
     changed_.NotifyAll();
   }
-  const int trainer = world_.AudienceLane(member);
+  const int trainer = world_.AudienceIndex(member);
   for (const Channel& channel : Channels()) {
     if (channel.source && trainer >= 0) channel.source->OnGone(trainer);
   }
@@ -163,9 +163,14 @@ bool Engine::CheckDescriptors() {
   return false;
 }
 
+std::string Engine::Name(int member) const {
+  const bool known = member >= 0 && static_cast<size_t>(member) < world_.members.size();
+  return known ? world_.Name(member) : "process " + std::to_string(member);
+}
+
 void Engine::Broken(const std::string& what) {
   completed_.wait();
-  Log(hvdata::Place(world_.Name(world_.self)) + what);
+  Log(Place(world_.Name(world_.self)) + what);
   FailAll({kUnavailable, what});
 }
 

@@ -2,6 +2,7 @@
 // The engine of this process: how it comes to be, and what there is to say when it is not there.
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/fork.h"
 #include "engine/engine.h"
 #include "transport/check.h"
@@ -57,6 +58,7 @@ Hooks& TheHooks() {
 
 Outcome Engine::Start(MPI_Comm comm, std::vector<Member> roles, const EngineSettings& settings) {
   WatchForks();
+  KeepReserve();
   int self = 0;
   MPI_Comm own = MPI_COMM_NULL;
   if (MPI_Comm_rank(comm, &self) != MPI_SUCCESS || MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {

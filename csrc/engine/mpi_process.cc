@@ -6,18 +6,19 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "base/fork.h"
+
 namespace hvdata {
 namespace {
 
 bool we_initialized = false;
-pid_t our_pid = 0;
 std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
 // Runs when the process exits, after Python has gone. A status other than 0 that nobody has acted on so far (raise
 // SystemExit in a place that we can't see, exit() in C code) must not leave the other ranks waiting in MPI_Finalize.
 void AtExit(int status, void*) {
-  if (getpid() != our_pid) return;  // a forked child
+  if (InForkedChild()) return;
   const MpiState mpi = QueryMpi();
   if (!mpi.initialized || mpi.finalized) return;
   int size = 1;
@@ -30,9 +31,8 @@ void AtExit(int status, void*) {
 }
 
 void WatchExit() {
-  if (our_pid == getpid()) return;
-  our_pid = getpid();
-  on_exit(AtExit, nullptr);
+  static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
+  (void)watched;
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ void TryCallers(Decisions from) {
 // The memory is one page, of which a peer says other things.
 void TryMemory(Decisions from) {
   Segment segment;
-  segment.lanes = from.Number<uint32_t>();
+  segment.peers = from.Number<uint32_t>();
   segment.arena = from.Number<uint64_t>();
   const uint64_t size = from.Choice(2) == 0 ? segment.Size() : from.Number<uint32_t>();
   const int fd = memfd_create("hvdata_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -110,11 +110,11 @@ void TryMemory(Decisions from) {
   const auto view = ArenaView::Attach(fd, segment, &why);
   FUZZ_EXPECT(view || !why.empty());
   if (!view) return;
-  if (segment.lanes > 0) FUZZ_EXPECT(view->Lane(segment.lanes - 1)->down.Empty());
+  if (segment.peers > 0) FUZZ_EXPECT(view->Rings(segment.peers - 1)->down.Empty());
   while (!from.over()) {
     const char* data = nullptr;
     std::shared_ptr<const void> owner;
-    const Arena::Place place{from.Number<uint32_t>(), from.Number<uint64_t>()};
+    const Arena::Location place{from.Number<uint32_t>(), from.Number<uint64_t>()};
     const uint64_t bytes = from.Number<uint64_t>();
     if (!view->Adopt(place, bytes, &data, &owner) || bytes == 0) continue;
     const volatile char first = data[0], last = data[bytes - 1];

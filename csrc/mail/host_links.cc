@@ -32,7 +32,7 @@ struct Greeting {
   int32_t member;
 };
 struct Answer {
-  uint64_t lane;
+  uint64_t peer;
   Segment segment;
 };
 static_assert(std::has_unique_object_representations_v<Greeting> && std::has_unique_object_representations_v<Answer>, "no gaps");
@@ -41,9 +41,9 @@ std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
 }
 
-class Meeting {
+class Introductions {
  public:
-  Meeting(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
+  Introductions(const World& world, uint64_t arena_bytes, std::shared_ptr<Region> bells, std::string why)
       : world_(world),
         size_(world.members.size()),
         arena_bytes_(world.me().reads() ? arena_bytes : std::min(arena_bytes, kPassageBytes)),
@@ -114,13 +114,13 @@ class Meeting {
   }
 
   std::unique_ptr<Listener> Listen() {
-    uint32_t lanes = 0;
+    uint32_t peers = 0;
     for (size_t m = 0; m < size_; ++m) {
       const auto member = static_cast<int>(m);
-      if (Beside(member) && LendsTo(world_.self, member)) ++lanes;
+      if (Beside(member) && LendsTo(world_.self, member)) ++peers;
     }
-    if (lanes == 0) return nullptr;
-    if (bells_) arena = Arena::Create(arena_bytes_, lanes, &why_);
+    if (peers == 0) return nullptr;
+    if (bells_) arena = Arena::Create(arena_bytes_, peers, &why_);
     if (!arena) {
       Log(Place(world_.Name(world_.self)) + "no shared memory for the ranks of this host (" + why_ +
           "): their batches travel as messages");
@@ -158,7 +158,7 @@ class Meeting {
       if (callers[m]) expected.insert(static_cast<int>(m));
     }
     Reception reception(listener, secret);
-    uint32_t lane = 0;
+    uint32_t peer = 0;
     while (!expected.empty()) {
       Greeting greeting;
       std::vector<int> fds;
@@ -169,11 +169,11 @@ class Meeting {
         reception.TurnAway();
         continue;
       }
-      if (!bells || lane >= arena->segment().lanes) continue;
-      const Answer answer{lane, arena->segment()};
+      if (!bells || peer >= arena->segment().peers) continue;
+      const Answer answer{peer, arena->segment()};
       if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Lane(lane), BellsIn(bells), nullptr);
-      ++lane;
+      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Rings(peer), BellsIn(bells), nullptr);
+      ++peer;
     }
     const std::string strangers = reception.Close();
     if (!strangers.empty()) Log(Place(world_.Name(world_.self)) + strangers);
@@ -188,9 +188,9 @@ class Meeting {
     }
     const std::shared_ptr<Region> bells = Region::Attach(fds[1], sizeof(Bells), sizeof(Bells), &why_);
     std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
-    if (!bells || !view || answer.lane >= answer.segment.lanes) return;
-    RingPair* const lane = view->Lane(static_cast<uint32_t>(answer.lane));
-    links[member] = std::make_unique<HostLink>(member, lane, BellsIn(bells), std::move(view));
+    if (!bells || !view || answer.peer >= answer.segment.peers) return;
+    RingPair* const rings = view->Rings(static_cast<uint32_t>(answer.peer));
+    links[member] = std::make_unique<HostLink>(member, rings, BellsIn(bells), std::move(view));
   }
 
   const World& world_;
@@ -214,12 +214,12 @@ HostLinks::HostLinks(const World& world, Payload given, uint64_t arena_bytes, co
   // What can't be shared stays out of it, but takes part in what is collective.
   bells = region ? BellsIn(region) : std::make_shared<Bells>();
   if (payload == Payload::kMessage || world.members.size() < 2) return;
-  Meeting meeting(world, arena_bytes, region, why);
-  meeting.Run(collectives);
-  const std::shared_ptr<Arena> lent = meeting.links.empty() ? nullptr : std::move(meeting.arena);
+  Introductions introductions(world, arena_bytes, region, why);
+  introductions.Run(collectives);
+  const std::shared_ptr<Arena> lent = introductions.links.empty() ? nullptr : std::move(introductions.arena);
   if (world.me().reads()) arena = lent;
-  links = std::move(meeting.links);
-  porters = std::move(meeting).porters();
+  links = std::move(introductions.links);
+  porters = std::move(introductions).porters();
   for (const auto& [member, link] : links) {
     if (porters[static_cast<size_t>(member)] == world.self) passage = lent;
   }

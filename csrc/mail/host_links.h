@@ -36,8 +36,8 @@ struct Bells {
 class HostLink {
  public:
   // We lend the arena, or borrow it (`lent`).
-  HostLink(int with, RingPair* lane, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
-      : member(with), view(std::move(lent)), peer(std::move(of_peer)), lane_(lane) {}
+  HostLink(int with, RingPair* rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
+      : member(with), view(std::move(lent)), peer(std::move(of_peer)), rings_(rings) {}
 
   const int member;
   const std::shared_ptr<ArenaView> view;
@@ -46,18 +46,18 @@ class HostLink {
 
   // One record to the peer; false if there is no room. One caller at a time.
   bool Put(const std::vector<std::string_view>& parts) {
-    return lends() ? lane_->down.Put(parts) : lane_->up.Put(parts);
+    return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
-  bool Empty() const { return lends() ? lane_->up.Empty() : lane_->down.Empty(); }
+  bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
   // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
   template <typename Visitor>
   bool Take(Visitor visit, bool* broken) {
-    return lends() ? TakeFrom(&lane_->up, visit, broken) : TakeFrom(&lane_->down, visit, broken);
+    return lends() ? TakeFrom(&rings_->up, visit, broken) : TakeFrom(&rings_->down, visit, broken);
   }
   // By channel: from which limit on a TAKEN of the trainer is to ring. What came before the reader changed its mind is in
   // the ring by the time that it looks there next: each side both reads and writes the word, so whoever does so last knows
   // what the other did before.
-  std::atomic<uint64_t>* wake_at() const { return lane_->wake_at; }
+  std::atomic<uint64_t>* wake_at() const { return rings_->wake_at; }
 
  private:
   template <typename RingT, typename Visitor>
@@ -67,7 +67,7 @@ class HostLink {
     return taken == RingT::Taken::kOne;
   }
 
-  RingPair* const lane_;  // kept alive by our arena, or by `view`
+  RingPair* const rings_;  // kept alive by our arena, or by `view`
 };
 
 // What the ranks tell each other while they connect; collective.

@@ -60,7 +60,7 @@ class Post {
   void InTurn(std::function<void()> what);
 
   // A parcel's header, and later all of it, has come by MPI.
-  Landing Place(int member, const wire::Header& header);
+  Landing Land(int member, const wire::Header& header);
   void Arrived(int member, wire::Header header, Landing landing);
 
   // On a porter: memory that the others of this host can read, for a message that may be theirs; null where there is none.

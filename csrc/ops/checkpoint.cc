@@ -22,10 +22,18 @@ bool CheckReplay() {
   return value == nullptr || std::string(value) != "0";
 }
 
+constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many times what any job has: a replay makes them all
+
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
   return text;
+}
+
+// No other is like it, in any run.
+uint64_t Unlike() {
+  std::random_device random;
+  return static_cast<uint64_t>(random()) << 32 | random();
 }
 
 absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
@@ -34,8 +42,7 @@ absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channe
 
 Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
     : source_(source), epoch_(epoch), input_(input), prover_(source->config(), source->world().audience_count()) {
-  std::random_device random;
-  epoch_id_ = static_cast<uint64_t>(random()) << 32 | random();
+  epoch_id_ = Unlike();
 }
 
 std::string Checkpoint::Mode() const {
@@ -115,17 +122,22 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
   } else {
     if (saved_.empty() || saved_.count(trainer)) {
       saved_.clear();
-      const uint64_t number = snapshot_.snapshot + 1;
       status = Capture(&snapshot_);
-      snapshot_.snapshot = number;
+      snapshot_.snapshot = Unlike();
+      snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
     }
     if (!status.ok()) return status;
     saved_.insert(trainer);
     state = snapshot_;
-    state.taken_since = epoch_->TakenSince(trainer);
+    AddTakenSince(trainer, &state);
   }
   if (status.ok()) *text = state.Encode();
   return text->size() > kMostState ? TooLarge(0, text->size()) : status;  // tensors within tensors are not counted before
+}
+
+void Checkpoint::AddTakenSince(int trainer, State* state) const {
+  const std::vector<uint64_t> taken = epoch_->TakenSince(trainer);
+  state->taken_since.insert(state->taken_since.end(), taken.begin(), taken.end());
 }
 
 void Checkpoint::AnswerSaves() {
@@ -144,8 +156,9 @@ void Checkpoint::KeepLastWords() {
   state.mark.clear();
   state.pulled = kAllBehind;  // so that it is not what an epoch starts from
   for (int t = 0; t < source_->world().audience_count(); ++t) {
-    state.taken_since = epoch_->TakenSince(t);
-    epoch_->KeepLastWords(t, state.Encode());
+    State its = state;
+    AddTakenSince(t, &its);
+    epoch_->KeepLastWords(t, its.Encode());
   }
 }
 
@@ -170,7 +183,7 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
     }
     if (hand.words.empty()) continue;  // saved unused, or when the epoch was over
     taken->insert(state.taken_since.begin(), state.taken_since.end());
-    if (*found && state.pulled >= first->pulled) continue;
+    if (*found && state.From() >= first->From()) continue;
     *first = std::move(state);
     *found = true;
   }
@@ -197,7 +210,7 @@ absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* mark) {
   absl::Status status;
   Tensors passed_over;
   for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
-    status = input_->Next(&passed_over, &end);
+    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again") : input_->Next(&passed_over, &end);
     const bool news = mark != nullptr && status.ok() && !end && input_->pulled() > mark->first + mark->ahead.size();
     if (news) mark->ahead.push_back(prover_.Delivered(passed_over));
   }
@@ -222,20 +235,14 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
 }
 
 absl::Status Checkpoint::Fits(const Tensors& element) const {
-  const ChannelConfig& c = source_->config();
-  const bool precut = c.batch == plan::Batch::kPrecut;
-  const size_t width = c.dtypes.size(), first = precut ? 1 : 0;
-  const size_t count = precut ? 1 + width * static_cast<size_t>(source_->world().audience_count()) : width;
+  const size_t count = source_->config().dtypes.size();
   if (element.size() != count) {
     return absl::InvalidArgumentError(
         "a checkpoint of other elements was restored into this channel: they had " + std::to_string(element.size()) +
         " components when they were saved, and have " + std::to_string(count) + " here. Restore it into a channel of the "
-        "same pipeline" + (precut ? ", and, as these elements were cut into the ranks' shares already, on as many ranks" : ""));
+        "same pipeline");
   }
-  for (size_t i = first; i < count; ++i) {
-    TF_RETURN_IF_ERROR(Fits((i - first) % width, element[i].dtype(), element[i].shape(), precut));
-  }
-  if (precut && (element[0].dtype() != tensorflow::DT_INT64 || element[0].dims() != 1)) return Damaged();
+  for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(Fits(i, element[i].dtype(), element[i].shape(), false));
   return absl::OkStatus();
 }
 
@@ -248,8 +255,8 @@ absl::Status Checkpoint::Fits(const State& state) const {
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over) {
-  std::vector<uint64_t>* const positions = &place->positions;
+absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Resumption* at, bool* over) {
+  std::vector<uint64_t>* const positions = &at->positions;
   const auto n = static_cast<uint64_t>(source_->world().audience_count());
   const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
   State first;
@@ -266,9 +273,9 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   }
   uint64_t from = *std::min_element(positions->begin(), positions->end());
   for (const auto& [trainer, hand] : handed) {
-    if (hand.position == from) place->turn = hand.turn;
+    if (hand.position == from) at->turn = hand.turn;
   }
-  place->tail_taken = handed.begin()->second.tail_taken;
+  at->tail_taken = handed.begin()->second.tail_taken;
   if (dynamic) {  // one sees the end when everything is taken, by whomever
     behind = behind || (!running && uneven);
     from = 0;
@@ -277,6 +284,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Plac
   *over = behind;
   if (behind) return absl::OkStatus();
   if (!found) return input_->Start();
+  if (first.number > kMostInputs) return Damaged();
   if (uneven && !dynamic && first.trainers != n) {
     return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");

@@ -30,14 +30,14 @@ class Checkpoint {
   void KeepLastWords();
 
   // Where the lanes stand, for ReaderEpoch::Start.
-  struct Place {
+  struct Resumption {
     std::vector<uint64_t> positions;
     Turn turn;
     TailStep tail_taken = 0;
   };
   // Starts the input from the states that trainers handed in. Where nothing is left of the epoch, *over is set and the
   // input is not started.
-  absl::Status Resume(const std::map<int, wire::Restore>& handed, Place* place, bool* over);
+  absl::Status Resume(const std::map<int, wire::Restore>& handed, Resumption* at, bool* over);
 
   // Of the last step's first share, where shares may be needed beyond the data. The dealer sets it; it goes with the state.
   Cutter::Model model;
@@ -49,6 +49,7 @@ class Checkpoint {
   std::string Where() const;
   absl::Status StateFor(int trainer, std::string* text);
   absl::Status Capture(State* state);
+  void AddTakenSince(int trainer, State* state) const;
   absl::Status TooLarge(uint64_t of_input, uint64_t of_elements) const;
   absl::Status Replay(const State& state);
   // Lets the input run until so many elements have come out of it, or it ends. Those that `mark` does not know yet it learns.
@@ -56,7 +57,8 @@ class Checkpoint {
   absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape, bool of_share) const;
   absl::Status Fits(const Tensors& element) const;
   absl::Status Fits(const State& state) const;
-  // Of the states that belong to one epoch the one that reaches furthest back, and what was taken since.
+  // Of the states that belong to one epoch the one that reaches furthest back, which has all that any of their trainers has not
+  // had; and what was taken since.
   absl::Status Merge(const std::map<int, wire::Restore>& handed, State* first, bool* found,
                      std::set<uint64_t>* taken) const;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cut.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
-#include "base/counters.h"
+#include "ops/take_rows.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -15,7 +15,6 @@ namespace hvdata {
 using plan::Remainder;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::tstring;
 
 namespace {
 
@@ -32,12 +31,6 @@ Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   return zeros;  // strings are born empty
 }
 
-TensorShape WithRows(const Tensor& model, int64_t rows) {
-  TensorShape shape = model.shape();
-  shape.set_dim(0, rows);
-  return shape;
-}
-
 Tensor Weights(int64_t ones, int64_t zeros) {
   Tensor weights = InMemory(Tensor(tensorflow::DT_FLOAT, TensorShape({ones + zeros})));
   auto flat = weights.flat<float>();
@@ -52,78 +45,60 @@ std::string Cutter::Name(size_t component) const {
                                                     : "component " + std::to_string(component);
 }
 
-// Rows `rows` of `whole`: without padding a view of its memory.
-Tensor Cutter::TakeRows(const Tensor& whole, const plan::Rows& rows) const {
-  const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
-  if (rows.padding == 0) return part;
-  const TensorShape shape = WithRows(whole, rows.count + rows.padding);
-  if (whole.dtype() == tensorflow::DT_STRING) {
-    const Tensor padded = InMemory(Tensor(whole.dtype(), shape));  // strings are born empty
-    const auto* from = reinterpret_cast<const tstring*>(part.data());
-    auto* to = reinterpret_cast<tstring*>(padded.data());
-    for (int64_t i = 0; i < part.NumElements(); ++i) to[i] = from[i];
-    return padded;
-  }
-  const Tensor padded = InMemory(Tensor(memory_, whole.dtype(), shape));
-  const size_t bytes = part.TotalBytes();
-  if (bytes > 0) std::memcpy(padded.data(), part.data(), bytes);
-  const size_t missing = padded.TotalBytes() - bytes;
-  if (missing > 0) std::memset(static_cast<char*>(padded.data()) + bytes, 0, missing);  // rows may be of no bytes
-  Add(&Count().padded, bytes);
-  return padded;
-}
-
-absl::Status Cutter::OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0) {
-      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " + names[i] +
+absl::Status Cutter::OneAxis(const Tensors& element, int64_t* rows) const {
+  for (const Leaf& leaf : leaves_) {
+    const std::optional<int64_t> its = RowsOf(leaf, element.data());
+    if (!its) {
+      return absl::InvalidArgumentError("batch=\"global\" cuts every component along axis 0, but " + Name(leaf.first) +
                                         " is a scalar. Give it an axis 0, or use batch=\"per_rank\"");
     }
-    if (rows[i] != rows[0]) {
-      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + names[0] + " has " +
-                                        std::to_string(rows[0]) + " rows and " + names[i] + " has " +
-                                        std::to_string(rows[i]) + ". Make them equal, or use batch=\"per_rank\"");
+    if (*its < 0) {
+      return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": it is a sparse tensor of " +
+                                        std::to_string(*its) + " rows. Mend the stage of the pipeline that makes it");
+    }
+    if (leaf.first == 0) *rows = *its;
+    if (*its != *rows) {
+      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + Name(0) + " has " +
+                                        std::to_string(*rows) + " rows and " + Name(leaf.first) + " has " +
+                                        std::to_string(*its) + ". Make them equal, or use batch=\"per_rank\"");
     }
   }
   return absl::OkStatus();
 }
 
-// The rows that each leaf of an element has. A precut element begins with them: a leaf is several components there.
-void Cutter::RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const {
-  if (config_.batch == plan::Batch::kPrecut) {
-    const auto flat = element[0].flat<int64_t>();
-    rows->assign(flat.data(), flat.data() + flat.size());
-    *names = config_.component_names;
-    names->erase(std::unique(names->begin(), names->end()), names->end());
-    names->resize(rows->size());
-    return;
+absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std::vector<plan::Rows>& parts,
+                             std::vector<Tensors>* shares) const {
+  const Tensor* its = &element[leaf.first];
+  std::optional<SparseRows> sparse;
+  if (leaf.kind == Leaf::kSparse) sparse.emplace(its);
+  absl::Status status = sparse ? sparse->Check() : absl::OkStatus();
+  for (size_t t = 0; status.ok() && t < parts.size(); ++t) {
+    Tensors* share = &(*shares)[t];
+    if (leaf.kind == Leaf::kDense) share->push_back(TakeRows(*its, parts[t], memory_));
+    else if (sparse) sparse->Take(parts[t], memory_, share);
+    else status = TakeRaggedRows(its, leaf.parts, &config_.row_lengths[leaf.first], parts[t], memory_, share);
   }
-  for (size_t i = 0; i < element.size(); ++i) {
-    rows->push_back(element[i].dims() == 0 ? -1 : element[i].dim_size(0));
-    names->push_back(Name(i));
-  }
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": " + std::string(status.message()) +
+                                    ". Mend the stage of the pipeline that makes it");
 }
 
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
-  const bool precut = config_.batch == plan::Batch::kPrecut;
-  std::vector<int64_t> rows_of_leaves;
-  std::vector<std::string> names;
-  RowsOfLeaves(element, &rows_of_leaves, &names);
-  const absl::Status status = OneAxis(rows_of_leaves, names);
+  int64_t rows = 0;
+  absl::Status status = OneAxis(element, &rows);
   if (!status.ok()) return status;
-  const int64_t rows = rows_of_leaves[0];
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
   shares->clear();
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();
-  const size_t width = precut ? (element.size() - 1) / static_cast<size_t>(trainers_) : element.size();
-  for (int t = 0; t < trainers_; ++t) {
-    const plan::Rows part = plan::RowsOf(rows, trainers_, t, config_.remainder);
-    Tensors share;
-    for (size_t i = 0; i < width; ++i) {
-      share.push_back(precut ? element[1 + static_cast<size_t>(t) * width + i] : TakeRows(element[i], part));
-    }
-    if (config_.add_weight) share.push_back(Weights(part.count, part.padding));
-    shares->push_back(std::move(share));
+  std::vector<plan::Rows> parts;
+  for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
+  shares->resize(parts.size());
+  for (const Leaf& leaf : leaves_) {
+    status = CutLeaf(leaf, element, parts, shares);
+    if (!status.ok()) return status;
+  }
+  for (size_t t = 0; config_.add_weight && t < parts.size(); ++t) {
+    (*shares)[t].push_back(Weights(parts[t].count, parts[t].padding));
   }
   return absl::OkStatus();
 }
@@ -230,6 +205,10 @@ absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {
   int64_t rows = counted.dim_size(0);
   if (rule == EmptyRule::kRowSplits) rows -= 1;
   if (rule == EmptyRule::kDenseShape) rows = counted.NumElements() > 0 ? counted.flat<int64_t>()(0) : 0;
+  if (rows < 0) {
+    return absl::InvalidArgumentError("remainder=\"pad\" can't give each row of " + Name(at) + " its weight: it says that it has " +
+                                      std::to_string(rows) + " rows. Mend the stage of the pipeline that makes it");
+  }
   share->push_back(padding ? Weights(0, rows) : Weights(rows, 0));
   return absl::OkStatus();
 }

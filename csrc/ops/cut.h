@@ -8,32 +8,22 @@
 #include <vector>
 
 #include "channel/source.h"
+#include "ops/leaves.h"
 #include "plan/plan.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace hvdata {
 
-using Tensors = std::vector<tensorflow::Tensor>;
-
-// What a component is in a share that has no element of its own (per-rank batches, the last step). Ragged and sparse
-// tensors travel as several components, of which not all can just lose their rows.
-enum class EmptyRule : int {
-  kRows = 0,        // partial: no rows; pad: zeros
-  kRowSplits = 1,   // of a ragged tensor. partial: a single 0; pad: as rank 0's
-  kDenseShape = 2,  // of a sparse tensor. partial: 0 rows; pad: as rank 0's
-  kEntries = 3,     // a sparse tensor's indices and values: none
-};
-
 class Cutter {
  public:
-  // `ranks`: those of the trainers that it cuts for, in the order of their shares. `memory`: for shares with padding, which
-  // are copies.
+  // `ranks`: those of the trainers that it cuts for, in the order of their shares. `memory`: for what a share has that is no
+  // view of the element (ops/take_rows.h).
   Cutter(const ChannelConfig& config, std::vector<int> ranks, tensorflow::Allocator* memory)
-      : config_(config), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())), memory_(memory) {}
+      : config_(config), leaves_(LeavesOf(config)), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())),
+        memory_(memory) {}
 
-  // A global batch (or one that holds the rows of its leaves and then its shares already: horovod_data/elements.py) into
-  // one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.
+  // A global batch into one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.
   absl::Status CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const;
 
   // 1 to N per-rank batches into N shares; none when they make no step.
@@ -57,12 +47,13 @@ class Cutter {
 
  private:
   std::string Name(size_t component) const;
-  tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& rows) const;
-  static absl::Status OneAxis(const std::vector<int64_t>& rows, const std::vector<std::string>& names);
-  void RowsOfLeaves(const Tensors& element, std::vector<int64_t>* rows, std::vector<std::string>* names) const;
+  absl::Status OneAxis(const Tensors& element, int64_t* rows) const;
+  absl::Status CutLeaf(const Leaf& leaf, const Tensors& element, const std::vector<plan::Rows>& parts,
+                       std::vector<Tensors>* shares) const;
   absl::Status AddWeight(bool padding, Tensors* share) const;
 
   const ChannelConfig& config_;
+  const std::vector<Leaf> leaves_;
   const std::vector<int> ranks_;
   const int trainers_;
   tensorflow::Allocator* const memory_;

@@ -245,13 +245,13 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
   const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
   Checkpoint checkpoint(source, epoch.get(), &input);
-  Checkpoint::Place place;
+  Checkpoint::Resumption at;
   bool over = false;
   const bool resumes = !epoch->handed().empty();
   const absl::Status status =
-      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &place, &over) : input.Start(); });
+      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &at, &over) : input.Start(); });
   if (over) epoch->proof().GoOnBehind();
-  epoch->Start(place.positions, place.turn, place.tail_taken);
+  epoch->Start(at.positions, at.turn, at.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
   if (!status.ok() && !resumes) dealer.Finish(status);
   else if (!status.ok() || over) epoch->Finish(ToOutcome(status));

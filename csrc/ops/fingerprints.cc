@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 namespace hvdata {
@@ -104,32 +105,9 @@ constexpr int64_t kSparsePiece = 1 << 22;
 
 }  // namespace
 
-Fingerprints::Fingerprints(const ChannelConfig& config) : width_(config.empty_rules.size()) {
-  const auto rule = [&](size_t i) { return i < width_ ? static_cast<EmptyRule>(config.empty_rules[i]) : EmptyRule::kRows; };
-  for (size_t i = 0; i < width_;) {
-    Leaf leaf{Leaf::kDense, i, 1};
-    if (rule(i) == EmptyRule::kEntries) leaf = {Leaf::kSparse, i, 3};
-    while (rule(i + leaf.parts) == EmptyRule::kRowSplits) leaf = {Leaf::kRagged, i, leaf.parts + 1};
-    if (leaf.kind == Leaf::kSparse) piece_ = kSparsePiece;
-    leaves_.push_back(leaf);
-    i += leaf.parts;
-  }
-}
-
-std::optional<int64_t> Fingerprints::RowsOf(const Leaf& leaf, const Tensor* first) const {
-  const Tensor* parts = first + leaf.first;
-  if (leaf.kind == Leaf::kRagged) {
-    const bool whole = parts[0].dims() > 0 && std::all_of(parts + 1, parts + leaf.parts, [](const Tensor& splits) {
-      return splits.NumElements() > 0;
-    });
-    if (whole) return parts[1].NumElements() - 1;
-  } else if (leaf.kind == Leaf::kSparse) {
-    const bool whole = parts[0].dims() == 2 && parts[2].NumElements() > 0 && parts[0].dim_size(1) == parts[2].NumElements();
-    if (whole) return parts[2].flat<int64_t>()(0);
-  } else if (parts[0].dims() > 0) {
-    return parts[0].dim_size(0);
-  }
-  return std::nullopt;
+Fingerprints::Fingerprints(const ChannelConfig& config) : leaves_(LeavesOf(config)), width_(config.empty_rules.size()) {
+  const bool sparse = std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.kind == Leaf::kSparse; });
+  if (sparse) piece_ = kSparsePiece;
 }
 
 size_t Fingerprints::Count(const Tensor* first) const {

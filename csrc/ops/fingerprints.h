@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
-#include "ops/cut.h"
+#include "ops/leaves.h"
+#include "plan/plan.h"
 #include "proof/fingerprint.h"
 #include "proof/promise.h"
 
@@ -33,11 +33,6 @@ class Fingerprints {
   proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
-  struct Leaf {
-    enum Kind { kDense, kRagged, kSparse } kind;
-    size_t first, parts;
-  };
-  std::optional<int64_t> RowsOf(const Leaf& leaf, const tensorflow::Tensor* first) const;
   bool IsOneRow(const tensorflow::Tensor* first) const;
   void OfRange(const tensorflow::Tensor* first, int64_t begin, std::vector<proof::Fingerprint>* rows) const;
 

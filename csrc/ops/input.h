@@ -42,6 +42,9 @@ class Input {
   // Numbers of elements, still to come, that Next passes over; it gives them to `passed`.
   void Skip(std::set<uint64_t> numbers, std::function<void(uint64_t number, const Tensors&)> passed);
 
+  // Of the numbers given to Skip() those still to come.
+  const std::set<uint64_t>& skip() const { return skip_; }
+
   bool started() const { return iterator_ != nullptr; }
   absl::Status Next(Tensors* element, bool* end);
   // The number of the element that Next returned last, plus one: elements of the epoch up to and with it.
@@ -63,6 +66,7 @@ class Input {
 
   // Interrupts a Next() that waits; may be called when this object is gone.
   std::function<void()> Canceller() const;
+  bool cancelled() const { return cancellation_->IsCancelled(); }
   // Cancels and destroys the iterator.
   void Close();
 

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/prover.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace hvdata {
-
-// A precut element begins with the rows of its leaves, which are equal: the cutter has seen to that, or will.
-int64_t Prover::RowsOfGlobal(const Tensors& element) const {
-  if (config_.batch != plan::Batch::kPrecut) return static_cast<int64_t>(Count(element));
-  return element[0].NumElements() > 0 ? std::max<int64_t>(element[0].flat<int64_t>()(0), 0) : 0;
-}
 
 Prover::Rows Prover::Yielded(const Tensors& element) const {
   Rows rows;
@@ -19,17 +12,10 @@ Prover::Rows Prover::Yielded(const Tensors& element) const {
     rows.shares.push_back(fingerprints_.Rows(element.data()));
     return rows;
   }
-  const int64_t count = RowsOfGlobal(element);
+  const auto count = static_cast<int64_t>(Count(element));
   std::vector<plan::Rows> parts;
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(count, trainers_, t, config_.remainder));
-  if (config_.batch != plan::Batch::kPrecut) {
-    rows.shares = fingerprints_.Rows(element.data(), parts);
-  } else {
-    for (const plan::Rows& part : parts) {
-      const size_t first = 1 + rows.shares.size() * fingerprints_.width();
-      rows.shares.push_back(fingerprints_.Rows(&element[first], {{0, part.count, 0}})[0]);
-    }
-  }
+  rows.shares = fingerprints_.Rows(element.data(), parts);
   rows.dropped = static_cast<uint64_t>(plan::DroppedRows(count, trainers_, config_.remainder));
   return rows;
 }
@@ -74,7 +60,8 @@ std::vector<uint64_t> Prover::RowsOfShares(const std::vector<Tensors>& elements,
     if (config_.batch == plan::Batch::kPerRank) {
       rows[i] = i < elements.size() ? Count(elements[i]) : 0;
     } else {
-      rows[i] = static_cast<uint64_t>(plan::RowsOf(RowsOfGlobal(elements[0]), trainers_, static_cast<int>(i), config_.remainder).count);
+      const auto count = static_cast<int64_t>(Count(elements[0]));
+      rows[i] = static_cast<uint64_t>(plan::RowsOf(count, trainers_, static_cast<int>(i), config_.remainder).count);
     }
   }
   return rows;

@@ -36,8 +36,6 @@ class Prover {
   std::vector<uint64_t> RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const;
 
  private:
-  int64_t RowsOfGlobal(const Tensors& element) const;
-
   const ChannelConfig& config_;
   const int trainers_;
   const Fingerprints fingerprints_;

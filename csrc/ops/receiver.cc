@@ -167,7 +167,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       // What the profiler shows of a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
-        const TurnLock lock(&mu_);
+        const OneAtATimeLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
                 {"epoch", iterator_.epoch == 0 ? "next" : std::to_string(iterator_.epoch)},
@@ -178,7 +178,7 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // tensors are freed when the mutex is not held
-        const TurnLock lock(&mu_);
+        const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
@@ -219,7 +219,7 @@ class ReceiverOp : public DatasetOpKernel {
       // after it say how far this rank has come since, and a restore has the input run again from there.
       absl::Status Write(bool symbolic, IteratorStateWriter* writer) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const TurnLock lock(&mu_);
+        const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
           return Here({kFailedPrecondition, "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
@@ -271,7 +271,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       absl::Status Read(bool symbolic, IteratorStateReader* reader) {
         if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());
-        const TurnLock lock(&mu_);
+        const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         absl::Status status;
         const auto get = [&](const std::string& key) {
@@ -317,7 +317,7 @@ class ReceiverOp : public DatasetOpKernel {
                                              "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
-      mutable TurnMutex mu_;  // one GetNext at a time
+      mutable OneAtATime mu_;  // one GetNext at a time
       SinkIterator iterator_ GUARDED_BY(mu_);
       std::optional<Fingerprints> fingerprints_ GUARDED_BY(mu_);  // verified channels
       std::vector<Tensor> words_ GUARDED_BY(mu_);  // of symbolic checkpoints, and the epoch that they are of

@@ -7,6 +7,8 @@
 
 namespace hvdata::plan {
 
+constexpr int64_t kMostRounds = int64_t{1} << 62;
+
 Rows RowsOf(int64_t rows, int trainers, int trainer, Remainder remainder) {
   const int64_t even = rows / trainers;
   const int64_t extra = rows % trainers;
@@ -31,14 +33,14 @@ int Rotation::Reader() const {
 }
 
 void Rotation::Retire(int reader) {
-  Turn& turn = readers_[static_cast<size_t>(reader)];
-  if (turn.runs) --running_;
-  turn.runs = false;
+  State& its = readers_[static_cast<size_t>(reader)];
+  if (its.runs) --running_;
+  its.runs = false;
 }
 
 void Rotation::Forward(int reader, int64_t round) {
-  Turn& turn = readers_[static_cast<size_t>(reader)];
-  turn.round = std::max(turn.round, round);
+  State& its = readers_[static_cast<size_t>(reader)];
+  its.round = std::clamp(round, its.round, std::max(its.round, kMostRounds));  // a peer's, or a checkpoint's, may be any number
 }
 
 int64_t Rotation::Ahead(int reader, int64_t window) const {

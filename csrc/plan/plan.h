@@ -11,7 +11,6 @@ namespace hvdata::plan {
 enum class Batch : uint8_t {
   kGlobal = 0,   // an element is a global batch, cut along axis 0
   kPerRank = 1,  // an element is one trainer's whole batch; N elements make one step
-  kPrecut = 2,   // an element already holds the N shares, one after the other
 };
 enum class Schedule : uint8_t { kStatic = 0, kDynamic = 1 };
 enum class Remainder : uint8_t { kDrop = 0, kPartial = 1, kPad = 2 };
@@ -71,11 +70,11 @@ class Rotation {
   int64_t Ahead(int reader, int64_t window) const;
 
  private:
-  struct Turn {
+  struct State {
     int64_t round = 0;  // of the reader's next step
     bool runs = true;
   };
-  std::vector<Turn> readers_;
+  std::vector<State> readers_;
   int running_;
 };
 

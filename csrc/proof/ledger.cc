@@ -70,7 +70,7 @@ void Ledger::Unverified(uint64_t element) {
 void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& had) {
   FillGap(first);
   const uint64_t turn = NextTurn();
-  Turn made;
+  Dealt made;
   made.first = first;
   made.elements = promises.elements.size();
   for (const Yield& yield : promises.elements) elements_.push_back({yield, 0});
@@ -156,7 +156,7 @@ std::string Ledger::Missing(int trainer, int64_t shares) {
   report_.lost += rows;
   std::string finding = names_[t] + ", after its step " + std::to_string(report_.steps[t]) + ": " +
                         (shares > 0 ? std::to_string(shares) + " shares, of " + Rows(rows) + ", are lost"
-                                    : std::to_string(-shares) + " shares more came than were sent (twice)");
+                                    : std::to_string(uint64_t{0} - static_cast<uint64_t>(shares)) + " shares more came than were sent (twice)");
   if (report_.finding.empty()) report_.finding = finding;
   return finding;
 }
@@ -164,9 +164,13 @@ std::string Ledger::Missing(int trainer, int64_t shares) {
 std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
   const auto t = static_cast<size_t>(trainer);
   const uint64_t due = next_[t];
-  if (word.turn < due) {
+  if (word.turn < due || word.turn < first_turn_) {  // the latter of one that has left, if it speaks all the same
     report_.twice += word.rows;
     return Rows(word.rows) + " came twice: the share of the reader's step " + std::to_string(word.turn) + " came before";
+  }
+  if (word.turn >= NextTurn() && (t >= fillers_.size() || word.turn == ~uint64_t{0})) {
+    report_.twice += word.rows;
+    return "a share came of the reader's step " + std::to_string(word.turn) + ", which it has not dealt";
   }
   next_[t] = word.turn + 1;
   if (word.turn > due) {
@@ -176,12 +180,8 @@ std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
     return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " + std::to_string(word.turn) + " came";
   }
   const size_t at = static_cast<size_t>(word.turn - first_turn_);
-  if (at >= turns_.size()) {
-    if (t < fillers_.size()) return Compare(trainer, word, fillers_[t]);
-    report_.twice += word.rows;
-    return "a share came of the reader's step " + std::to_string(word.turn) + ", which it has not dealt";
-  }
-  Turn& turn = turns_[at];
+  if (at >= turns_.size()) return Compare(trainer, word, fillers_[t]);
+  Dealt& turn = turns_[at];
   std::string finding = Compare(trainer, word, turn.shares[t]);
   turn.shares[t].rows.ForgetEach();  // by its seal it is still known
   const size_t owner = turn.Owner(t);

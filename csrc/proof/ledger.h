@@ -84,7 +84,7 @@ class Ledger {
     uint64_t open = 0;  // shares that have not been handed out
     bool unverified = false;
   };
-  struct Turn {
+  struct Dealt {
     uint64_t first = 0;  // number of its first element
     size_t elements = 0;
     std::vector<Promise> shares;
@@ -118,7 +118,7 @@ class Ledger {
   std::deque<Element> elements_;  // not folded
   uint64_t first_turn_ = 0;       // of turns_[0]
   uint64_t end_ = ~0ull;          // the turn that DropFrom was given
-  std::deque<Turn> turns_;        // the last ones
+  std::deque<Dealt> turns_;        // the last ones
   std::vector<uint64_t> next_;    // static: by trainer, the turn whose share comes next
   std::vector<bool> gone_;
   std::map<uint64_t, Promise> open_;  // dynamic: by element

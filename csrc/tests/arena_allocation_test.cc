@@ -180,7 +180,7 @@ TEST_F(ArenaTest, AdoptsNothingOutsideTheArena) {
 
 TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
   Segment segment = arena_->segment();
-  segment.lanes = 200;
+  segment.peers = 200;
   std::string why;
   EXPECT_FALSE(ArenaView::Attach(dup(arena_->fd()), segment, &why));
   EXPECT_NE(why, "");
@@ -189,7 +189,7 @@ TEST_F(ArenaTest, AttachesOnlyWhatWasAnnounced) {
 // The sum of the sizes that are told wraps, and is then that of the memory handed over.
 TEST_F(ArenaTest, AttachesNoMoreThanThereIs) {
   Segment segment;
-  segment.lanes = 2;
+  segment.peers = 2;
   segment.arena = ~uint64_t{0} - segment.ArenaAt() + 1 + 4096;
   ASSERT_EQ(segment.Size(), 4096u);
   std::string why;
@@ -198,16 +198,16 @@ TEST_F(ArenaTest, AttachesNoMoreThanThereIs) {
   EXPECT_NE(why, "");
 }
 
-TEST_F(ArenaTest, BothEndsHaveTheSameLanes) {
+TEST_F(ArenaTest, BothEndsHaveTheSameRings) {
   const auto view = View();
-  for (uint32_t lane : {1u, 0u}) {
-    ASSERT_TRUE(arena_->Lane(lane)->down.Put({"down", std::to_string(lane)}));
-    ASSERT_TRUE(view->Lane(lane)->up.Put({"up", std::to_string(lane)}));
+  for (uint32_t peer : {1u, 0u}) {
+    ASSERT_TRUE(arena_->Rings(peer)->down.Put({"down", std::to_string(peer)}));
+    ASSERT_TRUE(view->Rings(peer)->up.Put({"up", std::to_string(peer)}));
   }
   std::string got;
-  for (uint32_t lane : {0u, 1u}) {
-    view->Lane(lane)->down.Take([&](std::string_view record) { got += record; });
-    arena_->Lane(lane)->up.Take([&](std::string_view record) { got += record; });
+  for (uint32_t peer : {0u, 1u}) {
+    view->Rings(peer)->down.Take([&](std::string_view record) { got += record; });
+    arena_->Rings(peer)->up.Take([&](std::string_view record) { got += record; });
   }
   EXPECT_EQ(got, "down0up0down1up1");
 }
@@ -294,7 +294,7 @@ TEST_F(ArenaTest, RefusesWhenThereAreNoMoreSlots) {
 // A reader's thread deals batches to trainers' threads, which keep some for a while.
 TEST_F(ArenaTest, NeverOverwritesWhatSomebodyUses) {
   struct Dealt {
-    Arena::Place place;
+    Arena::Location place;
     uint64_t bytes, sum;
   };
   struct Queue {

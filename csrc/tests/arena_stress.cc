@@ -45,7 +45,7 @@ struct Table {
 struct Record {
   uint64_t number, bytes, sum;
   bool in_ring;
-  Arena::Place place;
+  Arena::Location place;
 };
 
 template <typename Ready>
@@ -69,7 +69,7 @@ void Train(Table* table, uint32_t self, int fd, const Segment& segment, uint64_t
   std::string why;
   const auto view = ArenaView::Attach(fd, segment, &why);
   REQUIRE(view);
-  RingPair* const lane = view->Lane(self);
+  RingPair* const lane = view->Rings(self);
   std::mt19937_64 random(self);
   std::vector<Kept> kept;
   const auto let_go = [&](size_t which) {
@@ -135,7 +135,7 @@ class Reader {
       }
       const std::string_view front(reinterpret_cast<const char*>(&record), sizeof record);
       const std::string_view payload(batch + begin, in_ring ? size : 0);
-      WaitFor(&table_->reader, [&] { return arena_->Lane(t)->down.Put({front, payload}); });
+      WaitFor(&table_->reader, [&] { return arena_->Rings(t)->down.Put({front, payload}); });
       table_->trainers[t].Ring();
     }
     if (!in_ring) arena_->Free(batch);

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <memory>
+#include <new>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "base/threads.h"
@@ -38,6 +43,26 @@ TEST(Guarded, SaysWhatElseWasThrown) {
   EXPECT_EQ(outcome.code, kInternal);
   EXPECT_EQ(outcome.message, "MPI_Test failed");
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST(GuardedBetweenProcesses, FindsWordsWhereThereIsNoMemory) {
+  Process poor([] {
+    KeepReserve();
+    const rlimit little{256 << 20, 256 << 20};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+    const Outcome outcome = Guarded([]() -> Outcome {
+      for (size_t size = 64 << 20;; size = std::max<size_t>(size / 2, 64)) {
+        while (std::malloc(size) != nullptr) {
+        }
+        if (size == 64) throw std::bad_alloc();
+      }
+    });
+    EXPECT_EQ(outcome.code, kResourceExhausted);
+    const std::string quoted = "channel train: " + outcome.message + std::string(1000, '.');
+    EXPECT_NE(quoted.find("no more memory"), std::string::npos);
+  });
+}
+#endif
 
 TEST(RunDetached, Runs) {
   auto ran = std::make_shared<std::promise<std::thread::id>>();

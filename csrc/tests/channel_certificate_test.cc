@@ -72,6 +72,8 @@ bool RunInjected(unsigned seed) {
     if (!dynamic) met.back().steps = {data.turn.n, data.turn.n * readers + reader};
     else if (injection.harm == Harm::kDouble) met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
     else met.back().steps = {data.step.n};
+    const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
+    if (readers > 1 && of_tail) met.back().steps = {steps + data.step.n};
     if (its_other) {  // it comes too late for its own step: it gets what was meant for another
       bundle = held;
       return;

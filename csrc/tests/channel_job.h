@@ -214,7 +214,7 @@ class Job {
     } else if (wire::IsForReader(h.message)) {
       node.source->Handle(from, h);
     } else if (node.sink) {
-      node.sink->Handle(node.world.SourceLane(from), std::move(h), std::move(bundle));
+      node.sink->Handle(node.world.SourceIndex(from), std::move(h), std::move(bundle));
     }
   }
 

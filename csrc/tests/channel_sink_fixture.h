@@ -40,7 +40,7 @@ class SinkTest : public testing::Test {
       if (on_send_) on_send_(h);
       const Plain plain = PlainOf(h.message);
       std::lock_guard<std::mutex> lock(mu_);
-      sent_.push_back("r" + std::to_string(world_.SourceLane(member)) + " " + h.name() + " e" + std::to_string(h.epoch) + " " +
+      sent_.push_back("r" + std::to_string(world_.SourceIndex(member)) + " " + h.name() + " e" + std::to_string(h.epoch) + " " +
                       std::to_string(plain.step) + "," + std::to_string(plain.a));
       claims_ += KindOf(h) == Kind::kClaim ? 1 : 0;
       if (on_sent_) AfterUnlock([this, h] { on_sent_(h); });

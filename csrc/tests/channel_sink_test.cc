@@ -298,6 +298,18 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
   EXPECT_EQ(again.lanes[0].position, 5u);
 }
 
+TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
+  Make(plan::Schedule::kStatic);
+  SinkIterator iterator;
+  for (uint64_t step = 0; step < 2; ++step) {
+    EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, step); }).ok());
+  }
+  const Outcome restored = Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, Make(Kind::kState, 1, 0, 1)); });
+  EXPECT_TRUE(restored.ok()) << restored.message;
+  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { sink_->Fail({kUnavailable, "gone"}); });
+  EXPECT_EQ(outcome.message, "[rank 1 on node1, channel train, epoch 2, step 0] gone");
+}
+
 TEST_F(SinkTest, AnExhaustedIteratorHasHadItsEpoch) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator, next;

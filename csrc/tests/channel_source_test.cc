@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <thread>
 
 namespace hvdata {
@@ -220,6 +221,28 @@ TEST_F(SourceTest, ARestoredEpochWaitsForEveryone) {
   ASSERT_EQ(handed.size(), 1u);
   EXPECT_EQ(handed.at(0).words, "words");
   EXPECT_EQ(handed.at(0).position, 4u);
+}
+
+// The dealer may run the pipeline for an hour to come to what was restored.
+TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
+  source_->OnRestore(0, 1, {"words", 4, 1, 2, 0}, 1);
+  for (const int t : {0, 1}) source_->OnOpen(t, 1, 2);
+  ASSERT_EQ(NextEpoch(), 1);
+  std::promise<void> promise;
+  std::future<void> cancelled = promise.get_future();
+  source_->Begin(1, [&] { promise.set_value(); });
+  source_->OnClose(0, 1, 0);
+  EXPECT_EQ(cancelled.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout) << "rank 1 waits for it";
+  source_->OnClose(1, 1, 0);
+  ASSERT_EQ(cancelled.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  Sent();
+  source_->Start({4, 4});
+  source_->Finish({kCancelled, "the input was cancelled"});
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  source_->End();
+  EXPECT_EQ(Sent(), Texts()) << "nobody is told of an error";
+  source_->OnOpen(0, 2, 2);
+  EXPECT_EQ(NextEpoch(), 2);
 }
 
 TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {

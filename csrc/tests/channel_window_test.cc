@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "channel_lanes_recorder.h"
 
@@ -13,7 +15,7 @@ namespace {
 constexpr uint64_t kMany = 1 << 20;
 
 // A rank that has to wait for every step.
-void Work(Window* window, int steps, int64_t step_ns = 1000) {
+void Work(Window* window, int steps, int64_t step_ns = 1000000) {
   for (int i = 0; i < steps; ++i) {
     window->Waits();
     window->Took(step_ns);
@@ -49,7 +51,33 @@ TEST(WindowTest, DoublesWhereItIsWaitedFor) {
 TEST(WindowTest, StaysWhereNobodyWaits) {
   Window window(0, kMany, false);
   window.Came(4);
-  for (int i = 0; i < 1000; ++i) window.Took(1000);
+  for (int i = 0; i < 1000; ++i) window.Took(1000000);
+  EXPECT_EQ(window.Steps(), 2);
+}
+
+// Its reader would be woken for every few steps.
+TEST(WindowTest, HasWhatAQuickRankWorksOffInAMillisecond) {
+  for (const auto& [step_ns, steps] : std::vector<std::pair<int64_t, int>>{{1000, 64}, {20000, 64}, {100000, 16}, {300000, 4}, {600000, 2}}) {
+    Window window(0, kMany, false);
+    window.Came(4);
+    for (int i = 0; i < 1000; ++i) window.Took(step_ns);
+    EXPECT_EQ(window.Steps(), steps) << "steps of " << step_ns << " ns";
+    window.Came(kMany / 3);
+    EXPECT_EQ(window.Steps(), std::min(steps, 3)) << "the bytes bound it all the same";
+  }
+}
+
+// What is waited for at an epoch's beginning is the pipeline, whatever the last epoch had.
+TEST(WindowTest, StaysWhereOnlyTheBeginningIsWaitedFor) {
+  Window window(0, kMany, false);
+  window.Came(4);
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    window.Begins();
+    for (int i = 0; i < 100; ++i) {
+      if (i < 2) window.Waits();
+      window.Took(1000000);
+    }
+  }
   EXPECT_EQ(window.Steps(), 2);
 }
 
@@ -114,7 +142,8 @@ TEST(LaneBoundTest, StaticLanesStopAtTheBytes) {
 
 TEST(LaneBoundTest, DynamicLanesStopAtTheBytes) {
   Recorder recorder;
-  const auto lanes = MakeDynamicLanes(2, recorder.Output(), 1000);
+  FairShare fair(2, Window::kMost);
+  const auto lanes = MakeDynamicLanes(2, recorder.Output(), 1000, &fair);
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
   const auto deal = [&](uint64_t bytes) {
     uint64_t dealt = 0;
@@ -146,7 +175,8 @@ struct Counter {
 TEST(FairShareTest, ASlowOneHoldsTwoBeyondItsPartOfThePace) {
   for (const uint64_t times : {2, 10, 100}) {
     Counter counter;
-    const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20);
+    FairShare fair(2, Window::kMost);
+    const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20, &fair);
     for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(2));
     const auto deal = [&] {
       while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
@@ -180,6 +210,33 @@ TEST(FairShareTest, WhoStopsIsLeftTwoAndWhoGoesOnAgainGetsMore) {
     for (const size_t lane : {0, 1, 2}) fair.Take(lane);
   }
   EXPECT_GE(fair.Most(2), 60u);
+}
+
+// Each has its part of a window, so all of them together leave a slow one what one reader would.
+TEST(FairShareTest, SeveralReadersDivideIt) {
+  for (const uint64_t readers : {2, 4, 64, 100}) {
+    FairShare fair(2, Window::kMost, readers);
+    for (int i = 0; i < 10000; ++i) {
+      fair.Take(0);
+      if (i % 10 == 0) fair.Take(1);
+    }
+    EXPECT_GE(readers * fair.Most(0), 64u) << readers << " readers";
+    EXPECT_LE(readers * fair.Most(1), 8 + 2 * readers) << readers << " readers";
+  }
+}
+
+// An epoch's lanes are new, and what is known of their trainers is not.
+TEST(FairShareTest, ASlowOneIsKnownInTheNextEpoch) {
+  FairShare fair(2, Window::kMost);
+  for (int i = 0; i < 1000; ++i) {
+    fair.Take(0);
+    if (i % 10 == 0) fair.Take(1);
+  }
+  Counter counter;
+  const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20, &fair);
+  lanes->Open(1, LaneStep(50));  // it is the first
+  while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+  EXPECT_LE(counter.sent[1], 10u);
 }
 
 TEST(FairShareTest, ANumberOfStepsIsForSlowOnesToo) {

@@ -59,7 +59,7 @@ TEST(HostLinks, AReaderHasOneWithEachTrainerOfItsHostAndAPorterWithTheOthersOfIt
   const auto links =
       Connect({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("a", 3), Rank("b", 4)}, Payload::kAuto, kArena);
   EXPECT_EQ(Pairs(links), "0-2 0-3 1-4");
-  EXPECT_EQ(links[0]->arena->segment().lanes, 2u);
+  EXPECT_EQ(links[0]->arena->segment().peers, 2u);
   EXPECT_GE(links[0]->arena->segment().arena, kArena);
   for (const size_t m : {1u, 2u, 3u, 4u}) EXPECT_EQ(links[m]->arena, nullptr);
   EXPECT_EQ(Through(To(*links[0], 2), To(*links[2], 0), "to 2"), "to 2");
@@ -82,7 +82,7 @@ TEST(HostLinks, TwoReadersThatTrainHaveOneBetweenThem) {
   const auto links = Connect({Rank("a", 0, 0), Rank("a", 1, 1), Rank("a", 2)}, Payload::kAuto, kArena);
   EXPECT_EQ(Pairs(links), "0-1 0-2 1-2");
   EXPECT_EQ(To(*links[1], 0)->lends(), false);
-  EXPECT_EQ(links[1]->arena->segment().lanes, 1u);
+  EXPECT_EQ(links[1]->arena->segment().peers, 1u);
 }
 
 TEST(HostLinks, NoneWithoutSharedMemory) {

@@ -123,7 +123,7 @@ class PorterTest : public testing::Test {
   }
   // As MPI would bring it, straight.
   void Arrive(int from, Sent sent) {
-    Landing landing = post(sent.to).Place(from, sent.parcel.header);
+    Landing landing = post(sent.to).Land(from, sent.parcel.header);
     for (size_t i = 0; i < sent.parcel.blocks.size(); ++i) {
       std::memcpy(landing.places[i], sent.parcel.blocks[i].data, sent.parcel.blocks[i].size);
     }

@@ -147,7 +147,7 @@ class PostTest : public testing::Test {
         item = std::move(party.flying[pick]);
         party.flying.erase(party.flying.begin() + static_cast<std::ptrdiff_t>(pick));
       }
-      Landing landing = party.post->Place(1 - self, item.header);
+      Landing landing = party.post->Land(1 - self, item.header);
       for (size_t i = 0; i < item.blocks.size(); ++i) {
         const wire::Component& component = item.header.components[i];
         if (component.where == wire::Where::kArena) continue;

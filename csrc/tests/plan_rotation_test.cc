@@ -231,5 +231,17 @@ TEST(Ahead, InUnevenRoundsNeverTooMuchAndNeverNothingForTheReaderAtHand) {
   }
 }
 
+// A damaged state, or a peer, may say of any round that it is the next one.
+TEST(RotationTest, AnyRoundCanBeGoneOnFrom) {
+  for (const int64_t round : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
+    Rotation rotation(2);
+    rotation.Forward(1, round);
+    for (int i = 0; i < 3; ++i) rotation.Advance(1);
+    EXPECT_GE(rotation.Round(1), 3);
+    EXPECT_EQ(rotation.Reader(), 0);
+    EXPECT_GE(rotation.Ahead(1, 64), 0);
+  }
+}
+
 }  // namespace
 }  // namespace hvdata::plan

@@ -97,6 +97,35 @@ TEST(Ledger, OfADynamicEpochTheSharesThatNeverCameAreCounted) {
   EXPECT_EQ(ledger.Close(1, true, "").lost, 2u);
 }
 
+// Numbers that no share has.
+TEST(Ledger, NoNumberOfAPeersLeadsOutside) {
+  OneRun run(2, plan::Batch::kGlobal);
+  run.DealAndHear(40);  // so that the first ones are forgotten
+  run.Deal();
+  for (const uint64_t turn : {uint64_t{41}, ~uint64_t{0}}) {
+    Word word;
+    word.turn = turn;
+    EXPECT_NE(run->Heard(1, word).find("the reader's step " + std::to_string(turn) + ", which it has not dealt"), std::string::npos);
+  }
+  EXPECT_NE(run->Missing(1, INT64_MIN).find("9223372036854775808 shares more came"), std::string::npos);
+  run.Hear(0, 40);
+  EXPECT_FALSE(run->HasAll(1));
+  run.Hear(1, 40);
+  EXPECT_TRUE(run->HasAll(1));
+  EXPECT_FALSE(run->Close(1, true, "").complete);
+
+  OneRun left(2, plan::Batch::kGlobal);
+  left.DealAndHear(5);
+  left->Gone(1);
+  for (uint64_t turn = 5; turn < 45; ++turn) {
+    left.Deal();
+    left.Hear(0, turn);
+  }
+  Word word;
+  word.turn = 5;
+  EXPECT_NE(left->Heard(1, word).find("the share of the reader's step 5 came before"), std::string::npos);
+}
+
 class OverACheckpoint : public testing::TestWithParam<plan::Batch> {};
 
 // However long the epoch: what each rank has had doesn't come from the list of elements.

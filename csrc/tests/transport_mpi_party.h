@@ -89,7 +89,7 @@ class Mailbox : public Inbox {
   using OnDeliver = std::function<void(int source, const wire::Header&, const Landing&)>;
   explicit Mailbox(OnDeliver on_deliver = nullptr) : on_deliver_(std::move(on_deliver)) {}
 
-  Landing Place(int, const wire::Header& header) override {
+  Landing Land(int, const wire::Header& header) override {
     size_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
     const std::shared_ptr<char> memory = allocate_(bytes);
@@ -119,6 +119,7 @@ class Mailbox : public Inbox {
     return passage_ ? passage_(bytes) : nullptr;
   }
   void Tick() override { ++ticks_; }
+  std::string Name(int member) const override { return "process " + std::to_string(member); }
   void Broken(const std::string& what) override {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_.push_back(what);

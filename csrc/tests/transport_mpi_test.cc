@@ -407,7 +407,6 @@ void TestBroken(const char* part_of_text, const std::function<void(MPI_Comm, Mai
     transport.Send((rank + 1) % ranks, FilledParcel(Kind::kData, 0, 0, 0, {10}));
     const std::vector<std::string> texts = mailbox.BrokenTexts();
     EXPECT(texts.size() == 1);
-    EXPECT(texts[0].rfind("rank " + std::to_string(rank) + " on ", 0) == 0, texts[0]);
     EXPECT(texts[0].find(part_of_text) != std::string::npos, texts[0]);
   }
   MPI_Barrier(MPI_COMM_WORLD);
@@ -428,7 +427,7 @@ void TestBrokenInAllWays() {
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) {  // a bag in a bag
     by_hand(comm, std::string("HVDB\4\0\x0b\0\0\0" "HVDB\4\0\1\0\0\0" "x", 21), kHeaderTag);
   });
-  TestBroken("MPI_Isend with rank 99", [](MPI_Comm, Mailbox*, Transport* transport) {
+  TestBroken("MPI_Isend with process 99 failed", [](MPI_Comm, Mailbox*, Transport* transport) {
     transport->Send(99, FilledParcel(Kind::kBye, 0, 0, 0, {}));
   });
   TestBroken("2 components and 1 blocks", [&](MPI_Comm, Mailbox*, Transport* transport) {
@@ -451,7 +450,7 @@ void TestBrokenInAllWays() {
     by_hand(comm, std::string(400, 'x'), kPayloadTag);
   });
 #ifndef MPICH_VERSION  // which ends the job itself when a message is too long
-  TestBroken("MPI_Irecv with rank", [&](MPI_Comm comm, Mailbox*, Transport*) {
+  TestBroken("MPI_Irecv with process", [&](MPI_Comm comm, Mailbox*, Transport*) {
     by_hand(comm, header, kHeaderTag);
     by_hand(comm, std::string(1001, 'x'), kPayloadTag);
   });

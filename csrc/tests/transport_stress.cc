@@ -64,6 +64,7 @@ class Trainer : public Mailbox {
     line.load()->Send(0, std::move(taken));
     if (!sizes_.more()) all_.set_value();
   }
+  std::string Name(int) const override { return ""; }
   void Broken(const std::string& what) override { REQUIRE(what.empty()); }
 
   void WaitForAll() { all_.get_future().wait(); }
@@ -84,6 +85,7 @@ class Reader : public Mailbox {
     taken_[static_cast<size_t>(source)] = {StepOf(header), std::get<wire::Taken>(header.message).limit.n};
     changed_.notify_all();
   }
+  std::string Name(int) const override { return ""; }
   void Broken(const std::string& what) override { REQUIRE(what.empty()); }
 
   // Until rank `dest` has all but `steps` and `bytes` of what it was sent.

@@ -4,16 +4,29 @@
 
 #include <mpi.h>
 
-#include <stdexcept>
+#include <exception>
 #include <string>
+#include <utility>
 
 namespace hvdata {
 
 constexpr int kNoPeer = -1;
 
-class TransportFailure : public std::runtime_error {
+class TransportFailure : public std::exception {
  public:
-  using std::runtime_error::runtime_error;
+  // A text, with the name of `peer` before `after`, if it is about one. Who calls MPI knows peers by their numbers.
+  explicit TransportFailure(std::string text, int peer = kNoPeer, std::string after = "")
+      : before_(std::move(text)), peer_(peer), after_(std::move(after)) {}
+  const char* what() const noexcept override { return before_.c_str(); }
+  template <typename Name>
+  std::string Text(const Name& name) const {
+    return peer_ == kNoPeer ? before_ : before_ + name(peer_) + after_;
+  }
+
+ private:
+  std::string before_;
+  int peer_;
+  std::string after_;
 };
 
 // Throws TransportFailure, which names the call, the peer and MPI's reason, unless `code` is MPI_SUCCESS.
@@ -22,8 +35,9 @@ inline void Check(int code, const char* call, int peer = kNoPeer) {
   char reason[MPI_MAX_ERROR_STRING + 1] = "";
   int length = 0;
   MPI_Error_string(code, reason, &length);
-  const std::string with = peer == kNoPeer ? "" : " with rank " + std::to_string(peer);
-  throw TransportFailure(std::string(call) + with + " failed: " + std::string(reason, length));
+  const std::string failed = " failed: " + std::string(reason, static_cast<size_t>(length));
+  if (peer == kNoPeer) throw TransportFailure(call + failed);
+  throw TransportFailure(std::string(call) + " with ", peer, failed);
 }
 
 inline int SizeOf(MPI_Comm comm) {

@@ -23,7 +23,7 @@ class Inbox {
  public:
   virtual ~Inbox() = default;
   // Memory for the payloads of a header that has just come in. Called once for each header that has components.
-  virtual Landing Place(int source, const wire::Header& header) = 0;
+  virtual Landing Land(int source, const wire::Header& header) = 0;
   // A whole parcel is there. Parcels of one source and channel come in the order in which they were sent.
   virtual void Deliver(int source, wire::Header header, Landing landing) = 0;
   // Of a bag for this host that has come here: what is for `member`, whose `bells` are to ring.
@@ -36,6 +36,8 @@ class Inbox {
   virtual bool Connected() { return true; }
   // About every 100 ms: for clocks and watches.
   virtual void Tick() = 0;
+  // A process of the communicator, for people.
+  virtual std::string Name(int member) const = 0;
   // MPI or a peer broke the protocol; nothing more will come in or go out. Called once.
   virtual void Broken(const std::string& what) = 0;
 };

@@ -25,8 +25,8 @@ struct Departing {
 void CheckBlocks(int dest, const Parcel& parcel) {
   const size_t components = parcel.header.components.size();
   if (parcel.blocks.size() == components) return;
-  throw TransportFailure("a parcel for rank " + std::to_string(dest) + " has " + std::to_string(components) +
-                         " components and " + std::to_string(parcel.blocks.size()) + " blocks");
+  throw TransportFailure("a parcel for ", dest, " has " + std::to_string(components) + " components and " +
+                                                    std::to_string(parcel.blocks.size()) + " blocks");
 }
 
 uint64_t InlineBytes(const Parcel& parcel) {

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -36,12 +35,6 @@ std::chrono::microseconds Nap(std::chrono::nanoseconds quiet, bool transferring)
   if (transferring && quiet < 1000ms) return 50us;
   const auto part = std::max<std::chrono::nanoseconds>(std::min<std::chrono::nanoseconds>(quiet / 5, 1ms), quiet / 100);
   return std::clamp<microseconds>(std::chrono::duration_cast<microseconds>(part), 50us, 5ms);
-}
-
-std::string WhereAmI(int rank) {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return "rank " + std::to_string(rank) + " on " + host;
 }
 
 }  // namespace
@@ -104,11 +97,10 @@ void Transport::Run() {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized) Check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+  } catch (const TransportFailure& failure) {
+    Break(failure.Text([this](int member) { return inbox_->Name(member); }));
   } catch (const std::exception& failure) {
-    requests_.Abandon();
-    sending_.clear();
-    inbox_->Broken(WhereAmI(rank_) + ": " + Explained(failure).message +
-                   ". No more batches can be moved: look for the first error that any rank printed");
+    Break(Explained(failure).message);
   }
   {
     MutexLock lock(&mutex_);
@@ -119,6 +111,12 @@ void Transport::Run() {
   MutexLock lock(&mutex_);
   ended_ = true;
   over_.NotifyAll();
+}
+
+void Transport::Break(const std::string& why) {
+  requests_.Abandon();
+  sending_.clear();
+  inbox_->Broken(why + ". No more batches can be moved: look for the first error that any rank printed");
 }
 
 // One look at everything. False when the thread may end.

@@ -52,6 +52,7 @@ class Transport {
   };
 
   void Run();
+  void Break(const std::string& why);
   bool Round();
   void SubmitAll();
   void Submit(int dest, Parcel parcel);

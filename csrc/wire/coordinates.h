@@ -10,6 +10,7 @@
 // Turn and LaneStep differ when the epoch goes on from a checkpoint: the lane begins anew, the reader's steps don't.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace hvdata {
@@ -27,6 +28,9 @@ struct StepNumber {
 };
 using Turn = StepNumber<struct TurnTag>;
 using LaneStep = StepNumber<struct LaneStepTag>;
+
+// What a peer says that it has counted, of elements or rows, is added to other such counts here, which must not overflow.
+constexpr int64_t PeersCount(int64_t said) { return std::clamp<int64_t>(said, 0, int64_t{1} << 48); }
 
 // The position of a trainer that has all of its shares of an epoch behind it.
 constexpr Position kAllBehind = ~0ull;

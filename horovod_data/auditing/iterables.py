@@ -190,6 +190,10 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 recorder.record(-1, element)
             return element
 
+        def on_epoch_begin(self) -> None:  # Keras 3's
+            if hasattr(given, "on_epoch_begin"):
+                given.on_epoch_begin()
+
         def on_epoch_end(self) -> None:
             fetched.clear()
             recorder.close(whole=True)

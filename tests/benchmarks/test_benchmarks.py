@@ -48,6 +48,14 @@ def test_clocks_are_measured(tmp_path):
     assert re.search(r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%", done.stdout)
 
 
+@pytest.mark.limit(60)
+def test_cold_caches_are_measured(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), "--quick"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\| (1 KiB|256 KiB) \| [\d.]+ \|$", done.stdout, re.MULTILINE)) == 2, done.stdout
+
+
 def test_every_benchmark_has_a_page():
     assert set(BENCHMARKS) == set(SCRIPTS)
 

@@ -61,10 +61,53 @@ def test_one_rank_fails_without_horovod():
     assert job.returncode == 1 and "ValueError: bare" in job.stderr[1], job.describe()
 
 
+# A reader that trains, and so would wait for the others before it ends.
+READER_FAILS = """
+import os, sys, time
+{before}
+import horovod_data as hvdata
+import horovod.tensorflow as hvd
+import tensorflow as tf
+hvdata.init()
+next(iter(hvdata.distribute_dataset(tf.data.Dataset.range(100), batch="per_rank")))
+if hvdata.rank() == 0:
+    {end}
+hvd.allreduce(tf.zeros(2), name="waits for rank 0")
+time.sleep(1000)
+"""
+
+
 @pytest.mark.horovod
-def test_a_system_exit_that_is_raised_still_fails_the_job():
-    job = run_job(ONE_FAILS.format(before="", end="raise SystemExit(6)"), np=2)
-    assert job.returncode != 0, job.describe()
+@pytest.mark.parametrize("end, status", [
+    ("raise SystemExit(6)", 6), ("raise SystemExit('out of tea')", 1), ("raise type('Quit', (SystemExit,), {})(7)", 7),
+    ("sys.exit(3)", 3), ("exit(4)", 4),
+])  # fmt: skip
+def test_the_reader_exits_with_a_status(end, status):
+    job = run_job(READER_FAILS.format(before="", end=end), np=2)
+    assert job.returncode == status, job.describe()
+    assert job.seconds < 60, job.describe()
+
+
+@pytest.mark.horovod
+def test_a_system_exit_that_is_caught_ends_nothing():
+    job = run_job("""
+import copy, pickle, sys, time
+import horovod_data as hvdata
+hvdata.init()
+for leave in (lambda: sys.exit(3), lambda: quit(3), lambda: exec("raise SystemExit(3)")):
+    try:
+        leave()
+    except SystemExit as error:
+        assert error.code == 3 and str(error) == "3" and pickle.loads(pickle.dumps(error)).code == 3
+        error.code = 4
+        assert error.code == 4
+        del error.code
+        assert error.code is None
+time.sleep(6)
+print("still here")
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    assert all("still here" in text for text in job.stdout), job.describe()
 
 
 @pytest.mark.horovod

@@ -82,9 +82,13 @@ def times(job):
     return [float(line.split()[1]) for out in job.stdout for line in out.splitlines() if line.startswith("at ")]
 
 
-def test_the_reader_finalises_mpi_in_mid_epoch():
-    """It serves for some seconds more, for ranks that are about to end as well; then the others are told."""
+@pytest.mark.parametrize("drops", [False, True], ids=["whole", "drops rows"])
+def test_the_reader_finalises_mpi_in_mid_epoch(drops):
+    """It serves for some seconds more, for ranks that are about to end as well; then the others are told. What was dropped so far
+    is no end of the epoch."""
     script = FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)")
+    if drops:
+        script = script.replace(".repeat()", ".batch(3)").replace('batch="per_rank"', 'batch="global"')
     script = script.replace("for step, x in enumerate(ds, 1):", """
 def shares():
     try:

@@ -77,6 +77,36 @@ def test_a_mixture_on_another_number_of_ranks(tmp_path, before, after):
         assert sum(row // 1000 == k for row in got) == sum(row // 1000 == k for row in whole) > 0
 
 
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_ragged_and_sparse_batches_on_another_number_of_ranks(tmp_path, remainder):
+    """Batches that some rank had not taken were saved whole, and are cut for the ranks that there are then."""
+    script = SCRIPT.replace("numbers.batch(12, drop_remainder=True)", "numbers.map(parts).ragged_batch(12).map(together)").replace(
+        "prefetch=3)", f"prefetch=3, remainder={remainder!r})").replace("def source():", PARTS + "def source():")  # fmt: skip
+    script = script.replace("next(it).numpy().tolist()", "plain(next(it))").replace("x.numpy().tolist()", "plain(x)")
+    assert script.count("plain(") == 3
+    jobs = []
+    for what, ranks in ("save", 4), ("restore", 3):
+        jobs.append(run_job(script, ranks, what, str(tmp_path), "global", env={"HOROVOD_DATA_VERIFY": "1"}))
+        assert jobs[-1].returncode == 0, jobs[-1].describe()
+    rows = [list(one) for job in jobs for one in _order(job)]
+    whole = [int(x) for x in tf.data.Dataset.range(48).shuffle(16, seed=7)]
+    assert rows == [[[i] * (i % 3), [i, 0, i + 1]] for i in whole]
+
+
+PARTS = """
+def parts(i):
+    return i, tf.fill([i % 3], i)
+
+def together(i, lines):
+    return lines, tf.sparse.from_dense(tf.stack([i, tf.zeros_like(i), i + 1], 1))
+
+def plain(element):
+    lines, numbers = element[:2]  # and weights, with padding
+    return [list(one) for one in zip(lines.to_list(), tf.sparse.to_dense(numbers).numpy().tolist())]
+
+"""
+
+
 READERS = """
 import json, sys
 import tensorflow as tf

@@ -85,6 +85,10 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
     class Batches(tf.keras.utils.Sequence):
         __len__, __getitem__ = (lambda _: 1), (lambda _, index: np.zeros((1, 1)))
 
+        def on_epoch_begin(self):  # of Keras 3
+            begun.append(self)
+
+    begun = []
     for given in (tf.data.Dataset.range(4), Batches(), tf.compat.v1.data.Dataset.range(4)):
         given.classes, given._own = 10, 20
         audited = hvdata.audit(given)
@@ -93,6 +97,9 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
         twin = copy.copy(audited)
         assert twin.classes == 10 and twin._inner is given
         assert passed(comm, twin).distinct == (1 if isinstance(given, Batches) else 4)
+        if isinstance(given, Batches):
+            audited.on_epoch_begin()
+            assert begun == [given]
 
 
 @pytest.mark.ranks(1, 2)

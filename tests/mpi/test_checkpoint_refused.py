@@ -6,17 +6,10 @@ import time
 import psutil
 import pytest
 import tensorflow as tf
+from checkpoints import restore, save
 from together import elements, outcomes, raises_everywhere, results
 
 GIB = 1 << 30
-
-
-def save(it, path):
-    tf.train.Checkpoint(iterator=it).write(path)
-
-
-def restore(it, path):
-    tf.train.Checkpoint(iterator=it).read(path).assert_consumed()
 
 
 @pytest.fixture

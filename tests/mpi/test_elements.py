@@ -285,6 +285,43 @@ def test_rows_that_ranks_do_not_divide(hvdata, comm, remainder, names):
         assert [[listed_rows(step[name]) for step in steps] for steps in got] == want, name
 
 
+def test_entries_of_a_sparse_tensor_in_any_order(hvdata, comm):
+    """Those of a rank's rows, in the order in which they stood."""
+    rng = np.random.default_rng(5)
+    places = rng.permutation([(row, column) for row in range(7) for column in range(3) if (row + column) % 2])
+    texts = [f"{row}-{column}" for row, column in places]
+    source = tf.data.Dataset.from_tensors(tf.SparseTensor(tf.constant(places, tf.int64), texts, [7, 3]))
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
+    got = elements(comm, ds)
+    rows = shared([range(7)], comm.size, "partial", None)
+    for (mine,), (one,) in zip(rows, got):
+        its = [(row - mine[0], column, f"{row}-{column}".encode()) for row, column in places if row in mine]
+        assert [(*place, text) for place, text in zip(one.indices.tolist(), one.values.tolist())] == its
+        assert one.dense_shape.tolist() == [len(mine), 3]
+
+
+def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
+    """An error in that step, and not a row of nobody."""
+    source = tf.data.Dataset.range(1).map(lambda i: {"x": tf.SparseTensor([[0, 1], [4, 0]], [1, 2], [4, 3])})
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
+    text = r"can't cut \['x'\]: it is a sparse tensor with a value in row 4, of 4 rows"
+    raises_everywhere(comm, lambda: list(ds), tf.errors.InvalidArgumentError, text, r"epoch 1, step 0")
+    nothing = tf.data.Dataset.range(1).map(lambda i: tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0]), [i - 5, 3]))
+    ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: nothing), batch="global", remainder="pad", verify=True)
+    raises_everywhere(comm, lambda: list(ds), tf.errors.InvalidArgumentError, r"epoch 1, step 0", "-5")
+
+
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+def test_a_sparse_tensor_of_fewer_than_no_rows(hvdata, comm, batch):
+    """An error that says so on every rank, not the end of the reader's process."""
+    def make(i):
+        return tf.SparseTensor(tf.zeros([0, 1], tf.int64), tf.zeros([0]), tf.reshape(-1 - i, [1]))
+
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(comm.size).map(make), batch=batch, remainder="pad")
+    text = "it says that it has -1 rows" if batch == "per_rank" else "it is a sparse tensor of -1 rows"
+    raises_everywhere(comm, lambda: next(iter(ds)), tf.errors.InvalidArgumentError, text, "Mend the stage of the pipeline")
+
+
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
 def test_composites_in_a_tail(hvdata, comm, remainder):
     """One element for N ranks: the others' ragged and sparse shares are empty, of the same type."""

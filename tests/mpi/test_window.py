@@ -59,6 +59,7 @@ def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
         time.sleep(0.05)  # room for the reader to run too far
         # One of the first large ones is on its way before anybody knows how large they are, and one is with the pipeline.
         assert comm.bcast(source.yields) - small <= (taken + steps + 2) * comm.size
+    assert max(results(comm, lambda: window(hvdata))) <= steps  # on the rank that reads, too
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
 
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/exceptions.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <new>
+#include <system_error>
+
+namespace hvdata {
+namespace {
+
+// Not malloc's, which may keep what it is given back for another thread.
+constexpr size_t kReserve = 1 << 20;
+std::atomic<void*> reserve{nullptr};
+
+void GiveBack(void* memory) {
+  if (memory != nullptr) munmap(memory, kReserve);
+}
+
+}  // namespace
+
+void KeepReserve() {
+  void* const memory = mmap(nullptr, kReserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  GiveBack(reserve.exchange(memory == MAP_FAILED ? nullptr : memory));
+}
+
+std::string NoThreads() {
+  return "this process can start no more threads: the limit is its user's (`ulimit -u`), its container's (pids), or that of "
+         "its memory (`ulimit -v`)";
+}
+
+Outcome Explained(const std::exception& thrown) {
+  if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
+    GiveBack(reserve.exchange(nullptr));  // this text wants memory, and so do all that quote it
+    return {kResourceExhausted, "this process can have no more memory: its host's or its container's is used up, or its own "
+                                "limit (`ulimit -v`)"};
+  }
+  if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // of std::thread
+    return {kResourceExhausted, NoThreads()};
+  }
+  return {kInternal, thrown.what()};
+}
+
+}  // namespace hvdata

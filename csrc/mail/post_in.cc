@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes in: out of rings, from MPI and from ourselves, is delivered by one thread at a time, each sender's in its order.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "mail/post_route.h"
+#include "wire/mailbag.h"
+#include "wire/passed_on.h"
+
+namespace hvdata {
+
+using wire::Component;
+using wire::Header;
+using wire::Where;
+
+constexpr size_t kMostEarly = 1 << 16;  // many times what all channels together have under way
+
+void Post::Queue(Item item) {
+  MutexLock lock(&mu_);
+  queue_.push_back(std::move(item));
+  ++queued_;
+}
+
+bool Post::Quiet() const {
+  return queued_ == 0 && to_pass_on_ == 0 &&
+         std::all_of(linked_.begin(), linked_.end(), [](const Route* route) { return route->link->Empty(); });
+}
+
+bool Post::Fetch() {
+  CheckLocks(!HoldsLocks(), "messages are fetched under a lock");
+  if (Quiet()) return false;
+  {
+    MutexLock lock(&mu_);
+    if (std::exchange(delivering_, true)) {
+      again_ = true;
+      return false;
+    }
+  }
+  bool any = false;
+  for (bool more = true; more;) {
+    try {
+      const bool rings = DeliverRings(), queue = DeliverQueue(), passed = PassOnRest();
+      any = any || rings || queue || passed;
+    } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
+      try {
+        Break(std::string("a message can't be delivered: ") + error.what());
+      } catch (const std::exception&) {  // nor is there any to say so: whoever waits will run into its time limit
+      }
+    }
+    MutexLock lock(&mu_);
+    more = std::exchange(again_, false) || !queue_.empty();
+    if (more) continue;
+    delivering_ = false;
+    ++turns_;
+    idle_.NotifyAll();
+  }
+  return any;
+}
+
+void Post::FetchAll() {
+  Fetch();
+  MutexLock lock(&mu_);
+  const uint64_t turn = turns_;
+  while (!idle_.WaitFor(&mu_, std::chrono::seconds(1), [&] { return mu_.AssertHeld(), !delivering_ || turns_ != turn; })) {
+  }
+}
+
+void Post::InTurn(std::function<void()> what) {
+  Queue({0, {}, nullptr, std::move(what)});
+  Fetch();
+}
+
+bool Post::DeliverRings() {
+  bool any = false;
+  for (Route* const route : linked_) {
+    bool broken = false;
+    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route, record); }, &broken)) any = true;
+    if (broken) Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
+  }
+  return any;
+}
+
+bool Post::DeliverQueue() {
+  std::deque<Item> items;
+  {
+    MutexLock lock(&mu_);
+    items.swap(queue_);
+    queued_ -= items.size();
+  }
+  for (Item& item : items) {
+    if (item.call) item.call();
+    else InOrder(item.member, std::move(item.header), std::move(item.bundle));
+  }
+  return !items.empty();
+}
+
+void Post::TakeRecord(Route* route, std::string_view record) {
+  wire::IsPassedOn(record) ? TakePassedOn(route, record) : TakeMessage(route->member, record);
+}
+
+// All of it is here.
+void Post::TakeMessage(int member, std::string_view message) {
+  Header header;
+  std::string_view payload;
+  std::string error;
+  if (!wire::Decode(message, &header, &payload, &error)) {
+    Break("a record from " + world_->Name(member) + " can't be read: " + error);
+    return;
+  }
+  Landing landing;
+  if (!header.components.empty()) {
+    landing = Land(member, header);
+    if (landing.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
+    for (size_t i = 0; i < header.components.size(); ++i) {
+      if (header.components[i].where == Where::kMessage) return Break("a share from " + world_->Name(member) + " is not all here");
+      if (header.components[i].where != Where::kInline) continue;
+      const uint64_t bytes = header.components[i].bytes;
+      if (bytes > 0) std::memcpy(landing.places[i], payload.data(), bytes);
+      payload.remove_prefix(bytes);
+    }
+  }
+  InOrder(member, std::move(header), std::move(landing.owner));
+}
+
+Landing Post::Land(int member, const Header& header) {
+  std::vector<Block> found(header.components.size());
+  HostLink* const link = LinkTo(member);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Component& component = header.components[i];
+    if (component.where != Where::kArena || link == nullptr || link->view == nullptr) continue;
+    if (link->view->Adopt({component.slot, component.offset}, component.bytes, &found[i].data, &found[i].owner)) {
+      found[i].size = component.bytes;
+    }
+  }
+  return ways_.make_landing(header.components, std::move(found));
+}
+
+void Post::Arrived(int member, Header header, Landing landing) {
+  Queue({member, std::move(header), std::move(landing.owner), nullptr});
+  Fetch();
+}
+
+void Post::InOrder(int member, Header header, BundlePtr bundle) {
+  Route* const route = RouteTo(member);
+  if (route == nullptr || header.sequence == 0) return ways_.deliver(member, std::move(header), std::move(bundle));
+  if (header.sequence != route->next) {
+    const uint64_t sequence = header.sequence;
+    const bool again = sequence < route->next || route->early.count(sequence) > 0;
+    if (again || route->early.size() >= kMostEarly) {
+      return Break("message number " + std::to_string(sequence) + " from " + world_->Name(member) +
+                   (again ? " has come already" : " is ahead of too many that never came"));
+    }
+    route->early.emplace(sequence, std::make_pair(std::move(header), std::move(bundle)));
+    return;
+  }
+  ++route->next;
+  ways_.deliver(member, std::move(header), std::move(bundle));
+  for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next; at = route->early.erase(at)) {
+    ++route->next;
+    ways_.deliver(member, std::move(at->second.first), std::move(at->second.second));
+  }
+}
+
+}  // namespace hvdata

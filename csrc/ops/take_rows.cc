@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/take_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "base/counters.h"
+#include "tensorflow/core/framework/tensor_util.h"
+
+namespace hvdata {
+
+using plan::Rows;
+using tensorflow::Allocator;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::tstring;
+
+namespace {
+
+// Without memory a tensor has a null pointer; whoever deals makes an error of what is thrown.
+Tensor New(tensorflow::DataType dtype, const TensorShape& shape, Allocator* memory) {
+  // Strings are born empty, and what they say lies elsewhere.
+  Tensor tensor = dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape);
+  if (!tensor.IsInitialized()) throw std::bad_alloc();
+  return tensor;
+}
+
+void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& to, int64_t place) {
+  if (count == 0) return;
+  if (from.dtype() == tensorflow::DT_STRING) {
+    const auto* strings = static_cast<const tstring*>(from.data());
+    std::copy(strings + at, strings + at + count, static_cast<tstring*>(to.data()) + place);
+    return;
+  }
+  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
+  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
+              static_cast<size_t>(count * size));
+}
+
+absl::Status Torn() {
+  return absl::InvalidArgumentError("it is a ragged tensor whose row splits don't fit its values");
+}
+
+// Of one level: *rows becomes what these are a level further down, where there are `below` rows.
+template <typename T>
+bool TakeSplits(const Tensor& whole, int64_t below, int64_t length, Rows* rows, const Tensor& part) {
+  const T* from = static_cast<const T*>(whole.data()) + rows->begin;
+  T* to = static_cast<T*>(part.data());
+  for (int64_t i = 0; i <= rows->count; ++i) {
+    if (from[i] < (i == 0 ? 0 : from[i - 1]) || static_cast<int64_t>(from[i]) > below) return false;
+    to[i] = static_cast<T>(from[i] - from[0]);
+  }
+  length = std::max<int64_t>(length, 0);
+  for (int64_t i = 1; i <= rows->padding; ++i) to[rows->count + i] = static_cast<T>(to[rows->count] + i * length);
+  *rows = {from[0], from[rows->count] - from[0], rows->padding * length};
+  return true;
+}
+
+}  // namespace
+
+Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
+  const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
+  if (rows.padding == 0) return part;
+  TensorShape shape = whole.shape();
+  shape.set_dim(0, rows.count + rows.padding);
+  const Tensor padded = New(whole.dtype(), shape, memory);
+  CopyElements(part, 0, part.NumElements(), padded, 0);
+  if (whole.dtype() == tensorflow::DT_STRING) return padded;
+  const size_t bytes = part.TotalBytes(), missing = padded.TotalBytes() - bytes;
+  if (missing > 0) std::memset(static_cast<char*>(padded.data()) + bytes, 0, missing);  // rows may be of no bytes
+  Add(&Count().padded, bytes);
+  return padded;
+}
+
+absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* lengths, const Rows& rows, Allocator* memory,
+                            Tensors* share) {
+  const size_t values = share->size();
+  share->emplace_back();
+  Rows at = rows;
+  for (size_t level = 1; level < count; ++level) {
+    const Tensor& whole = parts[level];
+    const int64_t below = level + 1 < count ? parts[level + 1].NumElements() - 1 : parts[0].dim_size(0);
+    const Tensor part = New(whole.dtype(), TensorShape({at.count + at.padding + 1}), memory);
+    const bool fits = whole.dtype() == tensorflow::DT_INT32 ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
+                                                            : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
+    if (!fits) return Torn();
+    share->push_back(part);
+  }
+  (*share)[values] = TakeRows(parts[0], at, memory);
+  return absl::OkStatus();
+}
+
+SparseRows::SparseRows(const Tensor* parts) : indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {
+  const auto* indices = static_cast<const int64_t*>(indices_.data());
+  const auto row = [indices, rank = indices_.dim_size(1)](int64_t k) { return indices[k * rank]; };
+  const int64_t entries = indices_.dim_size(0);
+  bool sorted = true;
+  for (int64_t k = 1; k < entries && sorted; ++k) sorted = row(k - 1) <= row(k);
+  if (sorted) return;
+  order_.resize(static_cast<size_t>(entries));
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return row(a) < row(b); });
+}
+
+int64_t SparseRows::RowAt(int64_t place) const {
+  const int64_t entry = InOrder() ? place : order_[static_cast<size_t>(place)];
+  return static_cast<const int64_t*>(indices_.data())[entry * indices_.dim_size(1)];
+}
+
+// The first entry of this row or a later one.
+int64_t SparseRows::PlaceOf(int64_t row) const {
+  int64_t from = 0, to = indices_.dim_size(0);
+  while (from < to) {
+    const int64_t middle = from + (to - from) / 2;
+    if (RowAt(middle) < row) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
+
+absl::Status SparseRows::Check() const {
+  const int64_t entries = indices_.dim_size(0), rows = shape_.flat<int64_t>()(0);
+  if (values_.dims() != 1 || values_.NumElements() != entries) {
+    return absl::InvalidArgumentError("it is a sparse tensor of " + std::to_string(values_.NumElements()) + " values at " +
+                                      std::to_string(entries) + " places");
+  }
+  for (const int64_t place : {int64_t{0}, entries - 1}) {
+    if (entries == 0 || (RowAt(place) >= 0 && RowAt(place) < rows)) continue;
+    return absl::InvalidArgumentError("it is a sparse tensor with a value in row " + std::to_string(RowAt(place)) + ", of " +
+                                      std::to_string(rows) + " rows");
+  }
+  return absl::OkStatus();
+}
+
+void SparseRows::Take(const Rows& rows, Allocator* memory, Tensors* share) const {
+  const int64_t begin = PlaceOf(rows.begin), end = PlaceOf(rows.begin + rows.count), count = end - begin;
+  const int64_t rank = indices_.dim_size(1);
+  Tensor values = values_.Slice(InOrder() ? begin : 0, InOrder() ? end : 0);
+  const Tensor indices = New(indices_.dtype(), TensorShape({count, rank}), memory);
+  std::vector<int64_t> order;
+  if (InOrder()) {
+    CopyElements(indices_, begin * rank, count * rank, indices, 0);
+  } else {
+    order.assign(order_.begin() + begin, order_.begin() + end);
+    std::sort(order.begin(), order.end());
+    values = New(values_.dtype(), TensorShape({count}), memory);
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    CopyElements(indices_, order[i] * rank, rank, indices, static_cast<int64_t>(i) * rank);
+    CopyElements(values_, order[i], 1, values, static_cast<int64_t>(i));
+  }
+  auto* first = static_cast<int64_t*>(indices.data());
+  for (int64_t k = 0; k < count; ++k) first[k * rank] -= rows.begin;
+  Tensor shape = tensorflow::tensor::DeepCopy(shape_);
+  shape.flat<int64_t>()(0) = rows.count + rows.padding;
+  share->insert(share->end(), {indices, std::move(values), std::move(shape)});
+}
+
+}  // namespace hvdata

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel_source_fixture.h"
+
+#include <chrono>
+#include <future>
+#include <memory>
+
+namespace hvdata {
+namespace {
+
+// Trainers that count their steps leave when they have had them: with `elements`, as tf.data counts, or as the epoch before had.
+class CountedStepsTest : public SourceTest {
+ protected:
+  void Make(int64_t elements) {
+    ChannelConfig config;
+    config.elements = elements;
+    SourceTest::Make(std::move(config), MakeWorld(0, 2, 1, true));
+  }
+  // Both trainers take two steps of two elements each, and leave; of one that goes, too, when it has.
+  void TakeTwoAndLeave(uint64_t epoch, bool go = false) {
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, 9);
+    ASSERT_EQ(NextEpoch(), static_cast<int64_t>(epoch));
+    cancelled_ = std::make_shared<std::promise<void>>();
+    source_->Begin(epoch, [cancelled = cancelled_] { cancelled->set_value(); });
+    source_->Start({});
+    Deal();
+    Deal();
+    Sent();
+    for (int t = 0; t < 2; ++t) {
+      source_->OnClose(t, epoch, 2);
+      if (go) source_->OnGone(t);
+    }
+  }
+  bool IsCancelled(int milliseconds) {
+    return cancelled_->get_future().wait_for(std::chrono::milliseconds(milliseconds)) == std::future_status::ready;
+  }
+
+  std::shared_ptr<std::promise<void>> cancelled_;
+};
+
+TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
+  for (const bool go : {false, true}) {
+    Make(5);
+    TakeTwoAndLeave(1, go);
+    EXPECT_EQ(source_->Await(), Wish::kElement) << "one element, too few for a step";
+    EXPECT_FALSE(IsCancelled(50));
+    source_->Dropped(1, 1);
+    source_->Finish({});
+    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    source_->End();
+    EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"})) << "they have left, and are to know what was dropped";
+  }
+}
+
+TEST_F(CountedStepsTest, AnEpochThatIsNotAtItsEndIsLeft) {
+  for (const int64_t elements : {-2, -1, 6, 7}) {
+    Make(elements);
+    TakeTwoAndLeave(1);
+    EXPECT_EQ(source_->Await(), Wish::kStop);
+    source_->End();
+    EXPECT_EQ(Sent(), Texts());
+  }
+}
+
+TEST_F(CountedStepsTest, AnEpochIsAsLongAsTheOneBefore) {
+  Make(-2);
+  TakeTwoAndLeave(1);
+  EXPECT_EQ(source_->Await(), Wish::kStop) << "nobody knows";
+  source_->End();
+  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 2, 9);
+  Begin(2);
+  Deal();
+  Deal();
+  source_->Finish({});
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 2);
+  source_->End();
+  TakeTwoAndLeave(3);
+  EXPECT_EQ(source_->Await(), Wish::kElement);
+  source_->Deal(MakeStep(2, 2));  // it is longer after all
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  source_->End();
+}
+
+TEST_F(CountedStepsTest, WhoWaitsForTheNextEpochDoesNotWaitForTheEndForEver) {
+  Make(4);
+  TakeTwoAndLeave(1);
+  EXPECT_EQ(source_->Await(), Wish::kElement);
+  source_->OnOpen(0, 2, 9);
+  source_->OnWhy(0, 2, 0);
+  EXPECT_TRUE(IsCancelled(10000));
+  source_->Finish({kCancelled, "cancelled"});
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  source_->End();
+  source_->OnOpen(1, 2, 9);
+  EXPECT_EQ(NextEpoch(), 2);
+}
+
+TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {
+  Make(6);
+  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+  Begin(1);
+  Deal();
+  source_->Dropped(1, 0);
+  Sent();
+  source_->Shut();
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  source_->End();
+  EXPECT_EQ(Sent(), Texts()) << "their epoch is not over";
+}
+
+}  // namespace
+}  // namespace hvdata

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What TensorFlow itself would not let through, but a state that was damaged may hold: an error, and no read beyond the values.
+#include "ops/take_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hvdata {
+namespace {
+
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <typename T>
+Tensor Vector(const std::vector<T>& values) {
+  Tensor tensor(tensorflow::DataTypeToEnum<T>::value, TensorShape({static_cast<int64_t>(values.size())}));
+  for (size_t i = 0; i < values.size(); ++i) tensor.flat<T>()(static_cast<int64_t>(i)) = values[i];
+  return tensor;
+}
+
+template <typename T>
+std::vector<T> Listed(const Tensor& tensor) {
+  const auto* data = static_cast<const T*>(tensor.data());  // not flat(): a view's first element may be anywhere
+  return {data, data + tensor.NumElements()};
+}
+
+absl::Status Ragged(const std::vector<int64_t>& splits, const plan::Rows& rows, Tensors* share) {
+  const std::vector<Tensor> parts{Vector<int32_t>({1, 2, 3}), Vector<int64_t>(splits)};
+  const std::vector<int64_t> lengths{-1, -1};
+  return TakeRaggedRows(parts.data(), parts.size(), lengths.data(), rows, tensorflow::cpu_allocator(), share);
+}
+
+TEST(TakeRaggedRows, OfTheMiddleWithPadding) {
+  Tensors share;
+  ASSERT_TRUE(Ragged({0, 1, 3, 3}, {1, 2, 1}, &share).ok());
+  EXPECT_EQ(Listed<int32_t>(share[0]), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(Listed<int64_t>(share[1]), (std::vector<int64_t>{0, 2, 2, 2}));
+}
+
+TEST(TakeRaggedRows, SplitsThatDoNotFitAreAnError) {
+  for (const std::vector<int64_t>& splits : {std::vector<int64_t>{0, 1, 9}, {-1, 1, 3}, {0, 2, 1}, {INT64_MIN, 0, INT64_MAX}}) {
+    Tensors share;
+    const absl::Status status = Ragged(splits, {0, 2, 0}, &share);
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(std::string(status.message()).find("row splits don't fit its values"), std::string::npos) << status.message();
+  }
+}
+
+Tensors Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& values) {
+  Tensor indices(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(rows.size()), 1}));
+  for (size_t i = 0; i < rows.size(); ++i) indices.flat<int64_t>()(static_cast<int64_t>(i)) = rows[i];
+  return {indices, Vector<int32_t>(values), Vector<int64_t>({5})};
+}
+
+TEST(SparseRows, AreTakenFromAnyOrder) {
+  const Tensors parts = Sparse({3, 1, 3, 0}, {1, 2, 3, 4});
+  const SparseRows rows(parts.data());
+  ASSERT_TRUE(rows.Check().ok());
+  Tensors share;
+  rows.Take({1, 4, 0}, tensorflow::cpu_allocator(), &share);
+  EXPECT_EQ(Listed<int64_t>(share[0]), (std::vector<int64_t>{2, 0, 2}));
+  EXPECT_EQ(Listed<int32_t>(share[1]), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(Listed<int64_t>(share[2]), (std::vector<int64_t>{4}));
+}
+
+TEST(SparseRows, ThatAreNoneAreAnError) {
+  const Tensors beyond = Sparse({5, 0}, {1, 2}), before = Sparse({-1, 0}, {1, 2}), fewer = Sparse({0, 1}, {1});
+  EXPECT_EQ(SparseRows(beyond.data()).Check().message(), "it is a sparse tensor with a value in row 5, of 5 rows");
+  EXPECT_EQ(SparseRows(before.data()).Check().message(), "it is a sparse tensor with a value in row -1, of 5 rows");
+  EXPECT_EQ(SparseRows(fewer.data()).Check().message(), "it is a sparse tensor of 1 values at 2 places");
+}
+
+}  // namespace
+}  // namespace hvdata

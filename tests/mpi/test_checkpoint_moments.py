@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that save at different moments, what runs before have left, and saves after an error: nothing lost, nothing twice."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+from checkpoints import rest, restore, save, take
+from together import dealt, outcomes, raises_everywhere, results
+
+STEPS = 10
+
+
+@pytest.fixture
+def path(tmp_path):
+    """One folder per rank."""
+    return str(tmp_path / "iterator")
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("others", ["running", "exhausted"])
+def test_who_saves_first_may_be_behind(hvdata, comm, path, others):
+    """The reader has pulled everything when the last rank saves, and goes on; when the others save, that rank has had more."""
+    n, last = STEPS * comm.size, comm.rank == comm.size - 1
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4, name="moments")
+    it = iter(ds)
+    results(comm, lambda: take(it, 7 if last else 8))
+    time.sleep(0.3)  # for the reader to have pulled the rest
+    results(comm, lambda: save(it, path) if last else None)
+    results(comm, lambda: take(it, 2) if last else rest(it) if others == "exhausted" else None)
+    results(comm, lambda: None if last else save(it, path))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    had = [STEPS if others == "exhausted" else 8] * (comm.size - 1) + [7]
+    assert results(comm, lambda: rest(again)) == [dealt(range(n), rank, comm.size)[had[rank] :] for rank in range(comm.size)]
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_dynamic_twice_in_a_row(hvdata, comm, path):
+    """What the last rank had taken when it saved, long after the others, has not all been passed over when all save again."""
+    n, last = 60 * comm.size, comm.rank == comm.size - 1
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=2, name="moments")
+    it = iter(ds)
+    first = results(comm, lambda: take(it, 2))
+    results(comm, lambda: None if last else save(it, path))
+    later = results(comm, lambda: take(it, 20))  # of the others': not in their states, so it comes again
+    results(comm, lambda: save(it, path) if last else None)
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    second = results(comm, lambda: take(again, 1))
+    results(comm, lambda: save(again, path))
+    third = iter(ds)
+    results(comm, lambda: restore(third, path))
+    end = results(comm, lambda: rest(third))
+    assert sorted(sum([*first, later[-1], *second, *end], [])) == list(range(n))
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_states_of_two_runs_of_one_epoch(hvdata, comm, path):
+    """The second run was killed while it saved: one rank has only its file of the run before."""
+    n, last = STEPS * comm.size, comm.rank == comm.size - 1
+
+    def first_epoch(run):  # a channel of its own stands for a process of its own
+        return iter(hvdata.distribute_dataset(
+            tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name=f"moments {run}"))
+
+    it = first_epoch(1)
+    results(comm, lambda: take(it, 2))
+    results(comm, lambda: save(it, path))
+    again = first_epoch(2)
+    results(comm, lambda: restore(again, path))
+    results(comm, lambda: take(again, 2))
+    results(comm, lambda: None if last else save(again, path))
+    mixed = first_epoch(3)
+    results(comm, lambda: restore(mixed, path))
+    raises_everywhere(comm, lambda: rest(mixed), tf.errors.InvalidArgumentError, "don't belong together", "channel moments")
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
+    """Not even an end: a restore would leave out the rest of the epoch."""
+    n = STEPS * comm.size
+    broken = tf.data.Dataset.range(n).map(lambda x: tf.debugging.check_numerics(tf.where(x < n // 2, 1.0, float("nan")), "broken"))
+    ds = hvdata.distribute_dataset(broken, batch="per_rank", schedule=schedule, name="moments")
+    it = iter(ds)
+    raises_everywhere(comm, lambda: [float(x) for x in it], tf.errors.InvalidArgumentError, "broken")
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel moments",
+                      "can't be saved: it has ended with an error", "from the checkpoint before")
+    assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
+
+
+def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
+    """Nobody waits any more for what is run again: a newer iterator's epoch begins before that is done."""
+    n, starts = 40 * comm.size, []
+
+    def numbers():
+        starts.append(None)
+        pause = 0.5 if len(starts) == 2 else 0  # where it is run again
+        for i in range(n):
+            time.sleep(pause)
+            yield i
+
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank", name="moments")
+    it = iter(ds)
+    results(comm, lambda: take(it, 36))
+    results(comm, lambda: save(it, path))
+    results(comm, lambda: rest(it))
+    again, raised = iter(ds), []
+    results(comm, lambda: restore(again, path))
+
+    def ask():
+        try:
+            next(again)
+        except tf.errors.OpError as error:
+            raised.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(1.5)
+    began = time.monotonic()
+    assert results(comm, lambda: rest(iter(ds))) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
+    asking.join()
+    assert results(comm, lambda: "superseded" in raised[0]) == [True] * comm.size
+    assert time.monotonic() - began < 10
