@@ -459,4 +459,4 @@ def source_wait(channel: int) -> Optional[tuple[int, int]]:
 
 def source_fail(channel: int, epoch: int, code: int, message: str) -> None:
     """Reader: the epoch failed outside the deal op; every trainer gets the error (an absl::StatusCode)."""
-    _check("source_fail", channel, epoch, code, message.encode())
+    _check("source_fail", channel, epoch, code, message.encode(errors="backslashreplace"))  # it may quote a file's name

@@ -19,11 +19,11 @@ import tensorflow as tf
 from . import core, elements, roles
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
-from .errors import checked_name, explain, whole
+from .errors import checked_name, explain, text_of, whole
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
-from .serving import start_dealer
+from .serving import Dealer
 from .settings import LEAST_MB, verify_in
 from .sharding import Part, Said, check_parts
 
@@ -306,6 +306,7 @@ def _shown(options: Options) -> str:
 def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
+    dealer: Optional[Dealer] = None
     failure: Optional[Exception] = None
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
@@ -320,12 +321,26 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
             mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.said())
+            dealer = Dealer(reading)
     except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
         sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
     except Exception as error:
         failure = error
-        mine["error"] = [type(error).__name__, str(error)]
+        mine["error"] = [type(error).__name__, text_of(error)]
 
+    try:
+        channel = _agreed(job, options, mine, reading, failure)
+    except BaseException:
+        if dealer is not None:
+            dealer.cancel()
+        raise
+    if dealer is not None:
+        dealer.begin(channel.number, channel.label)
+    return channel
+
+
+def _agreed(job: roles.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], failure: Optional[Exception]) -> _Channel:
+    """Makes the channel, if all ranks can and say the same."""
     what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
     number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
     said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in core.agree_wait(number)]
@@ -353,8 +368,6 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
         add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
     watch.expect(channel.label, steps)
-    if reading is not None:
-        start_dealer(number, channel.label, reading)
     return channel
 
 

@@ -39,6 +39,14 @@ def without_place(text: str, where: Optional[str] = None) -> str:
     return text.removeprefix(f"[{_here if where is None else where}] ")
 
 
+def text_of(error: BaseException) -> str:
+    """str(error), also where its class can't make one."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its text can't be had: {type(other).__name__})"
+
+
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
     """Starts it.
 

@@ -13,7 +13,8 @@ failure ends the job by MPI_Abort, with the same status. Three ways to end are t
   3.12 the interpreter does without the attribute where sys.exit has made no object yet: ours has.)
 - Anything else is a normal exit: shutdown().
 
-What escapes this (before Python 3.12, a sys.exit imported by name before init) is caught by the exit handler of the C++
+What escapes this (before Python 3.12, a sys.exit imported by name before init; a class made of SystemExit that has a `code` of
+its own) is caught by the exit handler of the C++
 core, which sees the status but runs after the atexit handlers of Python.
 
 The action is taken in an atexit handler rather than on the spot, so that Python has printed the error, and other

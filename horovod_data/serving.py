@@ -6,11 +6,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import Optional
 
 import tensorflow as tf
 
 from . import core, exits, roles
-from .errors import explain, start_thread, without_place
+from .errors import explain, start_thread, text_of, without_place
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
@@ -24,44 +25,66 @@ _JOIN_SECONDS = 5.0
 _dealers: set[threading.Thread] = set()
 
 
-def start_dealer(channel: int, label: str, reading: Reading) -> None:
-    """Starts the thread that runs the epochs of a channel as trainers open them.
+class Dealer:
+    """The thread that runs the epochs of a channel as trainers open them.
 
     It exists from the channel's start, because Python starts no thread any more when the main thread has ended, and other
-    ranks may open epochs then. Between epochs it waits in C++.
+    ranks may open epochs then; and before the ranks agree on the channel, so that all of them hear it where it can't be had.
+    Between epochs it waits in C++.
+
+    Raises:
+      RuntimeError: the system has no more threads for this process.
     """
-    for ended in [dealer for dealer in _dealers if not dealer.is_alive()]:
-        ended.join()
-        _dealers.discard(ended)
-    thread = threading.Thread(target=_deal, args=(channel, reading), name=f"horovod_data dealer {label}", daemon=True)
-    if not _dealers:
-        roles.at_shutdown(_join_dealers)
-    start_thread(thread)
-    _dealers.add(thread)
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._channel: Optional[int] = None
+        self._told = threading.Event()
+        for ended in [dealer for dealer in _dealers if not dealer.is_alive()]:
+            ended.join()
+            _dealers.discard(ended)
+        self._thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
+        if not _dealers:
+            roles.at_shutdown(_join_dealers)
+        start_thread(self._thread)
+        _dealers.add(self._thread)
+
+    def begin(self, channel: int, label: str) -> None:
+        self._thread.name += f" {label}"
+        self._channel = channel
+        self._told.set()
+
+    def cancel(self) -> None:
+        """There will be no such channel."""
+        self._told.set()
+
+    def _deal(self) -> None:
+        self._told.wait()
+        try:
+            while self._channel is not None and (turn := core.source_wait(self._channel)):
+                _run_epoch(self._reading, self._channel, *turn)
+        finally:
+            self._reading.close()  # here, where shutdown() waits for it
 
 
-def _deal(channel: int, reading: Reading) -> None:
+def _run_epoch(reading: Reading, channel: int, epoch: int, number: int) -> None:
     try:
-        while turn := core.source_wait(channel):
-            try:
-                reading.deal(channel, *turn)
-            except SystemExit as error:  # of a dataset function that is called for every epoch
-                _leave(channel, turn[0], error)
-            except Exception as error:  # the op could not even begin: the trainers must hear of it
-                core.source_fail(channel, turn[0], _code_of(error), _text_of(error))
-    finally:
-        reading.close()  # here, where shutdown() waits for it
+        reading.deal(channel, epoch, number)
+    except SystemExit as error:  # of a dataset function that is called for every epoch
+        _leave(channel, epoch, error)
+    except BaseException as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
+        core.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
 
-def _code_of(error: Exception) -> int:
+def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
         return int(error.error_code)
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
-def _text_of(error: Exception) -> str:
-    text = without_place(str(error))  # the core says more of the place
+def _text_of(error: BaseException) -> str:
+    text = without_place(text_of(error))  # the core says more of the place
     return text if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 

@@ -1,20 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text as JSON has it.
+// Text as JSON has it: Unicode, and bytes that are none (of a file's name in an error, say) as its replacement character.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
 namespace hvdata {
 
+// The bytes of the UTF-8 character that `text` has at `at`; 0: there is none.
+inline size_t BytesOfCharacter(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
+  const unsigned first = byte(0);
+  const size_t count = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  // No longer than it must be, no half of a surrogate pair, nothing beyond U+10FFFF.
+  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  for (size_t i = 1; i < count; ++i) {
+    if (byte(i) < (i == 1 ? least : 0x80) || byte(i) > (i == 1 ? most : 0xbf)) return 0;
+  }
+  return count;
+}
+
 inline std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
-  for (const char c : text) {
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    const size_t count = BytesOfCharacter(text, at);
     char escaped[8];
     std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    if (c == '"' || c == '\\') quoted += {'\\', c};
+    if (count == 0) quoted += "\xef\xbf\xbd";
+    else if (c == '"' || c == '\\') quoted += {'\\', c};
     else if (static_cast<unsigned char>(c) < 0x20) quoted += escaped;
-    else quoted += c;
+    else quoted.append(text, at, count);
+    at += std::max<size_t>(count, 1);
   }
   return quoted + "\"";
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 
 namespace hvdata {
@@ -25,7 +26,10 @@ void RunPending() {
       try {  // we may be in a destructor
         what();
       } catch (const std::exception& error) {
-        Log(std::string("what was to be done without a lock failed: ") + error.what());
+        try {
+          Log("what was to be done without a lock failed: " + Explained(error).message);
+        } catch (const std::exception&) {  // nor is there memory to say so
+        }
       }
     }
   }

@@ -69,6 +69,10 @@ class DynamicLanes : public Lanes {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
   }
 
+  bool AllTaken() const override {
+    return waiting_.empty() && std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.held.empty(); });
+  }
+
   std::vector<const Step*> Untaken() const override {
     std::vector<const Step*> steps;
     for (const Lane& lane : lanes_) {

@@ -65,6 +65,8 @@ class Lanes {
   // Also for a trainer that never opened and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;
+  // All that was dealt has been taken, by whomever it was for; of a closed lane as far as it went.
+  virtual bool AllTaken() const = 0;
 
   // Steps that some trainer has not taken yet, oldest first.
   virtual std::vector<const Step*> Untaken() const = 0;

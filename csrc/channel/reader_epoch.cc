@@ -75,6 +75,8 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   tail_taken_ = tail_taken;
   proof_.Start(turn, positions);
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
+  counted_ = handed_.empty() || !positions.empty();
+  if (!positions.empty()) first_ = *std::min_element(positions.begin(), positions.end());
   if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
   std::vector<std::string> gone;
   for (size_t i = 0; i < source_->trainers_.size(); ++i) {
@@ -107,15 +109,15 @@ bool ReaderEpoch::Over() const {
 
 // A program that counts its steps, as tf.data or an earlier epoch told it, leaves when it has had the last one, and does not ask
 // whether there are more. The dealer goes on to the end then: it is near, and nobody knows otherwise that the epoch was whole, and
-// what remainder="drop" has left out of it.
+// what remainder="drop" has left out of it. Who leaves with steps untaken has broken it off, and nobody waits for its end.
 bool ReaderEpoch::OnlyItsEndIsLeft() const {
   const ChannelConfig& config = source_->config_;
   const bool broken_off = std::any_of(source_->trainers_.begin(), source_->trainers_.end(), [this](const Source::Trainer& t) {
     return t.closed < epoch_;  // it has gone in the middle
   });
-  if (input_over_ || in_hand_ || source_->coordinated() || broken_off) return false;
-  if (Now() > 0 && Now() == source_->last_steps_) return true;
-  if (config.elements < 0) return false;
+  if (input_over_ || in_hand_ || source_->coordinated() || broken_off || unwanted_ || !lanes_->AllTaken()) return false;
+  if (Now() > 0 && Now() == source_->last_steps_ && handed_.empty()) return true;
+  if (config.elements < 0 || !counted_) return false;
   const int64_t group = Group(), left = NotDealt();
   // Of per-rank batches those that make no step are fewer than a group. Where they were filled up to one, that step counts too many.
   const bool fills_up = config.remainder != plan::Remainder::kDrop && !shares_tail();
@@ -257,13 +259,15 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
-  if (outcome.ok()) source_->last_steps_ = Now();
+  if (outcome.ok() && handed_.empty()) source_->last_steps_ = Now();
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) why_ = outcome.message;
   if (!outcome.ok()) outcome.message = Where(Now()) + outcome.message;
+  const bool nobody_is_left = lanes_->AllClosed();
+  if (!outcome.ok() && nobody_is_left) Log(outcome.message);
   Outcome lost;
-  if (others_go_on) {
+  if (others_go_on && !nobody_is_left) {
     SayLost(outcome.message);
     lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
     if (!lost_) lost = std::exchange(outcome, Outcome());
@@ -293,18 +297,17 @@ int64_t ReaderEpoch::Group() const {
 }
 
 // Elements that are known to be there and of which no step has been made. Below 0: the steps are more than they make. A restored
-// state may say any number of steps.
+// state may say any number.
 int64_t ReaderEpoch::NotDealt() const {
   const int64_t elements = source_->config_.elements, group = Group();
-  const uint64_t most = static_cast<uint64_t>(std::max<int64_t>(elements, 0) / group) + 1, steps = Now();
-  if (steps > most) return -group;
-  return static_cast<int64_t>(static_cast<uint64_t>(elements) - steps * static_cast<uint64_t>(group) - stepless_);
+  if (first_ > static_cast<uint64_t>(std::max<int64_t>(elements, 0))) return -group;
+  return elements - static_cast<int64_t>(first_ + lanes_->dealt() * static_cast<uint64_t>(group) + stepless_);
 }
 
 // What on_reader_error="continue" costs.
 void ReaderEpoch::SayLost(const std::string& error) {
   const ChannelConfig& config = source_->config_;
-  const int64_t left = NotDealt();
+  const int64_t left = counted_ ? NotDealt() : 0;
   const char* on = "the epoch goes on without this reader; ";
   if (source_->world_->grouped) {
     on = !source_->coordinated() ? "the epoch is over for the ranks of this host; "

@@ -130,6 +130,9 @@ class ReaderEpoch {
   std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
   Turn turn_ GUARDED_BY(source_->mu_);                 // where the lanes began
   TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
+  Position first_ GUARDED_BY(source_->mu_) = 0;        // of the elements that the lanes are dealt, and
+  bool counted_ GUARDED_BY(source_->mu_) = true;       // whether it is known: dynamic states don't say
+  bool unwanted_ GUARDED_BY(source_->mu_) = false;     // somebody has waited for long, perhaps for the end of an epoch that all have left
   std::unique_ptr<Step> in_hand_ GUARDED_BY(source_->mu_);  // pulled before there was room for it
   std::vector<Left> left_ GUARDED_BY(source_->mu_);
   uint64_t first_left_ GUARDED_BY(source_->mu_) = 0;   // number of the first of these in the epoch

@@ -11,9 +11,10 @@ namespace hvdata {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
   if (Deals(epoch) && epoch_->OnWhy(trainer, why.step)) return;
-  if (epoch_ && epoch > begun_) {  // it has waited for long, perhaps for the end of an epoch that all have left
+  if (epoch_ && epoch > begun_) {
     epoch_->source_->mu_.AssertHeld();
-    if (epoch_->started_ && epoch_->lanes_->AllClosed()) epoch_->Cancel();
+    epoch_->unwanted_ = true;
+    CancelIfOver();
     changed_.NotifyAll();
   }
   const std::string text = Explain(trainer, epoch);

@@ -56,9 +56,11 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
 Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   MutexLock lock(&mu_);
   *state = SinkState();
-  if (iterator->epoch == 0) {
+  // An epoch that was opened, and of which nothing has come, may not have begun on the reader, which perhaps waits for this rank.
+  const bool untouched = Runs(*iterator) && iterator->taken == 0 && iterator->restored.kind == SinkState::kUnused && !epoch_->Heard();
+  if (iterator->epoch == 0 || untouched) {
     *state = iterator->restored;
-    state->epoch = opened_ + 1;
+    state->epoch = untouched ? iterator->epoch : opened_ + 1;
     if (state->number == 0) state->number = before_ + state->epoch;
     return {};
   }

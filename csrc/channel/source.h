@@ -2,7 +2,7 @@
 // The reader's side of a channel: what its trainers say, and which epoch is dealt. The epoch itself is ReaderEpoch's.
 //
 // Two callers: the dealer (one thread: WaitEpoch, then Begin and the epoch) and the network. An epoch starts when a trainer
-// has opened it and every trainer has closed the one before.
+// has opened it and every trainer has closed the one before; see Startable() for what else it may wait for.
 #pragma once
 
 #include <chrono>

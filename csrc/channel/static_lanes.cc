@@ -94,6 +94,10 @@ class StaticLanes : public Lanes {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.closed; });
   }
 
+  bool AllTaken() const override {
+    return std::all_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) { return lane.taken >= dealt_; });
+  }
+
   std::vector<const Step*> Untaken() const override {
     std::vector<const Step*> steps;
     for (const Step& step : window_) steps.push_back(&step);

@@ -297,8 +297,8 @@ int hvdata_channel_create(const void* options, const char* name, int components,
                          {empty_rules, empty_rules + components}, {dtypes, dtypes + components},
                          {row_lengths, row_lengths + components}, {}};
     for (int i = 0; i < components; ++i) {
-      // Of an unknown rank a shape with a single unknown size is the simplest.
-      config.shapes.emplace_back(ranks[i] < 0 ? std::vector<int64_t>{-1} : std::vector<int64_t>(dims, dims + ranks[i]));
+      if (ranks[i] < 0) config.shapes.emplace_back(std::nullopt);
+      else config.shapes.emplace_back(std::vector<int64_t>(dims, dims + ranks[i]));
       dims += std::max(ranks[i], 0);
     }
     engine.CreateChannel(std::move(config));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 
+#include "base/exceptions.h"
 #include "mail/post_route.h"
 #include "wire/mailbag.h"
 #include "wire/passed_on.h"
@@ -44,7 +45,7 @@ bool Post::Fetch() {
       any = any || rings || queue || passed;
     } catch (const std::exception& error) {  // no memory, say: what should have been delivered is lost
       try {
-        Break(std::string("a message can't be delivered: ") + error.what());
+        Break("a message can't be delivered: " + Explained(error).message);
       } catch (const std::exception&) {  // nor is there any to say so: whoever waits will run into its time limit
       }
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <string>
 #include <unordered_map>
 
@@ -63,9 +64,12 @@ class RecyclingAllocator : public tensorflow::Allocator {
     void* memory = nullptr;
     if (found != kept_.end() && found->first <= size + size / 4) {
       memory = found->second;
+      if (!Note(memory, found->first)) {
+        in_use_ -= size;
+        return nullptr;
+      }
       in_use_ += found->first - size;
       kept_bytes_ -= found->first;
-      sizes_[memory] = found->first;
       kept_.erase(found);
       return memory;
     }
@@ -73,12 +77,10 @@ class RecyclingAllocator : public tensorflow::Allocator {
     lock.Unlock();
     memory = std::aligned_alloc(kAlignment, size);
     lock.Lock();
-    if (memory == nullptr) {
-      in_use_ -= size;
-      return nullptr;
-    }
-    sizes_[memory] = size;
-    return memory;
+    if (memory != nullptr && Note(memory, size)) return memory;
+    std::free(memory);
+    in_use_ -= size;
+    return nullptr;
   }
 
   void DeallocateRaw(void* memory) override {
@@ -88,12 +90,26 @@ class RecyclingAllocator : public tensorflow::Allocator {
     const size_t size = found->second;
     sizes_.erase(found);
     in_use_ -= size;
-    kept_bytes_ += size;
-    kept_.emplace(size, memory);
+    try {
+      kept_.emplace(size, memory);
+      kept_bytes_ += size;
+    } catch (const std::bad_alloc&) {  // a destructor has called us
+      std::free(memory);
+    }
     Shrink();
   }
 
  private:
+  // False: there is no memory for it. TensorFlow expects no exception.
+  bool Note(void* memory, size_t size) REQUIRES(mu_) {
+    try {
+      sizes_[memory] = size;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return true;
+  }
+
   // Buffers in use and kept together stay within the peak of those in use.
   void Shrink() REQUIRES(mu_) {
     while (!kept_.empty() && in_use_ + kept_bytes_ > peak_) {

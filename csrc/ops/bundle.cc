@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/counters.h"
+#include "base/exceptions.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -52,7 +53,10 @@ class Lingering {
  public:
   void Add(ForeignRoot* root) {
     MutexLock lock(&mu_);
-    roots_.push_back(root);
+    try {
+      roots_.push_back(root);
+    } catch (const std::bad_alloc&) {  // a destructor has called us: it lingers for ever
+    }
     any_ = true;
   }
   void Sweep() {
@@ -179,7 +183,8 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
     const wire::Component& c = components[i];
     try {
       landing.places.push_back(Land(c, std::move(found[i]), bundle.get()));
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc& error) {
+      (void)Explained(error);  // which gives back what was set aside for words
       Log("there is no memory for the " + std::to_string(c.bytes) + " bytes of component " + std::to_string(i) +
           " of a share that comes in. Use smaller batches or a smaller prefetch, or give this process more memory");
       return {};

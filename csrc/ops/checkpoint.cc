@@ -221,10 +221,11 @@ absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* mark) {
 absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
                               bool of_share) const {
   const ChannelConfig& c = source_->config();
-  std::vector<int64_t> dims = c.shapes[component];
-  if (of_share && !dims.empty()) dims[0] = -1;
-  const tensorflow::PartialTensorShape known = dims == std::vector<int64_t>{-1} ? tensorflow::PartialTensorShape()
-                                                                                : tensorflow::PartialTensorShape(dims);
+  tensorflow::PartialTensorShape known;
+  if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
+    if (of_share && !dims->empty()) dims->front() = -1;
+    known = tensorflow::PartialTensorShape(*dims);
+  }
   const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);
   if (dtype == here && known.IsCompatibleWith(shape)) return absl::OkStatus();
   return absl::InvalidArgumentError(

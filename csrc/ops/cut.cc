@@ -145,7 +145,7 @@ Cutter::Model Cutter::ModelOfSpec() const {
   Model model;
   for (size_t i = 0; i < config_.empty_rules.size(); ++i) {
     const bool splits = static_cast<EmptyRule>(config_.empty_rules[i]) == EmptyRule::kRowSplits;
-    std::vector<int64_t> dims = config_.shapes[i];
+    std::vector<int64_t> dims = config_.shapes[i].value_or(std::vector<int64_t>{-1});  // of an unknown rank the simplest
     if (!dims.empty() && dims[0] > 0 && config_.batch != plan::Batch::kPerRank) {
       dims[0] = plan::RowsOf(dims[0] - (splits ? 1 : 0), trainers_, 0, config_.remainder).count + (splits ? 1 : 0);
     }

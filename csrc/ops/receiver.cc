@@ -192,6 +192,7 @@ class ReceiverOp : public DatasetOpKernel {
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
         const absl::Status status = Receive(arrival, out);
+        iterator_.broken = iterator_.broken || !status.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
         return status;
       }
@@ -256,7 +257,7 @@ class ReceiverOp : public DatasetOpKernel {
           put("turn" + of, state.lanes[r].turn.n);
           if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words[r]);
         }
-        if (symbolic) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
+        if (symbolic && state.kind == SinkState::kRunning) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
         return status;
       }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel_source_fixture.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
 
 namespace hvdata {
 namespace {
@@ -94,6 +96,76 @@ TEST_F(CountedStepsTest, WhoWaitsForTheNextEpochDoesNotWaitForTheEndForEver) {
   source_->End();
   source_->OnOpen(1, 2, 9);
   EXPECT_EQ(NextEpoch(), 2);
+}
+
+TEST_F(CountedStepsTest, WhoHasWaitedBeforeTheOthersLeftDoesNotAskAgain) {
+  Make(4);
+  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+  ASSERT_EQ(NextEpoch(), 1);
+  std::atomic<bool> cancelled{false};
+  source_->Begin(1, [&cancelled] { cancelled = true; });
+  source_->Start({});
+  Deal();
+  Deal();
+  source_->OnClose(1, 1, 2);
+  source_->OnOpen(1, 2, 9);
+  source_->OnWhy(1, 2, 0);
+  EXPECT_FALSE(cancelled) << "the other one may want more";
+  source_->OnClose(0, 1, 2);
+  EXPECT_EQ(source_->Await(), Wish::kStop);
+  for (int i = 0; i < 1000 && !cancelled; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(cancelled);
+  source_->End();
+}
+
+// The reader is ahead of the ranks: what it has dealt says nothing about what they have had.
+TEST_F(CountedStepsTest, AnEpochThatIsBrokenOffWhenAllIsDealtIsLeft) {
+  for (const auto schedule : {plan::Schedule::kStatic, plan::Schedule::kDynamic}) {
+    ChannelConfig config;
+    config.elements = schedule == plan::Schedule::kStatic ? 4 : 2;
+    config.schedule = schedule;
+    SourceTest::Make(std::move(config), MakeWorld(0, 2, 1, true));
+    for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+    Begin(1);
+    const int shares = schedule == plan::Schedule::kStatic ? 2 : 1;
+    Deal(shares);
+    Deal(shares);
+    Sent();
+    source_->OnClose(0, 1, 1);
+    source_->OnClose(1, 1, 0);
+    EXPECT_EQ(source_->Await(), Wish::kStop);
+    source_->End();
+    EXPECT_EQ(Sent(), Texts());
+  }
+}
+
+TEST_F(CountedStepsTest, AnEpochThatWasSavedWithMoreRanksEndsWhereItsElementsEnd) {
+  Make(12);
+  source_->OnRestore(0, 1, {"words", 8, 1, 2}, 1);  // two steps of four ranks
+  source_->OnRestore(1, 1, {"words", 8, 1, 2}, 1);
+  for (int t = 0; t < 2; ++t) source_->OnOpen(t, 1, 9);
+  ASSERT_EQ(NextEpoch(), 1);
+  cancelled_ = std::make_shared<std::promise<void>>();
+  EXPECT_EQ(source_->Begin(1, [cancelled = cancelled_] { cancelled->set_value(); }).size(), 2U);
+  source_->Start({8, 8}, 2);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_EQ(source_->Await(), Wish::kElement);
+    source_->Deal(MakeStep(4 + static_cast<uint64_t>(step), 2));
+  }
+  for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 2);
+  EXPECT_EQ(source_->Await(), Wish::kElement) << "its end is near";
+  source_->Finish({});
+  source_->End();
+}
+
+TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
+  Make(4);
+  TakeTwoAndLeave(1);
+  EXPECT_EQ(source_->Await(), Wish::kElement);
+  testing::internal::CaptureStderr();
+  source_->FinishFailed({kInternal, "a truncated record"});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
+  source_->End();
 }
 
 TEST_F(CountedStepsTest, AReaderThatIsShutDownTellsNobodyOfAnEnd) {

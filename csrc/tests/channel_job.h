@@ -100,7 +100,7 @@ class Job {
       }
       if (node.world.me().reads()) node.source = std::make_unique<Source>(config, &node.world, 60, send);
       if (node.world.me().reader == 0) {
-        node.in_step = std::make_unique<StepCoordinator>(&node.world, send);
+        node.coordinator = std::make_unique<StepCoordinator>(&node.world, send);
         node.certifier = std::make_unique<Certifier>(&node.world, send, "");
       }
     }
@@ -156,7 +156,7 @@ class Job {
     World world;
     std::unique_ptr<Sink> sink;
     std::unique_ptr<Source> source;
-    std::unique_ptr<StepCoordinator> in_step;  // on reader 0
+    std::unique_ptr<StepCoordinator> coordinator;  // on reader 0
     std::unique_ptr<Certifier> certifier;      // there, too
     std::thread network, dealer;
     std::atomic<bool> left{false};
@@ -208,7 +208,7 @@ class Job {
   void Dispatch(int to, int from, wire::Header h, BundlePtr bundle) {
     Node& node = *nodes_[static_cast<size_t>(to)];
     if (std::holds_alternative<wire::Ready>(h.message)) {
-      node.in_step->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
+      node.coordinator->OnReady(node.world.members[static_cast<size_t>(from)].reader, h);
     } else if (std::holds_alternative<wire::Report>(h.message)) {
       node.certifier->OnReport(node.world.members[static_cast<size_t>(from)].reader, h);
     } else if (wire::IsForReader(h.message)) {

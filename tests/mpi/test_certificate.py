@@ -53,6 +53,18 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
     assert record["steps_per_rank"] == [len(its) for its in got]
 
 
+def test_an_error_that_is_no_text(hvdata, comm):
+    """The record quotes it; what it says of a file's name may not be UTF-8."""
+    def make():
+        return tf.data.Dataset.range(2 * comm.size).map(lambda i: (i, tf.io.read_file(b"/nowhere/caf\xe9.jpg")))
+
+    dataset = channel(hvdata, make, "no text", batch="per_rank")
+    # TensorFlow can't make the text of an error that is none.
+    raises_everywhere(comm, lambda: list(dataset), (tf.errors.NotFoundError, UnicodeDecodeError), "(nowhere/caf|utf-8)")
+    assert "caf\ufffd.jpg" in results(comm, lambda: certificate(hvdata, comm, "no text"))[0]["why"]
+    results(comm, hvdata.stats)
+
+
 def test_a_sparse_vector_of_hashed_features(hvdata, comm):
     """Its rows are nearly all empty, and take little memory: 256 MiB, were all their fingerprints there at once."""
     length = 1 << 25

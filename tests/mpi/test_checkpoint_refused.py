@@ -75,6 +75,23 @@ OTHERS = {
 }
 
 
+def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
+    """Where the size of the only axis is not known: that is no unknown rank."""
+    def make(*shape):
+        return lambda: tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
+
+    it = iter(hvdata.distribute_dataset(make(3), batch="per_rank"))
+    results(comm, lambda: next(it))
+    comm.Barrier()
+    results(comm, lambda: save(it, path))
+    other = hvdata.distribute_dataset(make(), batch="per_rank")
+    assert other.element_spec.shape.as_list() == [None]
+    again = iter(other)
+    results(comm, lambda: restore(again, path))
+    raises_everywhere(comm, lambda: next(again), tf.errors.InvalidArgumentError, "a checkpoint of other elements",
+                      r"of shape \[2,3\] when it was saved, and is float of shape \[\?\] here")
+
+
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):

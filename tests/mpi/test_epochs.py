@@ -2,7 +2,9 @@
 """A dataset function with a parameter `epoch`: called anew for every epoch, on the reader, with its number."""
 
 import functools
+import os
 import re
+import threading
 
 import pytest
 import tensorflow as tf
@@ -165,6 +167,50 @@ def test_an_error_in_a_later_call(hvdata, comm):
     dataset = hvdata.distribute_dataset(make, batch="per_rank")
     results(comm, lambda: values(dataset))
     raises_everywhere(comm, lambda: values(dataset), tf.errors.UnknownError, "FileNotFoundError: shard-2 is not there")
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Silent(ValueError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error, said", [
+    (ValueError("bad " + os.fsdecode(b"caf\xe9.jpg")), r"ValueError: bad caf\\udce9.jpg"),
+    (Silent(), r"Silent: \(its text can't be had: RuntimeError\)"),
+    (Interrupted("no Exception"), "Interrupted: no Exception"),
+], ids=["no text", "silent", "no Exception"])  # fmt: skip
+def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said):
+    """It ends the epoch, and not the thread that deals: the third goes on."""
+    def make(epoch):
+        if epoch == 2:
+            raise error
+        return tf.data.Dataset.range(comm.size)
+
+    dataset = hvdata.distribute_dataset(make, batch="per_rank")
+    results(comm, lambda: values(dataset))
+    raises_everywhere(comm, lambda: values(dataset), tf.errors.OpError, said)
+    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+
+
+def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
+    """All ranks hear it, and the next channel is made."""
+    start = threading.Thread.start
+
+    def cannot(self):
+        if "dealer" in self.name:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", cannot)
+        raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"), RuntimeError,
+                          "can start no more threads")
+    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank")
+    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
 
 
 def test_two_channels_count_for_themselves(hvdata, comm):
