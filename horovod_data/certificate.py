@@ -20,6 +20,7 @@ _DIGITS = 8  # of an element's digest, in hexadecimal
 # What is compared, of a file that anybody may have written.
 _FIELDS: dict[str, type] = {"channel": str, "epoch": int, "verdict": str, "finding": str, "batch": str, "schedule": str,
                             "ranks": int, "rows": int, "order": str, "any_order": str, "digests": str}
+_LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # which not every record has
 _VERDICTS = ("complete", "not complete", "wrong")
 
 Record = dict[str, Any]
@@ -70,9 +71,12 @@ def _check(record: Any) -> None:
         raise ValueError("it has no certificate")
     if record["certificate"] != _VERSION:
         raise ValueError(f"of version {_short(record['certificate'])}, not {_VERSION}")
-    for field, kind in _FIELDS.items():
+    for field in _FIELDS:
         if field not in record:
             raise ValueError(f"it has no {field}")
+    for field, kind in {**_FIELDS, **_LATER_FIELDS}.items():
+        if field not in record:
+            continue
         if type(record[field]) is not kind or (kind is int and record[field] < 0):
             raise ValueError(f"its {field} is {_short(record[field])}")
     if record["verdict"] not in _VERDICTS:
@@ -123,7 +127,8 @@ def _first_difference(a: Record, b: Record) -> str:
     ours, theirs = ([record["digests"][at:at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)]
                     for record in (a, b))
     shorter = min(len(ours), len(theirs))
-    element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    # Of several readers a later element may be in an earlier step.
+    element = min((i for i in range(shorter) if ours[i] != theirs[i]), key=lambda i: (_step(a, i), i), default=shorter)
     if element == shorter and len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
     steps = [_step(record, element) for record in (a, b)]
@@ -135,9 +140,19 @@ def _first_difference(a: Record, b: Record) -> str:
 
 
 def _step(record: Record, element: int) -> int:
-    """The step that an element is dealt in, if every step before it was whole."""
-    together = record["ranks"] if record["batch"] == "per_rank" and record["schedule"] == "static" else 1
-    return element // max(int(together), 1)
+    """The step that an element is dealt in, if every step before it was whole.
+
+    Readers' elements are listed in turns: element 0 of each, then element 1 of each. Their steps take turns, too, or are one where
+    each host has a reader of its own.
+    """
+    readers, fixed = max(int(record.get("readers", 1)), 1), record["schedule"] == "static"
+    apart = readers > 1 and bool(record.get("readers_per_node", False))
+    audience = max(int(record["ranks"]) // (readers if apart else 1), 1)
+    together = audience if record["batch"] == "per_rank" and fixed else 1
+    if not fixed:
+        return element
+    turn = element // readers // together
+    return turn if apart else turn * readers + element % readers
 
 
 def _shown(text: str) -> str:

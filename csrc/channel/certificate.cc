@@ -92,6 +92,7 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
       steps[rank] += report.steps[i];
     }
   }
+  for (const auto& [reader, report] : reports) apart = apart || report.trainers < ranks;
   if (all.unverified == 0) return;
   const std::string why = Grouped(all.unverified) + (all.unverified == 1 ? " element was" : " elements were") +
                           " delivered by a run that was not verified";
@@ -161,6 +162,7 @@ std::string Certificate::Record(bool with_elements) const {
   add("note", Quoted(note));
   add("ranks", std::to_string(ranks));
   add("readers", std::to_string(readers));
+  add("readers_per_node", apart ? "true" : "false");
   add("rows", std::to_string(all.delivered.rows));
   add("elements", std::to_string(all.elements));
   add("dropped", std::to_string(all.dropped));

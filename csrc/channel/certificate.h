@@ -25,6 +25,7 @@ struct Certificate {
   std::string note;  // what the counts don't say, for people
   size_t readers;
   size_t ranks = 0;
+  bool apart = false;  // each reader deals to ranks of its own
   // Rows and steps by rank; ranks that only an earlier run had are among them.
   std::vector<uint64_t> rows, steps;
 

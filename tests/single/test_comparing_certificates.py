@@ -55,6 +55,23 @@ def test_steps_of_per_rank_batches(said):
     assert "other rows: 50 and 50; the first element that differs is number 4 (step 2 of the first, step 1 of the second)" in text
 
 
+@pytest.mark.parametrize("changes, differ, text", [
+    ({}, {1}, "number 1 (step 1)"),  # reader 1's first
+    ({}, {2}, "number 2 (step 0)"),  # reader 0's second, for the other rank
+    ({}, {1, 2}, "number 2 (step 0)"),
+    ({}, {4}, "number 4 (step 2)"),
+    ({"batch": "global"}, {3}, "number 3 (step 3)"),
+    ({"readers_per_node": True}, {1}, "number 1 (step 0)"),
+    ({"readers_per_node": True}, {2, 3}, "number 2 (step 1)"),
+    ({"schedule": "dynamic"}, {3}, "number 3 (step 3)"),
+])  # fmt: skip
+def test_steps_of_several_readers(said, changes, differ, text):
+    changes = {"batch": "per_rank", "readers": 2, "readers_per_node": False, **changes}
+    one, other = range(1, 9), [50 + i if i in differ else i + 1 for i in range(8)]
+    status, words = said([record(digests=tuple(one), **changes)], [record(digests=tuple(other), **changes)])
+    assert status == 1 and f"the first element that differs is {text}" in words
+
+
 def test_one_that_goes_on(said):
     status, text = said([record()], [record(digests=(1, 2, 3, 4))])
     assert status == 1 and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
