@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 
 _JOIN_SECONDS = 5.0
 
 # All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
-_dealers: set[threading.Thread] = set()
+_dealers: set[Dealer] = set()
 
 
 class Dealer:
@@ -40,17 +41,21 @@ class Dealer:
         self._reading = reading
         self._channel: Optional[int] = None
         self._told = threading.Event()
-        for ended in [dealer for dealer in _dealers if not dealer.is_alive()]:
-            ended.join()
+        for ended in [dealer for dealer in _dealers if not dealer.thread.is_alive()]:
+            ended.thread.join()
             _dealers.discard(ended)
-        self._thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
+        self.thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
         if not _dealers:
             roles.at_shutdown(_join_dealers)
-        start_thread(self._thread)
-        _dealers.add(self._thread)
+        try:
+            start_thread(self.thread)
+        except RuntimeError:
+            reading.close()
+            raise
+        _dealers.add(self)
 
     def begin(self, channel: int, label: str) -> None:
-        self._thread.name += f" {label}"
+        self.thread.name += f" {label}"
         self._channel = channel
         self._told.set()
 
@@ -79,7 +84,9 @@ def _run_epoch(reading: Reading, channel: int, epoch: int, number: int) -> None:
 def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
-        return int(error.error_code)
+        with contextlib.suppress(Exception):  # of a class of the user's, perhaps, or made of anything
+            return int(error.error_code) or _UNKNOWN
+        return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
 
@@ -92,17 +99,19 @@ def _leave(channel: int, epoch: int, error: SystemExit) -> None:
     """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
     if status := exits.status_of(error.code):
         if error.code is not status:
-            print(error.code, file=sys.stderr, flush=True)
+            with contextlib.suppress(Exception):  # stderr is closed, or it has no text
+                print(error.code, file=sys.stderr, flush=True)
         exits.fail(status)
     core.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 
 
 def _join_dealers() -> None:
     deadline = time.monotonic() + _JOIN_SECONDS
-    for thread in list(_dealers):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if not thread.is_alive():
-            _dealers.discard(thread)
+    for dealer in list(_dealers):
+        dealer.cancel()  # one that has not begun: its program was interrupted
+        dealer.thread.join(max(0.0, deadline - time.monotonic()))
+        if not dealer.thread.is_alive():
+            _dealers.discard(dealer)
 
 
 def serve() -> None:

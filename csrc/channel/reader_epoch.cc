@@ -116,7 +116,7 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
     return t.closed < epoch_;  // it has gone in the middle
   });
   if (input_over_ || in_hand_ || source_->coordinated() || broken_off || unwanted_ || !lanes_->AllTaken()) return false;
-  if (Now() > 0 && Now() == source_->last_steps_ && handed_.empty()) return true;
+  if (Now() > 0 && Now() == source_->last_steps_ && CountsSteps()) return true;
   if (config.elements < 0 || !counted_) return false;
   const int64_t group = Group(), left = NotDealt();
   // Of per-rank batches those that make no step are fewer than a group. Where they were filled up to one, that step counts too many.
@@ -259,7 +259,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
-  if (outcome.ok() && handed_.empty()) source_->last_steps_ = Now();
+  if (outcome.ok() && CountsSteps()) source_->last_steps_ = Now();
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
   const uint64_t steps = lanes_->dealt();
   if (!outcome.ok()) why_ = outcome.message;
@@ -288,6 +288,9 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   Account();
   source_->changed_.NotifyAll();
 }
+
+// Whether the reader's step number is one of this job: an epoch that was saved with other ranks began with steps of other sizes.
+bool ReaderEpoch::CountsSteps() const { return counted_ && first_ == turn_.n * static_cast<uint64_t>(Group()); }
 
 // Elements of which a step is made.
 int64_t ReaderEpoch::Group() const {

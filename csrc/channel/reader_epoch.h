@@ -92,6 +92,7 @@ class ReaderEpoch {
   bool OnlyItsEndIsLeft() const REQUIRES(source_->mu_);
   void Cancel() REQUIRES(source_->mu_);
   void TellDropped() REQUIRES(source_->mu_);
+  bool CountsSteps() const REQUIRES(source_->mu_);
   int64_t Group() const;
   int64_t NotDealt() const REQUIRES(source_->mu_);
   bool Pulled() const REQUIRES(source_->mu_);

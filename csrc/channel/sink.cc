@@ -125,7 +125,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       iterator->over = true;
       iterator->ended_at = epoch_->Turns();
       *end = outcome.ok();
-      iterator->broken = !outcome.ok();
+      iterator->broken = iterator->broken || !outcome.ok();
       if (!outcome.ok()) wrong_ = iterator->epoch;
       CloseEpoch();
       return outcome;

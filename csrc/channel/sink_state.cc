@@ -56,11 +56,9 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
 Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   MutexLock lock(&mu_);
   *state = SinkState();
-  // An epoch that was opened, and of which nothing has come, may not have begun on the reader, which perhaps waits for this rank.
-  const bool untouched = Runs(*iterator) && iterator->taken == 0 && iterator->restored.kind == SinkState::kUnused && !epoch_->Heard();
-  if (iterator->epoch == 0 || untouched) {
+  if (iterator->epoch == 0) {
     *state = iterator->restored;
-    state->epoch = untouched ? iterator->epoch : opened_ + 1;
+    state->epoch = opened_ + 1;
     if (state->number == 0) state->number = before_ + state->epoch;
     return {};
   }
@@ -71,8 +69,8 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restore would begin behind what it has not had
     return {kFailedPrecondition, Where(iterator->epoch, iterator->taken) +
-                                     "this iterator can't be saved: it has ended with an error, in the middle of its epoch. Go on "
-                                     "from the checkpoint before"};
+                                     "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
+                                     "checkpoint before"};
   }
   if (iterator->over) {
     state->kind = SinkState::kExhausted;

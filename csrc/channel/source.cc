@@ -230,7 +230,7 @@ void Source::Shut() {
 void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
   const SaveRequest request{trainer, epoch, save.request};
   if (epoch > begun_ && At(trainer).opened == epoch) {
-    early_saves_.push_back(request);  // another reader has dealt to it already
+    early_saves_.push_back(request);  // another reader has dealt to it already, or its first GetNext was cancelled
   } else if (Deals(epoch)) {
     epoch_->source_->mu_.AssertHeld();
     epoch_->saves_.push_back(request);

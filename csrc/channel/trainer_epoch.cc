@@ -53,10 +53,6 @@ int64_t TrainerEpoch::Dropped() const {
   return dropped;
 }
 
-bool TrainerEpoch::Heard() const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return !lane.queue.empty() || lane.taken > 0 || lane.ended; });
-}
-
 uint64_t TrainerEpoch::Queued() const {
   uint64_t queued = 0;
   for (const Lane& lane : lanes_) queued += lane.queue.size();

@@ -75,8 +75,6 @@ class TrainerEpoch {
   void OnVerified(Outcome outcome);
 
   EpochStep taken() const { return taken_; }
-  // Whether any reader has sent a share, or its end.
-  bool Heard() const;
   // Shares that have come and are not taken.
   uint64_t Queued() const;
   // Rows, or elements, that no trainer gets: as far as readers have come to their ends.

@@ -264,6 +264,13 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Resu
   std::set<uint64_t> taken;
   bool found = false, uneven = false, running = false, behind = true;
   TF_RETURN_IF_ERROR(Merge(handed, &first, &found, &taken));
+  for (const auto& [trainer, hand] : handed) {
+    // Of what it has taken since then nothing is left.
+    if (dynamic || !found || !hand.words.empty() || hand.position > 0 || first.From() == 0) continue;
+    return absl::InvalidArgumentError("the states restored by the ranks don't belong together: that of " +
+                                      source_->world().AudienceName(trainer) + " was saved before its first step of the epoch, and those "
+                                      "of others when it had gone on. Restore a checkpoint that all ranks saved at the same step");
+  }
   // Trainers without a state of their own stand where the lowest rank stands that has one.
   positions->assign(n, handed.begin()->second.position);
   for (const auto& [trainer, hand] : handed) {

@@ -82,6 +82,7 @@ def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
 
     it = iter(hvdata.distribute_dataset(make(3), batch="per_rank"))
     results(comm, lambda: next(it))
+    time.sleep(0.5)  # for the reader to have more in hand, whose shapes are compared
     comm.Barrier()
     results(comm, lambda: save(it, path))
     other = hvdata.distribute_dataset(make(), batch="per_rank")

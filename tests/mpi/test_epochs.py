@@ -182,7 +182,9 @@ class Silent(ValueError):
     (ValueError("bad " + os.fsdecode(b"caf\xe9.jpg")), r"ValueError: bad caf\\udce9.jpg"),
     (Silent(), r"Silent: \(its text can't be had: RuntimeError\)"),
     (Interrupted("no Exception"), "Interrupted: no Exception"),
-], ids=["no text", "silent", "no Exception"])  # fmt: skip
+    (tf.errors.OpError(None, None, "no code", "x"), "no code"),
+    (tf.errors.OpError(None, None, "all is well", 0), "all is well"),
+], ids=["no text", "silent", "no Exception", "no code", "ok"])  # fmt: skip
 def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said):
     """It ends the epoch, and not the thread that deals: the third goes on."""
     def make(epoch):
