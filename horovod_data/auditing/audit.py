@@ -12,7 +12,8 @@ from .. import roles
 from ..agreement import check_agreement, check_errors
 from ..errors import explain, whole
 from .exchange import Exchange
-from .iterables import AuditedIterable, AuditedIterator, AuditedSized, audited_sequence, sequence_class
+from .iterables import (AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator, audited_sequence,
+                        sequence_class)
 from .keys import Key, component_of
 from .record import Recorder
 from .reference import ReferenceFailed, kind_of, make_reference
@@ -104,9 +105,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         return AuditedDataset(dataset_or_iterable, recorder, key)
     if sequence is not None:
         return audited_sequence(dataset_or_iterable, recorder, sequence)
-    if hasattr(dataset_or_iterable, "__next__"):
-        return AuditedIterator(dataset_or_iterable, recorder)
     sized = hasattr(dataset_or_iterable, "__len__")
+    if hasattr(dataset_or_iterable, "__next__"):
+        return (AuditedSizedIterator if sized else AuditedIterator)(dataset_or_iterable, recorder)
     return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
 
 

@@ -83,39 +83,74 @@ class AuditedSized(AuditedIterable):
 
 
 class AuditedIterator(Audit):
-    """Of an iterator or a generator: it can be iterated over once, and next() works."""
+    """Of what has a next(): an iterator or a generator, which can be iterated over once; or a loader whose `__iter__` begins it
+    anew and returns it, so that each of its iterations is an epoch."""
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
+        self._source = inner  # what elements come from: the loader's `__iter__` may return something else
+        self._anew = _begins_anew(inner)
         self._iteration = -1
-        self._ended, self._said = False, False
+        self._ended, self._again = False, False  # it has come to its end; and has been iterated over again since
+        self._said = False
 
     def __iter__(self) -> AuditedIterator:
-        if self._ended and not self._said:
-            self._said = True
-            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
-                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
+        try:
+            self._source = iter(self._inner)
+        except BaseException as error:
+            self._recorder.end(self._recorder.begin(), error)
+            raise
+        self._again = self._ended
+        if self._anew:
+            self._iteration = -1  # the next element begins an epoch
         return self
 
     def __next__(self) -> Any:
         if self._iteration < 0:
             self._iteration = self._recorder.begin()
         try:
-            element = next(self._inner)
+            element = next(self._source)
         except StopIteration:
             self._recorder.end(self._iteration)
+            self._say_if_used_up()
             self._ended = True
             raise
         except BaseException as error:
             self._recorder.end(self._iteration, error)
             raise
+        self._again = False
         self._recorder.record(self._iteration, element)
         return element
 
+    def _say_if_used_up(self) -> None:
+        """Once: it was iterated over again, and gave nothing."""
+        if self._again and not self._anew and not self._said:
+            self._said = True
+            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration", "_ended", "_said"):
+        if name.startswith("__") or name in ("_inner", "_recorder", "_source", "_anew", "_iteration", "_ended", "_again", "_said"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+class AuditedSizedIterator(AuditedIterator):
+    """Of what has a length as well."""
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+def _begins_anew(given: Any) -> bool:
+    """Whether an iteration may begin at the first element again: `__iter__` is Python's, and does more than to return self.
+    Those of generators, and of other types that are not written in Python, do no more."""
+    code = getattr(getattr(type(given), "__iter__", None), "__code__", None)
+    return code is not None and code.co_code != _returns_itself.__code__.co_code
+
+
+def _returns_itself(self: Any) -> Any:
+    return self
 
 
 class ReadAhead:
@@ -124,16 +159,18 @@ class ReadAhead:
 
     def __init__(self, audited: AuditedIterator):
         self._inner, self._recorder = audited._inner, audited._recorder
+        self._source = self._inner
         self._taken = 0
         self._waiting: collections.deque[Keys] = collections.deque()  # until Keras has trained with them
         self._error: Optional[BaseException] = None
 
     def __iter__(self) -> ReadAhead:
+        self._source = iter(self._inner)
         return self
 
     def __next__(self) -> Any:
         try:
-            element = next(self._inner)
+            element = next(self._source)
             self._taken += 1
             self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
         except StopIteration:

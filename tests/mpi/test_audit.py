@@ -299,6 +299,27 @@ def test_two_iterations_at_a_time(hvdata, comm):
     results(comm, generator.report)
 
 
+def test_a_loader_whose_iter_begins_anew_and_returns_itself(hvdata, comm):
+    class Loader:
+        def __iter__(self):
+            self.rest = numbers(comm) if comm.rank else []
+            return self
+
+        def __next__(self):
+            if not self.rest:
+                raise StopIteration
+            return self.rest.pop(0)
+
+        def __len__(self):
+            return 7
+
+    audited = hvdata.audit(Loader(), key=lambda rows: rows, reference=range(ROWS))
+    assert len(audited) == 7
+    first, second = passed(comm, audited), passed(comm, audited)
+    assert second.epoch == 2 and first.rows == second.rows and first.rows[0] == 0
+    assert first.never == second.never == len(range(0, ROWS, comm.size))
+
+
 def test_several_audits_at_once(hvdata, comm):
     train, valid = (hvdata.audit(numbers(comm, rows=rows), key=lambda rows: rows, reference=rows) for rows in (ROWS, 12))
     for _ in range(2):
