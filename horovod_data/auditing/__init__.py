@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """audit(): who saw which row, of any loader.
 
+    columns    a component of an element as bytes, row by row: pure
     keys       an element's rows as 16 bytes each: pure
     record     what this rank has seen in an epoch, and when the epoch is over
     exchange   an all-to-all among the trainers, made of scatters

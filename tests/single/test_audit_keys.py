@@ -3,12 +3,13 @@
 
 import collections
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import keys
+from horovod_data.auditing import columns, keys
 
 
 def words(values):
@@ -176,6 +177,34 @@ def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()
     made = np.concatenate([keys.content_keys(row) for row in rows])
     assert made.tolist() == np.concatenate([keys.content_keys(batch) for batch in rows.batch(2)]).tolist()
+
+
+@pytest.mark.parametrize("name", [*ELEMENTS, *TABLES])
+def test_pieces_of_an_element_have_the_keys_of_the_whole(name, monkeypatch):
+    element = {**ELEMENTS, **TABLES}[name]
+    whole = keys.content_keys(element).tolist()
+    for limit in ("_PIECE", "_PIECE_ROWS", "_PIECE_TEXTS"):
+        monkeypatch.setattr(columns, limit, 1)
+    assert keys.content_keys(element).tolist() == whole
+
+
+def test_content_keys_are_what_they_were():
+    """Those of different versions may be compared."""
+    made = keys.content_keys((np.arange(4, dtype=np.int16).reshape(2, 2), ["a", "bc"]))
+    assert made.tolist() == [[10855408899590970872, 16802128893425702112], [8805656590741439502, 2904293266655040976]]
+
+
+@pytest.mark.parametrize("made", [
+    lambda: (np.ones([4000, 4000], np.float32), np.ones([4000, 1000], np.float32)), lambda: np.ones([8000, 4000], np.float32).T,
+    lambda: (np.ones([2000, 8000], np.float32), ["text"] * 2000)], ids=["two", "columns in a row", "beside texts"])  # fmt: skip
+def test_keys_of_what_is_large_need_no_copy_of_it(made):
+    element = made()
+    tracemalloc.start()
+    try:
+        keys.content_keys(element)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_rows_need_an_axis_that_all_components_have():
