@@ -95,10 +95,14 @@ def content_keys(element: Any) -> Array:
     """uint64 [rows, 2]: a digest of each row's dtypes, shapes and bytes. Rows are counted along an axis 0 that all
     components have in common; without one the element as a whole is one row."""
     columns = [column_of(leaf, path) for path, leaf in _leaves(element)]
+    if not columns and _has_an_empty_list(element):
+        return np.empty((0, 2), np.uint64)
     counts = {column.rows for column in columns}
     if len(counts) == 1 and None not in counts:
         return row_digests(columns, columns[0].rows or 0, ";".join(column.kind for column in columns))
-    # One row: its key is that of the same row in a batch of one, where no component's rows differ in length.
+    # One row: its key is that of the same row in a batch of one, where no component's rows differ in length, and each text of a
+    # tuple is a component by itself.
+    columns = [column_of(leaf, path) for path, leaf in _leaves(element, texts_of_rows=False)]
     join = framed if any(column.width is None for column in columns) else b"".join
     return digests([join([column.whole() for column in columns])], ";".join(column.whole_kind for column in columns))
 
@@ -221,16 +225,26 @@ def _mixed(words: Array) -> Array:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _leaves(element: Any, path: str = "") -> list[tuple[str, Any]]:
+def _leaves(element: Any, path: str = "", texts_of_rows: bool = True) -> list[tuple[str, Any]]:
     """The components and their paths, dicts in the order of their keys. None is no component. A list of numbers or texts is
-    one component; a tuple of them is several."""
+    one component; a tuple of them is several, but for one of texts within the element: that is how PyTorch collates the texts of a
+    batch's rows, if `texts_of_rows`."""
     if element is None:
         return []
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
-        return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]")]
+        return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]", texts_of_rows)]
     if isinstance(element, list) and element and all(isinstance(part, _SINGLE) for part in element):
         return [(path, element)]
+    if isinstance(element, tuple) and element and path and texts_of_rows and all(isinstance(part, (str, bytes)) for part in element):
+        return [(path, list(element))]
     if isinstance(element, (list, tuple)):
-        return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]")]
+        return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]", texts_of_rows)]
     return [(path, element)]
+
+
+def _has_an_empty_list(element: Any) -> bool:
+    """A batch of no rows, where nothing else is in it."""
+    if isinstance(element, (list, tuple)):
+        return element == [] or any(map(_has_an_empty_list, element))
+    return isinstance(element, Mapping) and any(map(_has_an_empty_list, element.values()))

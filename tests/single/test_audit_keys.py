@@ -214,6 +214,41 @@ def test_rows_need_an_axis_that_all_components_have():
     assert len(keys.content_keys((None, np.zeros([4])))) == 4
 
 
+@pytest.mark.parametrize("form", [list, tuple])
+@pytest.mark.parametrize("nest", [
+    lambda x, texts: [x, texts], lambda x, texts: (x, texts), lambda x, texts: {"x": x, "name": texts},
+    lambda x, texts: [x, [texts, {"y": x}]]], ids=["list", "tuple", "dict", "deeper"])  # fmt: skip
+def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
+    """A tuple of them, one for each row."""
+    x = np.arange(12.0).reshape(4, 3)
+    made = keys.content_keys(nest(x, form("abcd")))
+    assert made.tolist() == keys.content_keys(nest(x, np.array(list("abcd"), object))).tolist() and len(made) == 4
+    assert keys.keys_of(nest(x, form("abcd")), lambda _: range(4)).words.tolist() == words(range(4)).tolist()
+    with pytest.raises(ValueError, match="returned 3 keys for an element of 4 rows"):
+        keys.keys_of(nest(x, form("abcd")), lambda _: range(3))
+
+
+def test_tuples_of_texts_alone():
+    assert len(keys.content_keys([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.content_keys(("a", "b", "c"))) == 1
+    assert len(keys.content_keys({"name": ("a", "b")})) == 2
+
+
+def test_a_row_with_a_tuple_of_texts_has_the_key_it_has_in_a_batch():
+    """There each of its texts is a component."""
+    batch = [np.arange(3), [("a", "b", "c"), ("d", "e", "f")]]
+    rows = [keys.content_keys((np.int64(i), ("abc"[i], "def"[i]))).tolist() for i in range(3)]
+    assert [[row] for row in keys.content_keys(batch).tolist()] == rows
+
+
+@pytest.mark.parametrize("element", [[], ([], []), {"x": []}, [[], {"y": ([],)}], np.empty([0, 3])], ids=str)
+def test_a_batch_of_no_rows(element):
+    assert keys.content_keys(element).shape == (0, 2)
+
+
+def test_an_empty_list_beside_others_is_no_component():
+    assert len(keys.content_keys((np.zeros([4]), []))) == 4
+
+
 def test_components_by_name_and_place():
     Point = collections.namedtuple("Point", "x y")
     element = ({"id": "right", "x": 1}, Point(2, ["left"]))
