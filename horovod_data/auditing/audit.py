@@ -42,8 +42,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
         or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`); or a function of it.
         The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
-        or a single one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all
-        components have one of the same length; otherwise the element is one row.
+        a tuple of such arrays, which are the key together; or a single one: then the element is one row. Without a key the
+        rows of an element are counted along axis 0 if all components have one of the same length; otherwise the element is one
+        row.
       reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
         or texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one
         of these. Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen

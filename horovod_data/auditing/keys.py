@@ -36,43 +36,84 @@ def keys_of(element: Any, key: Key) -> Keys:
       key: as audit() takes it.
 
     Raises:
-      TypeError: something in the element, or what the key function returned, is no array.
+      TypeError: something in the element, or what the key function returned, is no array; or the key is a tuple of single values, and
+        not one for each row.
       ValueError: the key function returned more or fewer keys than the element has rows.
       KeyError, IndexError: the element has no such component.
     """
     if key is None:
         return Keys(content_keys(element))
-    if not callable(key):
-        return given_keys(component_of(element, key))
-    value = key(element)
-    made = given_keys(value)
-    if not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
+    value = key(element) if callable(key) else component_of(element, key)
+    made = _keys_of_tuple(value, element) if isinstance(value, tuple) else given_keys(value)
+    if callable(key) and not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
         raise ValueError(explain(f"the function returned {len(made.words)} keys for an element of {rows} rows",
                                  "Let it return one for each row; or a single one, not in an array, if the element is one row"))
     return made
+
+
+def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
+    """Of arrays: each row's key is made of its entries in all of them. Of single values: the keys of that many rows."""
+    parts = _parts(value)
+    if not any(isinstance(part, list) or len(getattr(part, "shape", ())) for part in parts):
+        if len(parts) > 1 and len(parts) != _rows_of(element):
+            raise TypeError(explain(
+                f"the key is {_described(value, None)}: are they one key together, or the keys of {len(parts)} rows?",
+                "Make one text of several values that are a key together; let the keys of several rows be a list or an array"))
+        return given_keys(value)
+    if len(parts) == 1:
+        return given_keys(parts[0])
+    columns = []
+    for i, part in enumerate(parts):
+        try:
+            columns.append(column_of(part, "", keep_integers=True))
+        except TypeError as error:
+            raise TypeError(explain(f"part {i} of the key is {_described(part, error.__cause__)}, and no array of one kind",
+                                    "Let each part of a key be an array (a list) with one entry for each row")) from None
+    counts = [column.rows for column in columns]
+    if len(set(counts)) > 1:
+        told = ", ".join("a single value" if rows is None else f"{rows} rows" for rows in counts)
+        raise ValueError(explain(f"the key is a tuple of parts of different lengths: {told}",
+                                 "Let each part of a key have one entry for each row"))
+    return Keys(row_digests(columns, counts[0] or 0, "together " + ";".join(column.kind for column in columns)))
+
+
+def _parts(value: tuple[Any, ...]) -> list[Any]:
+    """Tuples within it are several parts, but for one of texts, as PyTorch collates those of a batch's rows."""
+    parts: list[Any] = []
+    for part in value:
+        if isinstance(part, tuple):
+            parts += [list(part)] if all(isinstance(one, (str, bytes)) for one in part) else _parts(part)
+        else:
+            parts.append(part)
+    return parts
 
 
 def _single(value: Any) -> bool:
     return isinstance(value, _SINGLE) or getattr(value, "shape", None) == ()
 
 
+def _shapes(element: Any) -> list[tuple[Any, ...]]:
+    """Of its components; empty: not all have one."""
+    try:
+        shapes = [tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape) for _, leaf in _leaves(element)]
+    except Exception:  # a key function knows more of such an element than we do
+        return []
+    return shapes if all(shape and shape[0] is not None for shape in shapes) else []
+
+
+def _rows_of(element: Any) -> Optional[int]:
+    """The rows of an element; None: its components don't say."""
+    rows = {int(shape[0]) for shape in _shapes(element)}
+    return rows.pop() if len(rows) == 1 else None
+
+
 def _other_rows(element: Any, keys: int) -> Optional[int]:
     """The rows of an element, if they are known and can't be as many as its keys. An element may be a list of rows, and rows may
     stand along axis 1."""
-    if isinstance(element, (list, tuple)) and len(element) == keys:
+    rows = _rows_of(element)
+    if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return None
-    shapes = []
-    try:
-        for _, leaf in _leaves(element):
-            shape = tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape)
-            if not shape or shape[0] is None:
-                return None
-            shapes.append(shape)
-    except Exception:  # the function knows more of such an element than we do
-        return None
-    if len({shape[0] for shape in shapes}) != 1 or shapes[0][0] == keys:
-        return None
-    return None if all(shape[1:2] == (keys,) for shape in shapes) else int(shapes[0][0])
+    return None if all(shape[1:2] == (keys,) for shape in _shapes(element)) else rows
 
 
 def component_of(element: Any, key: Any) -> Any:

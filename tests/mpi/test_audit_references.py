@@ -35,6 +35,21 @@ def test_texts_one_by_one(hvdata, comm, form):
     assert [example.key for example in seen.not_in_reference] == ["a"]
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("form", ["dataset", "numpy"])
+def test_keys_of_several_parts(hvdata, comm, form):
+    """A row is known by its file and its place there."""
+    files, offsets = np.repeat([b"a", b"b", b"c", b"d"], ROWS // 4), np.arange(ROWS) % (ROWS // 4)
+    rows = tf.data.Dataset.from_tensor_slices((np.zeros([ROWS, 3]), (files, offsets)))
+    mine = rows.shard(comm.size, comm.rank).batch(4)
+    given = mine if form == "dataset" else list(mine.as_numpy_iterator())
+    for key in (1, lambda element: element[1], lambda element: (element[1][0], tf.cast(element[1][1], tf.int32))):
+        report = passed(comm, hvdata.audit(given, key=key, reference=rows.batch(5)))
+        assert report.verdict == "every row once" and report.distinct == ROWS
+    single = hvdata.audit([(3, 7)], key=lambda element: element)
+    raises_everywhere(comm, lambda: list(single), TypeError, "are they one key together, or the keys of 2 rows")
+
+
 def test_a_loader_that_python_counts_through(hvdata, comm):
     """It has no __iter__."""
     class Loader:

@@ -96,6 +96,56 @@ def test_keys_that_may_be_those_of_the_rows(element, made):
     assert len(keys.keys_of(element, lambda _: made).words) == np.size(made)
 
 
+FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("made", [
+    (FILES, OFFSETS), (tuple(FILES), np.array(OFFSETS, np.int16)), (np.array(FILES), tf.constant(OFFSETS)),
+    (tf.constant(FILES), tuple(map(np.array, [OFFSETS]))), ((FILES,), np.array(OFFSETS, np.uint64))],
+    ids=["lists", "tuple of texts", "arrays", "tuple in it", "tuple of a list"])  # fmt: skip
+def test_a_key_of_several_parts(made):
+    element = np.zeros([4, 2]), np.zeros([4])
+    found = keys.keys_of(element, lambda _: made).words
+    assert found.shape == (4, 2) and len({tuple(row) for row in found.tolist()}) == 4
+    assert found.tolist() == keys.keys_of(element, lambda _: (FILES, OFFSETS)).words.tolist()
+    assert found[:2].tolist() == keys.keys_of(np.zeros([2]), lambda _: (FILES[:2], OFFSETS[:2])).words.tolist()
+    assert keys.keys_of((element[0], made), 1).words.tolist() == found.tolist()  # as a component
+
+
+def test_a_key_of_one_part_is_that_part():
+    assert keys.keys_of(np.zeros([2]), lambda _: ([5, 7],)).words.tolist() == words([5, 7]).tolist()
+    assert keys.keys_of({"x": np.zeros([2]), "id": 5}, lambda _: (5,)).words.tolist() == words([5]).tolist()
+
+
+@pytest.mark.parametrize("made, kind, text", [
+    ((3, 7), TypeError, "the key is a tuple of int: are they one key together, or the keys of 2 rows. Make one text of"),
+    (("train-1", "17"), TypeError, "the key is a tuple of str: are they one key together"),
+    ((np.int64(3), tf.constant(7), "a"), TypeError, "or the keys of 3 rows"),
+    ((FILES, [1, 2]), ValueError, "parts of different lengths: 4 rows, 2 rows. Let each part of a key have one entry"),
+    ((FILES, 7), ValueError, "parts of different lengths: 4 rows, a single value"),
+    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list of NoneType, and no array of one kind")],
+    ids=["numbers", "texts", "all kinds", "lengths", "a single one", "no array"])  # fmt: skip
+def test_tuples_that_are_no_key(made, kind, text):
+    for element in ({"x": np.zeros([4, 3]), "id": 5}, (np.zeros([4]), np.zeros([5])), (1, 2)):
+        with pytest.raises(kind, match=text):
+            keys.keys_of(element, lambda _: made)
+        with pytest.raises(kind, match=text):
+            keys.keys_of((element, made), 1)
+
+
+def test_another_number_of_keys_of_several_parts_than_rows():
+    with pytest.raises(ValueError, match="returned 4 keys for an element of 3 rows"):
+        keys.keys_of(np.zeros([3, 2]), lambda _: (FILES, OFFSETS))
+
+
+def test_a_tuple_of_as_many_texts_as_rows():
+    """As PyTorch collates them."""
+    for element in ([np.zeros([4, 2]), tuple(FILES)], {"x": np.zeros([4]), "name": FILES}):
+        assert keys.keys_of(element, lambda _: tuple(FILES)).names == [b"a", b"a", b"b", b"b"]
+    assert keys.keys_of([np.zeros([4, 2]), tuple(FILES)], 1).names == [b"a", b"a", b"b", b"b"]
+    assert keys.keys_of(np.zeros([3]), lambda _: (7, 8, 9)).words.tolist() == words([7, 8, 9]).tolist()
+
+
 def test_texts_are_equal_as_bytes_whatever_holds_them():
     made = [keys.given_keys(given).words for given in (
         ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
