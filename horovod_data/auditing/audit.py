@@ -46,9 +46,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         rows of an element are counted along axis 0 if all components have one of the same length; otherwise the element is one
         row.
       reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
-        or texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one
-        of these. Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen
-        isn't known.
+        or texts), with a key; or a dataset, or other iterable, of elements to make keys of, also one that has only
+        `__getitem__` and `__len__`; or a function that returns one of these. Rank 0's counts, is read there, once, in this
+        call; other ranks may pass None. None: what was never seen isn't known.
 
     Returns:
       What yields the same elements: of a tf.data.Dataset one with the same element_spec and cardinality, which does in

@@ -126,6 +126,34 @@ def test_the_reference_is_read_on_rank_0_alone(hvdata, comm):
     assert comm.allgather(calls) == [[0], *[[]] * (comm.size - 1)]
 
 
+class Rows:
+    """In the manner of PyTorch's datasets and Keras 3's: without an __iter__, and without an IndexError at its end."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        assert index < ROWS, "beyond the end"
+        return np.float32(index), index
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_reference_whose_elements_are_had_by_their_numbers(hvdata, comm):
+    mine = [(rows.astype(np.float32), rows) for rows in numbers(comm)]
+    for arguments in (dict(reference=Rows()), dict(reference=Rows, key=1), dict(reference=Rows(), key=lambda row: row[1])):
+        report = passed(comm, hvdata.audit(mine, **arguments))
+        assert report.verdict == "every row once" and report.reference == ROWS
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_reference_without_an_end(hvdata, comm):
+    data = tf.data.Dataset.range(4)
+    for reference in (data.repeat(), lambda: data.repeat()):
+        raises_everywhere(comm, lambda: hvdata.audit([], reference=reference), ValueError, "reference= is a dataset without an end",
+                          "without repeat()")
+    assert passed(comm, hvdata.audit([np.int64(2)], reference=data.repeat(2))).never == 8 - comm.size
+
+
 @pytest.mark.ranks(1, 3)
 def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
     monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 100)
