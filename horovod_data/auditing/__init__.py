@@ -10,7 +10,8 @@
     report     the report, and how it reads: pure
     picture    rows over ranks, for a terminal and as a PNG
     reference  the rows that there should be
-    iterables  Python's iterables and Keras' sequences, with a look at what passes
+    iterables  Python's iterables, with a look at what passes
+    sequences  Keras'
     datasets   tf.data's
     audit      audit() itself, and the agreement of the ranks on its arguments
     keras_fit  horovod-data-run --audit: what goes into Model.fit

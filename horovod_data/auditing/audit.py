@@ -12,11 +12,11 @@ from .. import roles
 from ..agreement import check_agreement, check_errors
 from ..errors import explain, whole
 from .exchange import Exchange
-from .iterables import (AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator, audited_sequence,
-                        sequence_class)
+from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
 from .record import Recorder
 from .reference import ReferenceFailed, kind_of, make_reference
+from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
 _numbers = itertools.count(1)  # of this process's audits: collective calls, so the same on all ranks

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's iterables, and Keras' sequences, with a look at what passes. What comes out is the object that went in."""
+"""Python's iterables with a look at what passes. What comes out is the object that went in."""
 
 from __future__ import annotations
 
 import collections
-import os
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
-from ..errors import explain
 from .keys import Keys
 from .record import Recorder
 from .report import Report
@@ -49,6 +47,22 @@ class Audit:
         return getattr(self._inner, name)
 
 
+def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
+    """The same elements, in an epoch of their own, which begins when the first is asked for."""
+    iteration = recorder.begin()
+    try:
+        for element in elements:
+            recorder.record(iteration, element)
+            yield element
+    except GeneratorExit:  # a loop is left: the generator is closed with it
+        recorder.end(iteration, left=True)
+        raise
+    except BaseException as error:
+        recorder.end(iteration, error)
+        raise
+    recorder.end(iteration)
+
+
 class AuditedIterable(Audit):
     """Of what can be iterated over again and again."""
 
@@ -56,18 +70,7 @@ class AuditedIterable(Audit):
         self._inner, self._recorder = inner, recorder
 
     def __iter__(self) -> Iterator[Any]:
-        iteration = self._recorder.begin()
-        try:
-            for element in self._inner:
-                self._recorder.record(iteration, element)
-                yield element
-        except GeneratorExit:  # a loop is left: the generator is closed with it
-            self._recorder.end(iteration, left=True)
-            raise
-        except BaseException as error:
-            self._recorder.end(iteration, error)
-            raise
-        self._recorder.end(iteration)
+        return recorded(self._inner, self._recorder)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
@@ -190,56 +193,3 @@ class ReadAhead:
     def end(self, failed: bool) -> None:
         """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
         self._recorder.end(-1, self._error if failed else None, left=True)
-
-
-def sequence_class(given: Any) -> Any:
-    """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
-    for base in type(given).__mro__:
-        if base.__name__ in ("Sequence", "PyDataset") and "keras" in base.__module__.split("."):
-            return base
-    return None
-
-
-def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. Keras makes them ahead, in threads, so what it has made for an epoch that it has
-    not come to is no epoch; and it looks at the first before it begins, which counts once."""
-    pid = os.getpid()
-    fetched: set[int] = set()
-
-    class AuditedSequence(Audit, base):
-        _recorder, _inner = recorder, given
-
-        def __init__(self) -> None:
-            settings = {name: getattr(given, name) for name in ("workers", "use_multiprocessing", "max_queue_size")
-                        if base.__name__ == "PyDataset" and hasattr(given, name)}
-            super().__init__(**settings)
-
-        def __len__(self) -> int:
-            return len(given)
-
-        def __getitem__(self, index: int) -> Any:
-            element = given[index]
-            if os.getpid() != pid:
-                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
-                                           "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
-            if index not in fetched:
-                fetched.add(index)
-                recorder.record(-1, element)
-            return element
-
-        def on_epoch_begin(self) -> None:  # Keras 3's
-            if hasattr(given, "on_epoch_begin"):
-                given.on_epoch_begin()
-
-        def on_epoch_end(self) -> None:
-            fetched.clear()
-            recorder.close(whole=True)
-            given.on_epoch_end()
-
-        def __iter__(self) -> Iterator[Any]:
-            for index in range(len(given)):
-                yield self[index]
-            fetched.clear()
-            recorder.close(whole=True)
-
-    return AuditedSequence()

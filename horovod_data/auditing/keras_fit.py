@@ -132,7 +132,8 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
     """
     import tensorflow as tf
 
-    from horovod_data.auditing.iterables import Audit, ReadAhead, sequence_class
+    from horovod_data.auditing.iterables import Audit, ReadAhead
+    from horovod_data.auditing.sequences import sequence_class
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):

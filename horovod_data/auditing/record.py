@@ -31,6 +31,7 @@ class Epoch:
         self.number = number
         self.error: Optional[str] = None  # that ended it
         self.whole = False  # it ended where the loader did
+        self.partial = True  # wherever it ends, it is an epoch
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
         self._names: dict[int, bytes] = {}
@@ -75,7 +76,7 @@ class Recorder:
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
         """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
-        program ends is an epoch too."""
+        program ends is an epoch too, even if it is no iteration that has a number."""
         self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
         self._lock = threading.Lock()
         self._epoch: Optional[Epoch] = None
@@ -95,8 +96,12 @@ class Recorder:
     def begin(self) -> int:
         """A new iteration, whose number it returns."""
         with self._lock:
+            if self._epoch is not None and not self._epoch.partial:  # nobody has come to it
+                self._epoch = None
+                self._begun -= 1
             self._close()
-            self._older.add(self._iteration)
+            if self._iteration >= 0:
+                self._older.add(self._iteration)
             self._iteration = next(self._numbers)
             self._open()
             return self._iteration
@@ -108,20 +113,23 @@ class Recorder:
           RuntimeError: a newer iteration of the same audit has begun.
           TypeError, and what the key function raises: no keys can be made of the element.
         """
+        self.add(iteration, self.made(iteration, element, of))
+
+    def made(self, iteration: int, element: Any, of: str = "element") -> Keys:
+        """The keys of the next step; an error ends the epoch, and is raised as in record()."""
         with self._lock:
             step = self._epoch.steps + 1 if self._epoch is not None else 1
             epoch = self._epoch.number if self._epoch is not None else self._begun + 1
         try:
-            keys = self.keys(element, f"epoch {epoch}, step {step}", of)
+            return self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
-            if self._partial:
+            if self._partial or iteration >= 0:
                 with self._lock:
                     if iteration not in self._older:
                         self._iteration = iteration
                         self._open()
                         self._close(error)
             raise
-        self.add(iteration, keys)
 
     def keys(self, element: Any, which: str, of: str = "element") -> Keys:
         """The keys of an element; raises as record(). `which` it is: for errors."""
@@ -177,8 +185,7 @@ class Recorder:
         if os.getpid() != self._pid:  # before the lock, which the thread may have held when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._done:
-            if self._partial:
-                self._close()
+            self._close_if_partial()
             last = self._begun - (self._epoch is not None)
             if not last:
                 raise RuntimeError(explain(f"{self.name}: report() was called before the first epoch",
@@ -198,8 +205,7 @@ class Recorder:
         """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still
         there."""
         with self._lock:
-            if self._partial:
-                self._close()
+            self._close_if_partial()
         self._closed.put(None)
         while self._thread.is_alive():
             self._thread.join(0.1)
@@ -208,6 +214,11 @@ class Recorder:
         if self._epoch is None:
             self._begun += 1
             self._epoch = Epoch(self._begun)
+            self._epoch.partial = self._partial or self._iteration >= 0
+
+    def _close_if_partial(self) -> None:
+        if self._epoch is not None and self._epoch.partial:
+            self._close()
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         if self._epoch is not None:

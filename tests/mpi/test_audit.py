@@ -358,24 +358,6 @@ def test_keras_fit_of_a_dataset(hvdata, comm, known):
     assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", ROWS // comm.size // 8)] * 3
 
 
-@pytest.mark.ranks(1, 2)
-def test_keras_fit_of_a_sequence(hvdata, comm):
-    class Batches(tf.keras.utils.Sequence):
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, index):
-            rows = np.arange(8 * index, 8 * index + 8, dtype=np.float32) * comm.size + comm.rank
-            return rows[:, None], rows
-
-    audited = hvdata.audit(Batches(), reference=24 * comm.size)
-    results(comm, lambda: keras().fit(audited, epochs=2, verbose=0, shuffle=True) and None)
-    results(comm, audited.report)
-    assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", 3)] * 2
-    list(audited)
-    assert results(comm, audited.report)[0].epoch == 3
-
-
 @pytest.mark.readers(1)
 @pytest.mark.ranks(1, 2)
 def test_a_dedicated_reader_takes_no_part(hvdata, comm):
