@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional, Union
 
 from .keys import Keys
 from .record import Recorder
@@ -164,7 +164,7 @@ class ReadAhead:
         self._inner, self._recorder = audited._inner, audited._recorder
         self._source = self._inner
         self._taken = 0
-        self._waiting: collections.deque[Keys] = collections.deque()  # until Keras has trained with them
+        self._waiting: collections.deque[Union[Keys, Exception]] = collections.deque()  # until Keras has trained with them
         self._error: Optional[BaseException] = None
 
     def __iter__(self) -> ReadAhead:
@@ -174,13 +174,16 @@ class ReadAhead:
     def __next__(self) -> Any:
         try:
             element = next(self._source)
-            self._taken += 1
-            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
         except StopIteration:
             raise
         except BaseException as error:
             self._error = error
             raise
+        self._taken += 1
+        try:
+            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
+        except Exception as error:  # the training goes on without
+            self._waiting.append(error)
         return element
 
     def trained(self) -> None:

@@ -10,7 +10,7 @@ import queue
 import random
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -89,6 +89,7 @@ class Recorder:
         self._settled = 0
         self.reports: list[Report] = []
         self._failure: Optional[BaseException] = None
+        self.forgiving = False  # an element of which no keys can be made passes; its epoch has that error, and no more rows
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
@@ -115,14 +116,16 @@ class Recorder:
         """
         self.add(iteration, self.made(iteration, element, of))
 
-    def made(self, iteration: int, element: Any, of: str = "element") -> Keys:
-        """The keys of the next step; an error ends the epoch, and is raised as in record()."""
+    def made(self, iteration: int, element: Any, of: str = "element") -> Union[Keys, Exception]:
+        """The keys of the next step; an error ends the epoch, and is raised as in record(), or returned if it is forgiven."""
         with self._lock:
             step = self._epoch.steps + 1 if self._epoch is not None else 1
             epoch = self._epoch.number if self._epoch is not None else self._begun + 1
         try:
             return self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
+            if self.forgiving:
+                return error
             if self._partial or iteration >= 0:
                 with self._lock:
                     if iteration not in self._older:
@@ -141,8 +144,8 @@ class Recorder:
                                   f"key={self._key!r} must fit every element" if self._key is not None else ""),)
             raise
 
-    def add(self, iteration: int, keys: Keys) -> None:
-        """One step, whose keys these are."""
+    def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
+        """One step, whose keys these are, or why there are none."""
         with self._lock:
             if iteration in self._older:
                 raise RuntimeError(explain(
@@ -151,7 +154,10 @@ class Recorder:
             self._iteration = iteration
             self._open()
             assert self._epoch is not None
-            self._epoch.add(keys)
+            if isinstance(keys, Exception):
+                self._epoch.error = self._epoch.error or _named(keys)
+            elif self._epoch.error is None:
+                self._epoch.add(keys)
 
     def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
         """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
@@ -223,7 +229,7 @@ class Recorder:
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         if self._epoch is not None:
             self._epoch.whole = whole
-            self._epoch.error = _named(error) if error is not None else None
+            self._epoch.error = _named(error) if error is not None else self._epoch.error
             self._closed.put(self._epoch)
             self._epoch = None
 

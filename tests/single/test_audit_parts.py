@@ -133,6 +133,27 @@ def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
     assert len(error) < 230
 
 
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
+    """As --audit does: all elements pass, and the epoch has those before."""
+    recorder.forgiving = True
+    assert list(form([[1, 2, 3], None, [4]], recorder)) == [[1, 2, 3], None, [4]]
+    (rows, error), = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
+
+
+def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
+    ahead = ReadAhead(AuditedIterator(iter([[1, 2, 3], None, [4], [5]]), recorder))
+    for element in ahead:
+        ahead.trained()
+        if element == [4]:
+            ahead.end_epoch()
+    ahead.end(failed=False)
+    (rows, error), later = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, element 2: the keys of the rows can't be made") and later == (1, None)
+
+
 def test_a_generator_is_one_epoch(capsys):
     recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
     audited = AuditedIterator(iter([[1], [2]]), recorder)
