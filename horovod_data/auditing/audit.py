@@ -14,7 +14,7 @@ from ..errors import explain, whole
 from .exchange import Exchange
 from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
-from .record import Recorder
+from .record import Recorder, finish_all
 from .reference import ReferenceFailed, kind_of, make_reference
 from .sequences import audited_sequence, sequence_class
 from .settle import settle
@@ -31,10 +31,11 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     an epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the
     latest when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make
     different numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns
-    it on every rank. An epoch under way at shutdown(), or at the end of the program, ends there.
+    it on every rank. An epoch under way at shutdown(), or at the end of the program, or where nothing holds the audit any
+    more, ends there.
 
     Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
-    reference, which stay); up to five times the first while the report is made, and 100 MiB.
+    reference, which stay as long as something holds the audit); up to five times the first while the report is made, and 100 MiB.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
@@ -98,8 +99,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     there = known
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, there, key is None), exchange.rank == 0,
-                        partial=sequence is None)
-    roles.before_shutdown(recorder.finish)
+                        partial=sequence is None).held()
+    roles.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
 

@@ -128,7 +128,7 @@ def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
     """audit() that raises nothing within the program's fit: the report says what it could not make keys of."""
     def made(given: Any) -> Any:
         audited = audit(given)
-        audited._recorder.forgiving = True
+        audited._recorder.forgive()
         return audited
 
     return made

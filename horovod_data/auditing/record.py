@@ -10,7 +10,8 @@ import queue
 import random
 import sys
 import threading
-from typing import Any, Callable, Optional, Union
+import weakref
+from typing import Any, Callable, Optional, Union, cast
 
 import numpy as np
 
@@ -21,7 +22,16 @@ from .report import Report
 _MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
 _MOST_ERROR = 200  # letters of an error, in the report
 
+_live: dict[Recorder, None] = {}  # whose threads run, the oldest first
+_RELEASED = object()
+
 Array = Any
+
+
+def finish_all() -> None:
+    """At the end of this rank's part in the job: Recorder.finish() of each."""
+    for recorder in list(_live):
+        recorder.finish()
 
 
 class Epoch:
@@ -84,15 +94,20 @@ class Recorder:
         self._iteration = 0
         self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator brings a number of another process
         self._older: set[int] = set()
-        self._closed: "queue.SimpleQueue[Optional[Epoch]]" = queue.SimpleQueue()
+        self._closed: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # epochs; _RELEASED; None is the end
         self._done = threading.Condition(self._lock)
         self._settled = 0
         self.reports: list[Report] = []
         self._failure: Optional[BaseException] = None
-        self.forgiving = False  # an element of which no keys can be made passes; its epoch has that error, and no more rows
+        self._forgiving = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
+        _live[self] = None
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
+
+    def forgive(self) -> None:
+        """From here on an element of which no keys can be made passes; its epoch has that error, and no more rows."""
+        self._forgiving = True
 
     def begin(self) -> int:
         """A new iteration, whose number it returns."""
@@ -124,7 +139,7 @@ class Recorder:
         try:
             return self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
-            if self.forgiving:
+            if self._forgiving:
                 return error
             if self._partial or iteration >= 0:
                 with self._lock:
@@ -216,6 +231,16 @@ class Recorder:
         while self._thread.is_alive():
             self._thread.join(0.1)
 
+    def held(self) -> Recorder:
+        """This recorder, for all that record: when none of them holds it any more, release() is called."""
+        return cast(Recorder, _Held(self))
+
+    def release(self) -> None:
+        """Nothing records any more: the epoch under way ends, and the thread behind its report. Called by whoever collects garbage,
+        who may hold any lock: takes none."""
+        if os.getpid() == self._pid:
+            self._closed.put(_RELEASED)
+
     def _open(self) -> None:
         if self._epoch is None:
             self._begun += 1
@@ -234,7 +259,18 @@ class Recorder:
             self._epoch = None
 
     def _run(self) -> None:
+        try:
+            self._settle_all()
+        finally:
+            _live.pop(self, None)
+
+    def _settle_all(self) -> None:
         while (epoch := self._closed.get()) is not None:
+            if epoch is _RELEASED:
+                with self._lock:
+                    self._close_if_partial()
+                self._closed.put(None)
+                continue
             try:
                 if self._failure is not None:
                     continue  # the ranks' calls don't go together any more
@@ -253,6 +289,19 @@ class Recorder:
                 self.reports.append(report)
                 self._settled += 1
                 self._done.notify_all()
+
+
+class _Held:
+    """What the recorder is to its users. The recorder itself is its thread's as well, and would never be garbage."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        weakref.finalize(self, recorder.release).atexit = False  # at exit there is finish()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self._recorder, name)
 
 
 def _named(error: BaseException) -> str:

@@ -3,13 +3,14 @@
 test_audit_keys.py."""
 
 import collections
+import gc
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import counting, keys, picture
+from horovod_data.auditing import counting, keys, picture, record
 from horovod_data.auditing.counting import Axis, Part
 from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator, AuditedSizedIterator, ReadAhead
 from horovod_data.auditing.record import Epoch, Recorder
@@ -137,10 +138,29 @@ def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
                          ids=["iterable", "iterator"])  # fmt: skip
 def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
     """As --audit does: all elements pass, and the epoch has those before."""
-    recorder.forgiving = True
+    recorder.forgive()
     assert list(form([[1, 2, 3], None, [4]], recorder)) == [[1, 2, 3], None, [4]]
     (rows, error), = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
+
+
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_an_audit_that_nothing_holds_any_more_ends(recorder, form):
+    """The epoch under way gets its report; of the rest nothing stays."""
+    audited = form([[1], [2], [3]], recorder.held())
+    list(audited)
+    loop = iter(AuditedIterable([[4], [5]], audited._recorder))
+    next(loop)
+    assert recorder in record._live
+    del audited
+    gc.collect()
+    assert recorder in record._live  # what iterates holds it as well
+    del loop
+    gc.collect()
+    recorder._thread.join(10)
+    assert not recorder._thread.is_alive() and recorder not in record._live
+    assert [epoch.rows for epoch in recorder.reports] == [3, 1]
 
 
 def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
