@@ -12,10 +12,11 @@ from .. import roles
 from ..agreement import check_agreement, check_errors
 from ..errors import explain, whole
 from .exchange import Exchange
-from .iterables import AuditedIterable, AuditedIterator, AuditedSized, audited_sequence, sequence_class
+from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
-from .record import Recorder
+from .record import Recorder, finish_all
 from .reference import ReferenceFailed, kind_of, make_reference
+from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
 _numbers = itertools.count(1)  # of this process's audits: collective calls, so the same on all ranks
@@ -30,10 +31,11 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     an epoch, and all ranks make the same number of them. It ends where the loader does, or where the loop is left (at the
     latest when the next one begins). A thread then brings the ranks' keys together; nobody waits for it, and ranks may make
     different numbers of steps. When all ranks have ended the epoch, rank 0 prints the report to stderr, and report() returns
-    it on every rank. An epoch under way at shutdown(), or at the end of the program, ends there.
+    it on every rank. An epoch under way at shutdown(), or at the end of the program, or where nothing holds the audit any
+    more, ends there.
 
     Memory: 16 bytes for each row that this rank saw, and 16 for each that it counts (all rows / N; 24 for those of the
-    reference, which stay); up to five times the first while the report is made, and 100 MiB.
+    reference, which stay as long as something holds the audit); up to five times the first while the report is made, and 100 MiB.
 
     Args:
       dataset_or_iterable: this rank's loader: a tf.data.Dataset, or any iterable of nests (tuples, lists, mappings) of
@@ -41,12 +43,13 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       key: what a row is known by. None: its content, a 128-bit hash over dtype, shape and bytes of all components. The name
         or place of a component (`"id"`, `1`), or a tuple of them (`(0, "id")` for `element[0]["id"]`); or a function of it.
         The key is an array with one entry per row: whole numbers, texts, or anything else along whose axis 0 the rows are;
-        or a single one: then the element is one row. Without a key the rows of an element are counted along axis 0 if all
-        components have one of the same length; otherwise the element is one row.
+        a tuple of such arrays, which are the key together; or a single one: then the element is one row. Without a key the
+        rows of an element are counted along axis 0 if all components have one of the same length; otherwise the element is one
+        row.
       reference: the rows that there should be: their number; or their keys (a set, range, list or 1-d array of whole numbers
-        or texts), with a key; or a dataset, or other iterable, of elements to make keys of; or a function that returns one
-        of these. Rank 0's counts, is read there, once, in this call; other ranks may pass None. None: what was never seen
-        isn't known.
+        or texts), with a key; or a dataset, or other iterable, of elements to make keys of, also one that has only
+        `__getitem__` and `__len__`; or a function that returns one of these. Rank 0's counts, is read there, once, in this
+        call; other ranks may pass None. None: what was never seen isn't known.
 
     Returns:
       What yields the same elements: of a tf.data.Dataset one with the same element_spec and cardinality, which does in
@@ -96,17 +99,17 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     there = known
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, there, key is None), exchange.rank == 0,
-                        partial=sequence is None)
-    roles.before_shutdown(recorder.finish)
+                        partial=sequence is None).held()
+    roles.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
 
         return AuditedDataset(dataset_or_iterable, recorder, key)
     if sequence is not None:
         return audited_sequence(dataset_or_iterable, recorder, sequence)
-    if hasattr(dataset_or_iterable, "__next__"):
-        return AuditedIterator(dataset_or_iterable, recorder)
     sized = hasattr(dataset_or_iterable, "__len__")
+    if hasattr(dataset_or_iterable, "__next__"):
+        return (AuditedSizedIterator if sized else AuditedIterator)(dataset_or_iterable, recorder)
     return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
 
 

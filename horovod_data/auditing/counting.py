@@ -8,7 +8,8 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from .keys import INTEGER, shown, slices
+from .columns import INTEGER
+from .keys import shown, slices
 
 Array = Any
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's iterables, and Keras' sequences, with a look at what passes. What comes out is the object that went in."""
+"""Python's iterables with a look at what passes. What comes out is the object that went in."""
 
 from __future__ import annotations
 
 import collections
-import os
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional, Union
 
-from ..errors import explain
 from .keys import Keys
 from .record import Recorder
 from .report import Report
@@ -49,6 +47,22 @@ class Audit:
         return getattr(self._inner, name)
 
 
+def recorded(elements: Iterable[Any], recorder: Recorder) -> Iterator[Any]:
+    """The same elements, in an epoch of their own, which begins when the first is asked for."""
+    iteration = recorder.begin()
+    try:
+        for element in elements:
+            recorder.record(iteration, element)
+            yield element
+    except GeneratorExit:  # a loop is left: the generator is closed with it
+        recorder.end(iteration, left=True)
+        raise
+    except BaseException as error:
+        recorder.end(iteration, error)
+        raise
+    recorder.end(iteration)
+
+
 class AuditedIterable(Audit):
     """Of what can be iterated over again and again."""
 
@@ -56,18 +70,7 @@ class AuditedIterable(Audit):
         self._inner, self._recorder = inner, recorder
 
     def __iter__(self) -> Iterator[Any]:
-        iteration = self._recorder.begin()
-        try:
-            for element in self._inner:
-                self._recorder.record(iteration, element)
-                yield element
-        except GeneratorExit:  # a loop is left: the generator is closed with it
-            self._recorder.end(iteration, left=True)
-            raise
-        except BaseException as error:
-            self._recorder.end(iteration, error)
-            raise
-        self._recorder.end(iteration)
+        return recorded(self._inner, self._recorder)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("_inner", "_recorder"):  # while it is being made or copied
@@ -83,39 +86,74 @@ class AuditedSized(AuditedIterable):
 
 
 class AuditedIterator(Audit):
-    """Of an iterator or a generator: it can be iterated over once, and next() works."""
+    """Of what has a next(): an iterator or a generator, which can be iterated over once; or a loader whose `__iter__` begins it
+    anew and returns it, so that each of its iterations is an epoch."""
 
     def __init__(self, inner: Any, recorder: Recorder):
         self._inner, self._recorder = inner, recorder
+        self._source = inner  # what elements come from: the loader's `__iter__` may return something else
+        self._anew = _begins_anew(inner)
         self._iteration = -1
-        self._ended, self._said = False, False
+        self._ended, self._again = False, False  # it has come to its end; and has been iterated over again since
+        self._said = False
 
     def __iter__(self) -> AuditedIterator:
-        if self._ended and not self._said:
-            self._said = True
-            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
-                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
+        try:
+            self._source = iter(self._inner)
+        except BaseException as error:
+            self._recorder.end(self._recorder.begin(), error)
+            raise
+        self._again = self._ended
+        if self._anew:
+            self._iteration = -1  # the next element begins an epoch
         return self
 
     def __next__(self) -> Any:
         if self._iteration < 0:
             self._iteration = self._recorder.begin()
         try:
-            element = next(self._inner)
+            element = next(self._source)
         except StopIteration:
             self._recorder.end(self._iteration)
+            self._say_if_used_up()
             self._ended = True
             raise
         except BaseException as error:
             self._recorder.end(self._iteration, error)
             raise
+        self._again = False
         self._recorder.record(self._iteration, element)
         return element
 
+    def _say_if_used_up(self) -> None:
+        """Once: it was iterated over again, and gave nothing."""
+        if self._again and not self._anew and not self._said:
+            self._said = True
+            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder", "_iteration", "_ended", "_said"):
+        if name.startswith("__") or name in ("_inner", "_recorder", "_source", "_anew", "_iteration", "_ended", "_again", "_said"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+class AuditedSizedIterator(AuditedIterator):
+    """Of what has a length as well."""
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+def _begins_anew(given: Any) -> bool:
+    """Whether an iteration may begin at the first element again: `__iter__` is Python's, and does more than to return self.
+    Those of generators, and of other types that are not written in Python, do no more."""
+    code = getattr(getattr(type(given), "__iter__", None), "__code__", None)
+    return code is not None and code.co_code != _returns_itself.__code__.co_code
+
+
+def _returns_itself(self: Any) -> Any:
+    return self
 
 
 class ReadAhead:
@@ -124,23 +162,28 @@ class ReadAhead:
 
     def __init__(self, audited: AuditedIterator):
         self._inner, self._recorder = audited._inner, audited._recorder
+        self._source = self._inner
         self._taken = 0
-        self._waiting: collections.deque[Keys] = collections.deque()  # until Keras has trained with them
+        self._waiting: collections.deque[Union[Keys, Exception]] = collections.deque()  # until Keras has trained with them
         self._error: Optional[BaseException] = None
 
     def __iter__(self) -> ReadAhead:
+        self._source = iter(self._inner)
         return self
 
     def __next__(self) -> Any:
         try:
-            element = next(self._inner)
-            self._taken += 1
-            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
+            element = next(self._source)
         except StopIteration:
             raise
         except BaseException as error:
             self._error = error
             raise
+        self._taken += 1
+        try:
+            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
+        except Exception as error:  # the training goes on without
+            self._waiting.append(error)
         return element
 
     def trained(self) -> None:
@@ -153,56 +196,3 @@ class ReadAhead:
     def end(self, failed: bool) -> None:
         """Of the training; `failed`: by an error. If the iterator has raised one, it was that."""
         self._recorder.end(-1, self._error if failed else None, left=True)
-
-
-def sequence_class(given: Any) -> Any:
-    """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
-    for base in type(given).__mro__:
-        if base.__name__ in ("Sequence", "PyDataset") and "keras" in base.__module__.split("."):
-            return base
-    return None
-
-
-def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
-    """A Keras sequence of the same batches. Keras makes them ahead, in threads, so what it has made for an epoch that it has
-    not come to is no epoch; and it looks at the first before it begins, which counts once."""
-    pid = os.getpid()
-    fetched: set[int] = set()
-
-    class AuditedSequence(Audit, base):
-        _recorder, _inner = recorder, given
-
-        def __init__(self) -> None:
-            settings = {name: getattr(given, name) for name in ("workers", "use_multiprocessing", "max_queue_size")
-                        if base.__name__ == "PyDataset" and hasattr(given, name)}
-            super().__init__(**settings)
-
-        def __len__(self) -> int:
-            return len(given)
-
-        def __getitem__(self, index: int) -> Any:
-            element = given[index]
-            if os.getpid() != pid:
-                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
-                                           "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
-            if index not in fetched:
-                fetched.add(index)
-                recorder.record(-1, element)
-            return element
-
-        def on_epoch_begin(self) -> None:  # Keras 3's
-            if hasattr(given, "on_epoch_begin"):
-                given.on_epoch_begin()
-
-        def on_epoch_end(self) -> None:
-            fetched.clear()
-            recorder.close(whole=True)
-            given.on_epoch_end()
-
-        def __iter__(self) -> Iterator[Any]:
-            for index in range(len(given)):
-                yield self[index]
-            fetched.clear()
-            recorder.close(whole=True)
-
-    return AuditedSequence()

@@ -104,8 +104,8 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         horovod_data.init()
     hooks: Mapping[str, Callable[[], None]] = {}
     try:
-        given.arguments["x"], hooks = _audited(horovod_data.audit, model, given.arguments)
-    except CantBeAudited as error:
+        given.arguments["x"], hooks = _audited(_forgiving(horovod_data.audit), model, given.arguments)
+    except (CantBeAudited, TypeError, ValueError) as error:  # audit() raises on all ranks if on one
         _say(f"this call of Model.fit is not audited: {error}")
     if hooks:
         given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), hooks)
@@ -124,6 +124,16 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
 _busy: set[int] = set()
 
 
+def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
+    """audit() that raises nothing within the program's fit: the report says what it could not make keys of."""
+    def made(given: Any) -> Any:
+        audited = audit(given)
+        audited._recorder.forgive()
+        return audited
+
+    return made
+
+
 def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Callable[[], None]]]:
     """What to give Keras as x, and what is to be done at which of Keras' events.
 
@@ -132,7 +142,8 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
     """
     import tensorflow as tf
 
-    from horovod_data.auditing.iterables import Audit, ReadAhead, sequence_class
+    from horovod_data.auditing.iterables import Audit, ReadAhead
+    from horovod_data.auditing.sequences import sequence_class
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit knows a row by: 16 bytes, as two uint64. Pure, but for the look at TensorFlow's ragged and sparse tensors.
+"""What an audit knows a row by: 16 bytes, as two uint64. Pure.
 
 Whole numbers that the user gives as keys stand in them as they are, so two of them are never taken for one. Everything else
 is a BLAKE2b digest of 128 bits: among 10^12 different rows the odds of one such mistake are below 10^-14.
@@ -7,23 +7,17 @@ is a BLAKE2b digest of 128 bits: among 10^12 different rows the odds of one such
 
 from __future__ import annotations
 
-import dataclasses
 import operator
-import sys
 from collections.abc import Mapping
-from hashlib import blake2b
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from ..errors import explain
-
-# The first word of a whole number's key; a digest begins with one of them in 1 of 2^63 cases.
-INTEGER, LARGE_INTEGER = 1, 2
+from .columns import INTEGER, LARGE_INTEGER, Array, bytes_of, column_of, digests, framed, listed, row_digests
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
 _SINGLE = (str, bytes, int, float, np.generic)
-Array = Any  # an ndarray: Python 3.9's mypy and numpy's types don't agree on much more
 
 
 class Keys(NamedTuple):
@@ -34,22 +28,6 @@ class Keys(NamedTuple):
     names: Optional[Sequence[bytes]] = None
 
 
-@dataclasses.dataclass
-class _Column:
-    """One component of an element, as bytes.
-
-    `rows`: along its axis 0; None: it has none. `fixed`: uint8 [rows or 1, bytes of a row]. `parts`: where rows differ in
-    length, each in a form of which no other row has the beginning. `whole`: all of it as one row, in the same form.
-    """
-
-    rows: Optional[int]
-    kind: str  # dtype and shape of a row
-    whole_kind: str  # and of the whole
-    whole: Callable[[], bytes]
-    fixed: Array = None
-    parts: Sequence[bytes] = ()
-
-
 def keys_of(element: Any, key: Key) -> Keys:
     """The keys of an element's rows.
 
@@ -58,43 +36,84 @@ def keys_of(element: Any, key: Key) -> Keys:
       key: as audit() takes it.
 
     Raises:
-      TypeError: something in the element, or what the key function returned, is no array.
+      TypeError: something in the element, or what the key function returned, is no array; or the key is a tuple of single values, and
+        not one for each row.
       ValueError: the key function returned more or fewer keys than the element has rows.
       KeyError, IndexError: the element has no such component.
     """
     if key is None:
         return Keys(content_keys(element))
-    if not callable(key):
-        return given_keys(component_of(element, key))
-    value = key(element)
-    made = given_keys(value)
-    if not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
+    value = key(element) if callable(key) else component_of(element, key)
+    made = _keys_of_tuple(value, element) if isinstance(value, tuple) else given_keys(value)
+    if callable(key) and not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
         raise ValueError(explain(f"the function returned {len(made.words)} keys for an element of {rows} rows",
                                  "Let it return one for each row; or a single one, not in an array, if the element is one row"))
     return made
+
+
+def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
+    """Of arrays: each row's key is made of its entries in all of them. Of single values: the keys of that many rows."""
+    parts = _parts(value)
+    if not any(isinstance(part, list) or len(getattr(part, "shape", ())) for part in parts):
+        if len(parts) > 1 and len(parts) != _rows_of(element):
+            raise TypeError(explain(
+                f"the key is {_described(value, None)}: are they one key together, or the keys of {len(parts)} rows?",
+                "Make one text of several values that are a key together; let the keys of several rows be a list or an array"))
+        return given_keys(value)
+    if len(parts) == 1:
+        return given_keys(parts[0])
+    columns = []
+    for i, part in enumerate(parts):
+        try:
+            columns.append(column_of(part, "", keep_integers=True))
+        except TypeError as error:
+            raise TypeError(explain(f"part {i} of the key is {_described(part, error.__cause__)}, and no array of one kind",
+                                    "Let each part of a key be an array (a list) with one entry for each row")) from None
+    counts = [column.rows for column in columns]
+    if len(set(counts)) > 1:
+        told = ", ".join("a single value" if rows is None else f"{rows} rows" for rows in counts)
+        raise ValueError(explain(f"the key is a tuple of parts of different lengths: {told}",
+                                 "Let each part of a key have one entry for each row"))
+    return Keys(row_digests(columns, counts[0] or 0, "together " + ";".join(column.kind for column in columns)))
+
+
+def _parts(value: tuple[Any, ...]) -> list[Any]:
+    """Tuples within it are several parts, but for one of texts, as PyTorch collates those of a batch's rows."""
+    parts: list[Any] = []
+    for part in value:
+        if isinstance(part, tuple):
+            parts += [list(part)] if all(isinstance(one, (str, bytes)) for one in part) else _parts(part)
+        else:
+            parts.append(part)
+    return parts
 
 
 def _single(value: Any) -> bool:
     return isinstance(value, _SINGLE) or getattr(value, "shape", None) == ()
 
 
+def _shapes(element: Any) -> list[tuple[Any, ...]]:
+    """Of its components; empty: not all have one."""
+    try:
+        shapes = [tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape) for _, leaf in _leaves(element)]
+    except Exception:  # a key function knows more of such an element than we do
+        return []
+    return shapes if all(shape and shape[0] is not None for shape in shapes) else []
+
+
+def _rows_of(element: Any) -> Optional[int]:
+    """The rows of an element; None: its components don't say."""
+    rows = {int(shape[0]) for shape in _shapes(element)}
+    return rows.pop() if len(rows) == 1 else None
+
+
 def _other_rows(element: Any, keys: int) -> Optional[int]:
     """The rows of an element, if they are known and can't be as many as its keys. An element may be a list of rows, and rows may
     stand along axis 1."""
-    if isinstance(element, (list, tuple)) and len(element) == keys:
+    rows = _rows_of(element)
+    if rows in (None, keys) or (isinstance(element, (list, tuple)) and len(element) == keys):
         return None
-    shapes = []
-    try:
-        for _, leaf in _leaves(element):
-            shape = tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape)
-            if not shape or shape[0] is None:
-                return None
-            shapes.append(shape)
-    except Exception:  # the function knows more of such an element than we do
-        return None
-    if len({shape[0] for shape in shapes}) != 1 or shapes[0][0] == keys:
-        return None
-    return None if all(shape[1:2] == (keys,) for shape in shapes) else int(shapes[0][0])
+    return None if all(shape[1:2] == (keys,) for shape in _shapes(element)) else rows
 
 
 def component_of(element: Any, key: Any) -> Any:
@@ -116,23 +135,17 @@ def component_of(element: Any, key: Any) -> Any:
 def content_keys(element: Any) -> Array:
     """uint64 [rows, 2]: a digest of each row's dtypes, shapes and bytes. Rows are counted along an axis 0 that all
     components have in common; without one the element as a whole is one row."""
-    columns = [_column(leaf, path) for path, leaf in _leaves(element)]
+    columns = [column_of(leaf, path) for path, leaf in _leaves(element)]
+    if not columns and _has_an_empty_list(element):
+        return np.empty((0, 2), np.uint64)
     counts = {column.rows for column in columns}
     if len(counts) == 1 and None not in counts:
-        rows, kinds = columns[0].rows or 0, [column.kind for column in columns]
-        if all(column.fixed is not None for column in columns):
-            table = columns[0].fixed if len(columns) == 1 else np.concatenate([column.fixed for column in columns], axis=1)
-            view, width = np.ascontiguousarray(table).reshape(-1).data, table.shape[1]
-            parts: Iterable[Any] = (view[i * width:(i + 1) * width] for i in range(rows))
-        else:
-            each = [column.parts or [row.tobytes() for row in column.fixed] for column in columns]
-            parts = map(_framed, zip(*each)) if rows else ()
-    else:
-        # One row: its key is that of the same row in a batch of one, where no component's rows differ in length.
-        kinds = [column.whole_kind for column in columns]
-        fixed = all(column.fixed is not None for column in columns)
-        parts = [(b"".join if fixed else _framed)([column.whole() for column in columns])]
-    return _digests(parts, ";".join(kinds))
+        return row_digests(columns, columns[0].rows or 0, ";".join(column.kind for column in columns))
+    # One row: its key is that of the same row in a batch of one, where no component's rows differ in length, and each text of a
+    # tuple is a component by itself.
+    columns = [column_of(leaf, path) for path, leaf in _leaves(element, texts_of_rows=False)]
+    join = framed if any(column.width is None for column in columns) else b"".join
+    return digests([join([column.whole() for column in columns])], ";".join(column.whole_kind for column in columns))
 
 
 def given_keys(value: Any, what: str = "the key") -> Keys:
@@ -143,8 +156,8 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
       TypeError: it is no array.
     """
     if isinstance(value, (str, bytes)):
-        names = [_bytes_of(value)]
-        return Keys(_digests(names, "string"), names)
+        names = [bytes_of(value)]
+        return Keys(digests(names, "string"), names)
     given = value
     if isinstance(value, range) and value and -1 << 63 <= min(value[0], value[-1]) <= max(value[0], value[-1]) < 1 << 63:
         value = value[0] + value.step * np.arange(len(value), dtype=np.int64)
@@ -155,21 +168,20 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         texts = [str(number).encode() for number in numbers] if any(map(_is_long, numbers)) else None
         return Keys(_number_words(numbers), texts)
     try:
-        column = _column(value, what, keep_integers=True)
+        column = column_of(value, what, keep_integers=True)
     except TypeError as error:
         raise TypeError(explain(
             f"{what} is {_described(given, error.__cause__)}, and no array of one kind",
             "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
             "are a key together")) from None
     if column.kind == "string":
-        names = [part[8:] for part in column.parts]  # without their lengths
-        return Keys(_digests(names, "string"), names)
+        names = [bytes_of(text) for text in column.texts.tolist()]
+        return Keys(digests(names, "string"), names)
     if column.kind == "integer":
-        return Keys(column.fixed)
+        return Keys(column.words)
     if column.rows is None:
-        return Keys(_digests([column.whole()], column.whole_kind))
-    parts = column.parts if column.fixed is None else [row.tobytes() for row in column.fixed]
-    return Keys(_digests(parts, column.kind))
+        return Keys(digests([column.whole()], column.whole_kind))
+    return Keys(row_digests([column], column.rows, column.kind, bare=True))
 
 
 def _numbers_that_no_dtype_holds(value: Any) -> Optional[list[int]]:
@@ -179,8 +191,8 @@ def _numbers_that_no_dtype_holds(value: Any) -> Optional[list[int]]:
         return [value] if not -1 << 63 <= value < 1 << 64 else None
     if isinstance(value, list):
         try:
-            dtype, dims = (array := _listed(value)).dtype, array.ndim
-        except Exception:  # _column() says it
+            dtype, dims = (array := listed(value)).dtype, array.ndim
+        except Exception:  # column_of() says it
             return None
     elif isinstance(getattr(value, "dtype", None), np.dtype) and value.dtype.kind == "O":
         dtype, dims = value.dtype, np.ndim(value)
@@ -207,7 +219,7 @@ def _number_words(numbers: Sequence[int]) -> Array:
     words = np.empty((len(numbers), 2), np.uint64)
     for i, number in enumerate(numbers):
         if _is_long(number):
-            words[i] = _digests([str(number).encode()], "whole number")[0]
+            words[i] = digests([str(number).encode()], "whole number")[0]
         else:
             words[i] = LARGE_INTEGER if number >= 1 << 63 else INTEGER, number % (1 << 64)
     return words
@@ -254,129 +266,26 @@ def _mixed(words: Array) -> Array:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _leaves(element: Any, path: str = "") -> list[tuple[str, Any]]:
+def _leaves(element: Any, path: str = "", texts_of_rows: bool = True) -> list[tuple[str, Any]]:
     """The components and their paths, dicts in the order of their keys. None is no component. A list of numbers or texts is
-    one component; a tuple of them is several."""
+    one component; a tuple of them is several, but for one of texts within the element: that is how PyTorch collates the texts of a
+    batch's rows, if `texts_of_rows`."""
     if element is None:
         return []
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
-        return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]")]
+        return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]", texts_of_rows)]
     if isinstance(element, list) and element and all(isinstance(part, _SINGLE) for part in element):
         return [(path, element)]
+    if isinstance(element, tuple) and element and path and texts_of_rows and all(isinstance(part, (str, bytes)) for part in element):
+        return [(path, list(element))]
     if isinstance(element, (list, tuple)):
-        return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]")]
+        return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]", texts_of_rows)]
     return [(path, element)]
 
 
-def _column(leaf: Any, path: str, keep_integers: bool = False) -> _Column:
-    if hasattr(leaf, "nested_row_splits") or hasattr(leaf, "dense_shape"):
-        return _composite(leaf)
-    array, dtype = _array(leaf, path)
-    rows = array.shape[0] if array.ndim else None
-    if keep_integers and array.dtype.kind in "iub" and array.ndim <= 1:
-        words = _integer_words(np.atleast_1d(array))
-        return _Column(rows, "integer", "integer", words.tobytes, words)
-    inner = "" if array.ndim <= 1 else "x".join(map(str, array.shape[1:]))
-    outer = "x".join(map(str, array.shape))
-    if array.dtype.kind in "OSU":
-        table = array.reshape(1 if rows is None else rows, int(np.prod(array.shape[1:], dtype=np.int64)))
-        parts = [_framed(map(_bytes_of, row)) for row in table.tolist()]
-        return _Column(rows, "string" + inner, "string" + outer, lambda: b"".join(parts), parts=parts)
-    width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    table = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(1 if rows is None else rows, width)
-    return _Column(rows, dtype + inner, dtype + outer, table.tobytes, table)
-
-
-def _array(leaf: Any, path: str) -> tuple[Array, str]:
-    """The leaf as numpy has it, and its dtype's name."""
-    if type(leaf).__module__.partition(".")[0] == "torch":
-        leaf = leaf.detach().cpu() if hasattr(leaf, "detach") else leaf
-        if str(getattr(leaf, "dtype", "")) == "torch.bfloat16":  # numpy has none
-            return leaf.view(sys.modules["torch"].int16).numpy(), "bfloat16"
-    try:
-        if hasattr(leaf, "numpy") and getattr(leaf, "shape", None) == ():
-            leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow's
-        # A text of numpy's own type loses NULs at its end.
-        array = _listed(leaf) if isinstance(leaf, list) else np.asarray(leaf, object if isinstance(leaf, (str, bytes)) else None)
-    except Exception as error:  # whatever the object's own conversion raises
-        raise TypeError(_no_array(leaf, path, str(error))) from error
-    if isinstance(leaf, (list, tuple)) and array.dtype.kind == "f" and _all_whole(leaf):
-        # Beside others they might fit: a row's content would depend on its batch.
-        raise TypeError(_no_array(leaf, path, "whole numbers that no one dtype of numpy's holds"))
-    if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
-        raise TypeError(_no_array(leaf, path))
-    return array, array.dtype.name
-
-
-def _no_array(leaf: Any, path: str, why: str = "") -> str:
-    why = f" ({why})" if why else ""
-    where = f"component {path} of the element" if path else "the element"
-    return explain(f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}",
-                   "Pass key=, a function that returns one key for each row of an element")
-
-
-def _all_whole(values: Any) -> bool:
-    """Of a list, or of lists in lists."""
-    return all(_all_whole(one) if isinstance(one, (list, tuple)) else isinstance(one, (int, np.integer)) for one in values)
-
-
-def _listed(values: list[Any]) -> Array:
-    """A list as an array, its texts as objects: numpy's own would be as long as the longest, and lose NULs at their ends."""
-    if any(isinstance(one, (str, bytes)) for one in values):
-        array = np.empty(len(values), object)
-        array[:] = values
-        return array
-    return np.asarray(values) if values else np.empty(0, np.int64)
-
-
-def _composite(leaf: Any) -> _Column:
-    """A ragged or a sparse tensor: the rows' values and where they stand."""
-    dtype = leaf.dtype.name
-    if hasattr(leaf, "dense_shape"):
-        indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
-        inner, outer = (f"sparse {dtype}{'x'.join(map(str, dims))}" for dims in (shape[1:], shape))
-        ends = np.searchsorted(indices[:, 0], np.arange(shape[0] + 1))
-        parts = [_framed([indices[a:b, 1:].tobytes(), _value_bytes(values[a:b])]) for a, b in zip(ends, ends[1:])]
-        return _Column(int(shape[0]), inner, outer, lambda: _framed([indices.tobytes(), _value_bytes(values)]), parts=parts)
-    kind = f"ragged {dtype}"
-    return _Column(int(leaf.nrows()), kind, kind, lambda: _ragged_row(leaf), parts=[_ragged_row(row) for row in leaf])
-
-
-def _ragged_row(row: Any) -> bytes:
-    if not hasattr(row, "nested_row_splits"):
-        array = np.asarray(row)
-        return _framed([str(array.shape).encode(), _value_bytes(array)])
-    splits = [np.asarray(one).astype(np.int64).tobytes() for one in row.nested_row_splits]
-    return _framed([*splits, _value_bytes(np.asarray(row.flat_values))])
-
-
-def _value_bytes(values: Array) -> bytes:
-    return _framed(map(_bytes_of, values.ravel().tolist())) if values.dtype.kind in "OSU" else values.tobytes()
-
-
-def _integer_words(values: Array) -> Array:
-    words = np.empty((len(values), 2), np.uint64)
-    words[:, 0] = INTEGER
-    if values.dtype.kind == "u" and values.dtype.itemsize == 8:
-        words[values >= np.uint64(1 << 63), 0] = LARGE_INTEGER
-        words[:, 1] = values
-    else:
-        words[:, 1] = values.astype(np.int64).view(np.uint64)
-    return words
-
-
-def _digests(rows: Iterable[Any], kind: str) -> Array:
-    """uint64 [rows, 2]: of each row's bytes, and of the kind of row."""
-    person = blake2b(kind.encode(), digest_size=16).digest()
-    joined = b"".join([blake2b(row, digest_size=16, person=person).digest() for row in rows])
-    return np.frombuffer(joined, "<u8").astype(np.uint64, copy=False).reshape(-1, 2)
-
-
-def _framed(parts: Iterable[bytes]) -> bytes:
-    """Some texts as one, which no others make."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
-
-
-def _bytes_of(text: Union[str, bytes]) -> bytes:
-    return text.encode(errors="surrogatepass") if isinstance(text, str) else text
+def _has_an_empty_list(element: Any) -> bool:
+    """A batch of no rows, where nothing else is in it."""
+    if isinstance(element, (list, tuple)):
+        return element == [] or any(map(_has_an_empty_list, element))
+    return isinstance(element, Mapping) and any(map(_has_an_empty_list, element.values()))

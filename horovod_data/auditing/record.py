@@ -10,7 +10,8 @@ import queue
 import random
 import sys
 import threading
-from typing import Any, Callable, Optional
+import weakref
+from typing import Any, Callable, Optional, Union, cast
 
 import numpy as np
 
@@ -21,7 +22,16 @@ from .report import Report
 _MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
 _MOST_ERROR = 200  # letters of an error, in the report
 
+_live: dict[Recorder, None] = {}  # whose threads run, the oldest first
+_RELEASED = object()
+
 Array = Any
+
+
+def finish_all() -> None:
+    """At the end of this rank's part in the job: Recorder.finish() of each."""
+    for recorder in list(_live):
+        recorder.finish()
 
 
 class Epoch:
@@ -31,6 +41,7 @@ class Epoch:
         self.number = number
         self.error: Optional[str] = None  # that ended it
         self.whole = False  # it ended where the loader did
+        self.partial = True  # wherever it ends, it is an epoch
         self._words = bytearray()
         self._ends: list[int] = []  # rows up to and with each step
         self._names: dict[int, bytes] = {}
@@ -75,7 +86,7 @@ class Recorder:
 
     def __init__(self, name: str, key: Key, settle: Callable[[Epoch], Report], announce: bool, partial: bool = True):
         """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
-        program ends is an epoch too."""
+        program ends is an epoch too, even if it is no iteration that has a number."""
         self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
         self._lock = threading.Lock()
         self._epoch: Optional[Epoch] = None
@@ -83,20 +94,30 @@ class Recorder:
         self._iteration = 0
         self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator brings a number of another process
         self._older: set[int] = set()
-        self._closed: "queue.SimpleQueue[Optional[Epoch]]" = queue.SimpleQueue()
+        self._closed: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # epochs; _RELEASED; None is the end
         self._done = threading.Condition(self._lock)
         self._settled = 0
         self.reports: list[Report] = []
         self._failure: Optional[BaseException] = None
+        self._forgiving = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
+        _live[self] = None
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
+
+    def forgive(self) -> None:
+        """From here on an element of which no keys can be made passes; its epoch has that error, and no more rows."""
+        self._forgiving = True
 
     def begin(self) -> int:
         """A new iteration, whose number it returns."""
         with self._lock:
+            if self._epoch is not None and not self._epoch.partial:  # nobody has come to it
+                self._epoch = None
+                self._begun -= 1
             self._close()
-            self._older.add(self._iteration)
+            if self._iteration >= 0:
+                self._older.add(self._iteration)
             self._iteration = next(self._numbers)
             self._open()
             return self._iteration
@@ -108,20 +129,25 @@ class Recorder:
           RuntimeError: a newer iteration of the same audit has begun.
           TypeError, and what the key function raises: no keys can be made of the element.
         """
+        self.add(iteration, self.made(iteration, element, of))
+
+    def made(self, iteration: int, element: Any, of: str = "element") -> Union[Keys, Exception]:
+        """The keys of the next step; an error ends the epoch, and is raised as in record(), or returned if it is forgiven."""
         with self._lock:
             step = self._epoch.steps + 1 if self._epoch is not None else 1
             epoch = self._epoch.number if self._epoch is not None else self._begun + 1
         try:
-            keys = self.keys(element, f"epoch {epoch}, step {step}", of)
+            return self.keys(element, f"epoch {epoch}, step {step}", of)
         except Exception as error:
-            if self._partial:
+            if self._forgiving:
+                return error
+            if self._partial or iteration >= 0:
                 with self._lock:
                     if iteration not in self._older:
                         self._iteration = iteration
                         self._open()
                         self._close(error)
             raise
-        self.add(iteration, keys)
 
     def keys(self, element: Any, which: str, of: str = "element") -> Keys:
         """The keys of an element; raises as record(). `which` it is: for errors."""
@@ -133,8 +159,8 @@ class Recorder:
                                   f"key={self._key!r} must fit every element" if self._key is not None else ""),)
             raise
 
-    def add(self, iteration: int, keys: Keys) -> None:
-        """One step, whose keys these are."""
+    def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
+        """One step, whose keys these are, or why there are none."""
         with self._lock:
             if iteration in self._older:
                 raise RuntimeError(explain(
@@ -143,7 +169,10 @@ class Recorder:
             self._iteration = iteration
             self._open()
             assert self._epoch is not None
-            self._epoch.add(keys)
+            if isinstance(keys, Exception):
+                self._epoch.error = self._epoch.error or _named(keys)
+            elif self._epoch.error is None:
+                self._epoch.add(keys)
 
     def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
         """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
@@ -177,8 +206,7 @@ class Recorder:
         if os.getpid() != self._pid:  # before the lock, which the thread may have held when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._done:
-            if self._partial:
-                self._close()
+            self._close_if_partial()
             last = self._begun - (self._epoch is not None)
             if not last:
                 raise RuntimeError(explain(f"{self.name}: report() was called before the first epoch",
@@ -198,26 +226,51 @@ class Recorder:
         """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still
         there."""
         with self._lock:
-            if self._partial:
-                self._close()
+            self._close_if_partial()
         self._closed.put(None)
         while self._thread.is_alive():
             self._thread.join(0.1)
+
+    def held(self) -> Recorder:
+        """This recorder, for all that record: when none of them holds it any more, release() is called."""
+        return cast(Recorder, _Held(self))
+
+    def release(self) -> None:
+        """Nothing records any more: the epoch under way ends, and the thread behind its report. Called by whoever collects garbage,
+        who may hold any lock: takes none."""
+        if os.getpid() == self._pid:
+            self._closed.put(_RELEASED)
 
     def _open(self) -> None:
         if self._epoch is None:
             self._begun += 1
             self._epoch = Epoch(self._begun)
+            self._epoch.partial = self._partial or self._iteration >= 0
+
+    def _close_if_partial(self) -> None:
+        if self._epoch is not None and self._epoch.partial:
+            self._close()
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
         if self._epoch is not None:
             self._epoch.whole = whole
-            self._epoch.error = _named(error) if error is not None else None
+            self._epoch.error = _named(error) if error is not None else self._epoch.error
             self._closed.put(self._epoch)
             self._epoch = None
 
     def _run(self) -> None:
+        try:
+            self._settle_all()
+        finally:
+            _live.pop(self, None)
+
+    def _settle_all(self) -> None:
         while (epoch := self._closed.get()) is not None:
+            if epoch is _RELEASED:
+                with self._lock:
+                    self._close_if_partial()
+                self._closed.put(None)
+                continue
             try:
                 if self._failure is not None:
                     continue  # the ranks' calls don't go together any more
@@ -236,6 +289,19 @@ class Recorder:
                 self.reports.append(report)
                 self._settled += 1
                 self._done.notify_all()
+
+
+class _Held:
+    """What the recorder is to its users. The recorder itself is its thread's as well, and would never be garbage."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        weakref.finalize(self, recorder.release).atexit = False  # at exit there is finish()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self._recorder, name)
 
 
 def _named(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import itertools
 from typing import Any, Iterable, Iterator, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from ..errors import explain, whole, without_place
 from .counting import Part, integer_range
@@ -59,6 +60,11 @@ def kind_of(given: Any, key: Key) -> str:
             raise ValueError(explain("reference= has keys, but audit() has no key=: rows are told apart by their content",
                                      "Pass key=, which says what a row's key is; or as reference= the elements themselves"))
         return "keys"
+    if _is_endless(given):
+        raise ValueError(explain("reference= is a dataset without an end, which would be read for ever",
+                                 "Pass it without repeat(), or with take()"))
+    if _is_map(given):
+        return "elements"
     if isinstance(given, (str, bytes, bool)) or not (hasattr(given, "__iter__") or callable(given)):
         raise TypeError(explain(f"reference={given!r} is no reference", "Pass a number of rows, a set or array of keys, a "
                                 "dataset or another iterable of elements, or a function that returns one of these"))
@@ -137,7 +143,7 @@ def _part(tables: list[Array]) -> Part:
 
 def _chunks(given: Any, key: Key) -> Iterator[Any]:
     """Keys, at most about _CHUNK rows at a time; or one int."""
-    if callable(given) and not hasattr(given, "__iter__"):
+    if callable(given) and not hasattr(given, "__iter__") and not _is_map(given):
         given = given()
         kind = kind_of(given, key)
         if kind in ("none", "function"):
@@ -150,6 +156,8 @@ def _chunks(given: Any, key: Key) -> Iterator[Any]:
         yield from _key_chunks(given)
         return
     elements: Iterable[Any] = [given] if hasattr(given, "__array__") or hasattr(given, "dense_shape") else given
+    if _is_map(given):
+        elements = (given[index] for index in range(len(given)))
     words: list[Array] = []
     names: list[Any] = []
     for element in elements:
@@ -186,6 +194,17 @@ def _key_chunks(given: Any) -> Iterator[Keys]:
 def _name(reference: Reference, keys: Keys, place: int) -> None:
     if keys.names is not None and sum(map(len, reference.names.values())) < _MOST_NAMES:
         reference.names.update((at, name) for at, name in enumerate(keys.names, place) if name is not None)
+
+
+def _is_endless(given: Any) -> bool:
+    return isinstance(given, tf.data.Dataset) and int(given.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+def _is_map(given: Any) -> bool:
+    """Whether its elements are had by their numbers alone, as those of PyTorch's datasets and Keras 3's are: not all of them raise
+    an IndexError at their end, by which Python would know it."""
+    names = ("__getitem__", "__len__")
+    return all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__") and not isinstance(given, type)
 
 
 def _is_keys(given: Any) -> bool:

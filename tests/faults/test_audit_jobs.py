@@ -88,6 +88,25 @@ def test_generators_that_fail_and_steps_at_once(tmp_path):
     assert output.count("with steps_per_execution it doesn't tell after each step that it has made it") == 1, output
 
 
+def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
+    """A dataset within the elements has no bytes. Of what a batch of one rank's has, the report tells."""
+    output = run(
+        tmp_path, "class Named(tf.keras.Model):", "    def __init__(self):", "        super().__init__()",
+        "        self.layer = tf.keras.layers.Dense(1)", "    def call(self, inputs):", "        return self.layer(inputs['x'])",
+        "named = Named()", "named.compile('sgd', 'mse')",
+        "strange = data().batch(16).map(lambda x, y: ({'x': x, 'more': tf.data.Dataset.range(3)}, y))",
+        "assert len(named.fit(strange, epochs=2, verbose=0).history['loss']) == 2",
+        "import horovod_data.auditing.record as record", "made = record.keys_of",
+        "def keys_of(element, key):", "    if hvd.rank() and element[1][0] == 32:", "        raise TypeError('no such type')",
+        "    return made(element, key)", "record.keys_of = keys_of",  # on one rank, in the middle
+        "class Batches(tf.keras.utils.Sequence):", "    def __len__(self):", "        return 4",
+        "    def __getitem__(self, index):", "        return x[16 * index:16 * index + 16, None], x[16 * index:16 * index + 16]",
+        "model.fit(Batches(), epochs=2, verbose=0, shuffle=False)")
+    assert len(re.findall(r"not audited: \[rank 0 on \S+\] component \[0\]\['more'\] of the dataset's elements is a DatasetSpec", output)) == 1, output
+    assert re.findall(r"audit 2, epoch (\d): an error ended the epoch on rank 1", output) == ["1", "2"], output
+    assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
+
+
 def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
     output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)", options=(),
                  env={"HOROVOD_DATA_AUDIT": "1"})

@@ -35,6 +35,21 @@ def test_texts_one_by_one(hvdata, comm, form):
     assert [example.key for example in seen.not_in_reference] == ["a"]
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("form", ["dataset", "numpy"])
+def test_keys_of_several_parts(hvdata, comm, form):
+    """A row is known by its file and its place there."""
+    files, offsets = np.repeat([b"a", b"b", b"c", b"d"], ROWS // 4), np.arange(ROWS) % (ROWS // 4)
+    rows = tf.data.Dataset.from_tensor_slices((np.zeros([ROWS, 3]), (files, offsets)))
+    mine = rows.shard(comm.size, comm.rank).batch(4)
+    given = mine if form == "dataset" else list(mine.as_numpy_iterator())
+    for key in (1, lambda element: element[1], lambda element: (element[1][0], tf.cast(element[1][1], tf.int32))):
+        report = passed(comm, hvdata.audit(given, key=key, reference=rows.batch(5)))
+        assert report.verdict == "every row once" and report.distinct == ROWS
+    single = hvdata.audit([(3, 7)], key=lambda element: element)
+    raises_everywhere(comm, lambda: list(single), TypeError, "are they one key together, or the keys of 2 rows")
+
+
 def test_a_loader_that_python_counts_through(hvdata, comm):
     """It has no __iter__."""
     class Loader:
@@ -109,6 +124,34 @@ def test_the_reference_is_read_on_rank_0_alone(hvdata, comm):
 
     hvdata.audit([], key=lambda rows: rows, reference=reference)
     assert comm.allgather(calls) == [[0], *[[]] * (comm.size - 1)]
+
+
+class Rows:
+    """In the manner of PyTorch's datasets and Keras 3's: without an __iter__, and without an IndexError at its end."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        assert index < ROWS, "beyond the end"
+        return np.float32(index), index
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_reference_whose_elements_are_had_by_their_numbers(hvdata, comm):
+    mine = [(rows.astype(np.float32), rows) for rows in numbers(comm)]
+    for arguments in (dict(reference=Rows()), dict(reference=Rows, key=1), dict(reference=Rows(), key=lambda row: row[1])):
+        report = passed(comm, hvdata.audit(mine, **arguments))
+        assert report.verdict == "every row once" and report.reference == ROWS
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_reference_without_an_end(hvdata, comm):
+    data = tf.data.Dataset.range(4)
+    for reference in (data.repeat(), lambda: data.repeat()):
+        raises_everywhere(comm, lambda: hvdata.audit([], reference=reference), ValueError, "reference= is a dataset without an end",
+                          "without repeat()")
+    assert passed(comm, hvdata.audit([np.int64(2)], reference=data.repeat(2))).never == 8 - comm.size
 
 
 @pytest.mark.ranks(1, 3)

@@ -3,12 +3,13 @@
 
 import collections
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import keys
+from horovod_data.auditing import columns, keys
 
 
 def words(values):
@@ -95,6 +96,56 @@ def test_keys_that_may_be_those_of_the_rows(element, made):
     assert len(keys.keys_of(element, lambda _: made).words) == np.size(made)
 
 
+FILES, OFFSETS = ["a", "a", "b", "b"], [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("made", [
+    (FILES, OFFSETS), (tuple(FILES), np.array(OFFSETS, np.int16)), (np.array(FILES), tf.constant(OFFSETS)),
+    (tf.constant(FILES), tuple(map(np.array, [OFFSETS]))), ((FILES,), np.array(OFFSETS, np.uint64))],
+    ids=["lists", "tuple of texts", "arrays", "tuple in it", "tuple of a list"])  # fmt: skip
+def test_a_key_of_several_parts(made):
+    element = np.zeros([4, 2]), np.zeros([4])
+    found = keys.keys_of(element, lambda _: made).words
+    assert found.shape == (4, 2) and len({tuple(row) for row in found.tolist()}) == 4
+    assert found.tolist() == keys.keys_of(element, lambda _: (FILES, OFFSETS)).words.tolist()
+    assert found[:2].tolist() == keys.keys_of(np.zeros([2]), lambda _: (FILES[:2], OFFSETS[:2])).words.tolist()
+    assert keys.keys_of((element[0], made), 1).words.tolist() == found.tolist()  # as a component
+
+
+def test_a_key_of_one_part_is_that_part():
+    assert keys.keys_of(np.zeros([2]), lambda _: ([5, 7],)).words.tolist() == words([5, 7]).tolist()
+    assert keys.keys_of({"x": np.zeros([2]), "id": 5}, lambda _: (5,)).words.tolist() == words([5]).tolist()
+
+
+@pytest.mark.parametrize("made, kind, text", [
+    ((3, 7), TypeError, "the key is a tuple of int: are they one key together, or the keys of 2 rows. Make one text of"),
+    (("train-1", "17"), TypeError, "the key is a tuple of str: are they one key together"),
+    ((np.int64(3), tf.constant(7), "a"), TypeError, "or the keys of 3 rows"),
+    ((FILES, [1, 2]), ValueError, "parts of different lengths: 4 rows, 2 rows. Let each part of a key have one entry"),
+    ((FILES, 7), ValueError, "parts of different lengths: 4 rows, a single value"),
+    ((FILES, [None] * 4), TypeError, "part 1 of the key is a list of NoneType, and no array of one kind")],
+    ids=["numbers", "texts", "all kinds", "lengths", "a single one", "no array"])  # fmt: skip
+def test_tuples_that_are_no_key(made, kind, text):
+    for element in ({"x": np.zeros([4, 3]), "id": 5}, (np.zeros([4]), np.zeros([5])), (1, 2)):
+        with pytest.raises(kind, match=text):
+            keys.keys_of(element, lambda _: made)
+        with pytest.raises(kind, match=text):
+            keys.keys_of((element, made), 1)
+
+
+def test_another_number_of_keys_of_several_parts_than_rows():
+    with pytest.raises(ValueError, match="returned 4 keys for an element of 3 rows"):
+        keys.keys_of(np.zeros([3, 2]), lambda _: (FILES, OFFSETS))
+
+
+def test_a_tuple_of_as_many_texts_as_rows():
+    """As PyTorch collates them."""
+    for element in ([np.zeros([4, 2]), tuple(FILES)], {"x": np.zeros([4]), "name": FILES}):
+        assert keys.keys_of(element, lambda _: tuple(FILES)).names == [b"a", b"a", b"b", b"b"]
+    assert keys.keys_of([np.zeros([4, 2]), tuple(FILES)], 1).names == [b"a", b"a", b"b", b"b"]
+    assert keys.keys_of(np.zeros([3]), lambda _: (7, 8, 9)).words.tolist() == words([7, 8, 9]).tolist()
+
+
 def test_texts_are_equal_as_bytes_whatever_holds_them():
     made = [keys.given_keys(given).words for given in (
         ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
@@ -178,11 +229,74 @@ def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     assert made.tolist() == np.concatenate([keys.content_keys(batch) for batch in rows.batch(2)]).tolist()
 
 
+@pytest.mark.parametrize("name", [*ELEMENTS, *TABLES])
+def test_pieces_of_an_element_have_the_keys_of_the_whole(name, monkeypatch):
+    element = {**ELEMENTS, **TABLES}[name]
+    whole = keys.content_keys(element).tolist()
+    for limit in ("_PIECE", "_PIECE_ROWS", "_PIECE_TEXTS"):
+        monkeypatch.setattr(columns, limit, 1)
+    assert keys.content_keys(element).tolist() == whole
+
+
+def test_content_keys_are_what_they_were():
+    """Those of different versions may be compared."""
+    made = keys.content_keys((np.arange(4, dtype=np.int16).reshape(2, 2), ["a", "bc"]))
+    assert made.tolist() == [[10855408899590970872, 16802128893425702112], [8805656590741439502, 2904293266655040976]]
+
+
+@pytest.mark.parametrize("made", [
+    lambda: (np.ones([4000, 4000], np.float32), np.ones([4000, 1000], np.float32)), lambda: np.ones([8000, 4000], np.float32).T,
+    lambda: (np.ones([2000, 8000], np.float32), ["text"] * 2000)], ids=["two", "columns in a row", "beside texts"])  # fmt: skip
+def test_keys_of_what_is_large_need_no_copy_of_it(made):
+    element = made()
+    tracemalloc.start()
+    try:
+        keys.content_keys(element)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_rows_need_an_axis_that_all_components_have():
     assert len(keys.content_keys((np.zeros([4, 2]), np.zeros([3])))) == 1
     assert len(keys.content_keys({"a": np.zeros([4, 2]), "b": 1.5, "c": "text"})) == 1
     assert len(keys.content_keys((1, 2))) == 1 and len(keys.content_keys([1, 2])) == 2
     assert len(keys.content_keys((None, np.zeros([4])))) == 4
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+@pytest.mark.parametrize("nest", [
+    lambda x, texts: [x, texts], lambda x, texts: (x, texts), lambda x, texts: {"x": x, "name": texts},
+    lambda x, texts: [x, [texts, {"y": x}]]], ids=["list", "tuple", "dict", "deeper"])  # fmt: skip
+def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
+    """A tuple of them, one for each row."""
+    x = np.arange(12.0).reshape(4, 3)
+    made = keys.content_keys(nest(x, form("abcd")))
+    assert made.tolist() == keys.content_keys(nest(x, np.array(list("abcd"), object))).tolist() and len(made) == 4
+    assert keys.keys_of(nest(x, form("abcd")), lambda _: range(4)).words.tolist() == words(range(4)).tolist()
+    with pytest.raises(ValueError, match="returned 3 keys for an element of 4 rows"):
+        keys.keys_of(nest(x, form("abcd")), lambda _: range(3))
+
+
+def test_tuples_of_texts_alone():
+    assert len(keys.content_keys([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.content_keys(("a", "b", "c"))) == 1
+    assert len(keys.content_keys({"name": ("a", "b")})) == 2
+
+
+def test_a_row_with_a_tuple_of_texts_has_the_key_it_has_in_a_batch():
+    """There each of its texts is a component."""
+    batch = [np.arange(3), [("a", "b", "c"), ("d", "e", "f")]]
+    rows = [keys.content_keys((np.int64(i), ("abc"[i], "def"[i]))).tolist() for i in range(3)]
+    assert [[row] for row in keys.content_keys(batch).tolist()] == rows
+
+
+@pytest.mark.parametrize("element", [[], ([], []), {"x": []}, [[], {"y": ([],)}], np.empty([0, 3])], ids=str)
+def test_a_batch_of_no_rows(element):
+    assert keys.content_keys(element).shape == (0, 2)
+
+
+def test_an_empty_list_beside_others_is_no_component():
+    assert len(keys.content_keys((np.zeros([4]), []))) == 4
 
 
 def test_components_by_name_and_place():

@@ -3,15 +3,16 @@
 test_audit_keys.py."""
 
 import collections
+import gc
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_data.auditing import counting, keys, picture
+from horovod_data.auditing import counting, keys, picture, record
 from horovod_data.auditing.counting import Axis, Part
-from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator
+from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator, AuditedSizedIterator, ReadAhead
 from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
 
@@ -133,11 +134,139 @@ def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
     assert len(error) < 230
 
 
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
+    """As --audit does: all elements pass, and the epoch has those before."""
+    recorder.forgive()
+    assert list(form([[1, 2, 3], None, [4]], recorder)) == [[1, 2, 3], None, [4]]
+    (rows, error), = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
+
+
+@pytest.mark.parametrize("form", [AuditedIterable, lambda given, recorder: AuditedIterator(iter(given), recorder)],
+                         ids=["iterable", "iterator"])  # fmt: skip
+def test_an_audit_that_nothing_holds_any_more_ends(recorder, form):
+    """The epoch under way gets its report; of the rest nothing stays."""
+    audited = form([[1], [2], [3]], recorder.held())
+    list(audited)
+    loop = iter(AuditedIterable([[4], [5]], audited._recorder))
+    next(loop)
+    assert recorder in record._live
+    del audited
+    gc.collect()
+    assert recorder in record._live  # what iterates holds it as well
+    del loop
+    gc.collect()
+    recorder._thread.join(10)
+    assert not recorder._thread.is_alive() and recorder not in record._live
+    assert [epoch.rows for epoch in recorder.reports] == [3, 1]
+
+
+def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
+    ahead = ReadAhead(AuditedIterator(iter([[1, 2, 3], None, [4], [5]]), recorder))
+    for element in ahead:
+        ahead.trained()
+        if element == [4]:
+            ahead.end_epoch()
+    ahead.end(failed=False)
+    (rows, error), later = reports(recorder)
+    assert rows == 3 and error.startswith("TypeError: audit 1, element 2: the keys of the rows can't be made") and later == (1, None)
+
+
 def test_a_generator_is_one_epoch(capsys):
     recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
     audited = AuditedIterator(iter([[1], [2]]), recorder)
     assert [len(list(audited)) for _ in range(3)] == [2, 0, 0] and reports(recorder) == [(2, None)]
     assert capsys.readouterr().err.count("audit 1: its iterator has come to its end and is iterated over again") == 1
+
+
+class Loader:
+    """As many write loaders: `__iter__` begins anew and returns the loader itself."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == self.rows:
+            raise StopIteration
+        self.at += 1
+        return [self.at]
+
+    def __len__(self):
+        return self.rows
+
+
+class Apart(Loader):
+    """Its `__iter__` returns another object."""
+
+    def __iter__(self):
+        return iter([[i] for i in range(1, self.rows + 1)])
+
+
+@pytest.mark.parametrize("kind", [Loader, Apart])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_loader_that_returns_itself_begins_anew(kind, rows, capsys):
+    recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
+    given = kind(rows)
+    iter(given)
+    audited = AuditedSizedIterator(given, recorder)
+    assert [list(audited) for _ in range(3)] == [list(kind(rows))] * 3 and len(audited) == rows
+    assert reports(recorder) == [(rows, None)] * 3 and "iterated over again" not in capsys.readouterr().err
+
+
+def test_a_loader_that_returns_itself_is_left(recorder):
+    audited = AuditedSizedIterator(Loader(3), recorder)
+    for _ in range(2):
+        for step, row in enumerate(audited, 1):
+            assert row == [step]
+            if step == 2:
+                break
+    assert len(list(audited)) == 3
+    recorder.finish()
+    assert [(epoch.rows, epoch.whole) for epoch in recorder.reports] == [(2, False), (2, False), (3, True)]
+
+
+def test_a_loader_whose_iter_fails(recorder):
+    class Wrong(Loader):
+        def __iter__(self):
+            raise OSError("no such file")
+
+    with pytest.raises(OSError):
+        list(AuditedIterator(Wrong(3), recorder))
+    assert reports(recorder) == [(0, "OSError: no such file")]
+
+
+def test_an_iterator_written_in_python_goes_on_after_a_loop_that_was_left(recorder):
+    class Once(Loader):
+        at = 0
+
+        def __iter__(self):
+            """Nothing begins anew here."""
+            return self
+
+    audited = AuditedSizedIterator(Once(5), recorder)
+    next(audited)
+    for _ in audited:
+        break
+    assert list(audited) == [[3], [4], [5]] and reports(recorder) == [(5, None)]
+
+
+def test_nothing_is_said_of_an_iterator_that_is_asked_beyond_its_end(capsys):
+    recorder = Recorder("audit 1", lambda rows: rows, lambda epoch: epoch, announce=True)
+    audited = AuditedIterator(iter([[1], [2]]), recorder)
+    assert len(list(audited)) == 2 and next(audited, None) is None and reports(recorder) == [(2, None)]
+    assert "iterated over again" not in capsys.readouterr().err
+
+
+def test_what_keras_reads_ahead_begins_anew_as_the_loader_does(recorder):
+    ahead = ReadAhead(AuditedIterator(Loader(2), recorder))
+    for _ in range(2):
+        assert list(ahead) == [[1], [2]]
 
 
 def test_a_loop_that_is_left_is_no_error(recorder):
