@@ -41,10 +41,10 @@ class Dealer:
         self._reading = reading
         self._channel: Optional[int] = None
         self._told = threading.Event()
+        self.thread: threading.Thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
         for ended in [dealer for dealer in _dealers if not dealer.thread.is_alive()]:
             ended.thread.join()
             _dealers.discard(ended)
-        self.thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
         if not _dealers:
             roles.at_shutdown(_join_dealers)
         try:
