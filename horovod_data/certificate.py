@@ -127,8 +127,10 @@ def _first_difference(a: Record, b: Record) -> str:
     ours, theirs = ([record["digests"][at:at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)]
                     for record in (a, b))
     shorter = min(len(ours), len(theirs))
-    # Of several readers a later element may be in an earlier step.
-    element = min((i for i in range(shorter) if ours[i] != theirs[i]), key=lambda i: (_step(a, i), i), default=shorter)
+    element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    # Of several readers one that comes later may be in an earlier step, but not of a later turn.
+    turn = range(element, min(shorter, element + a.get("readers", 1) * a["ranks"]))
+    element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i), i), default=element)
     if element == shorter and len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
     steps = [_step(record, element) for record in (a, b)]

@@ -257,7 +257,7 @@ class ReceiverOp : public DatasetOpKernel {
           put("turn" + of, state.lanes[r].turn.n);
           if (status.ok()) status = writer->WriteTensor(prefix(), "words" + of, words[r]);
         }
-        if (symbolic && state.kind == SinkState::kRunning) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
+        if (symbolic) std::tie(words_, words_epoch_) = std::make_pair(std::move(words), iterator_.epoch);
         return status;
       }
 
