@@ -21,6 +21,8 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
+# Of pytest, on machines with cores to spare (tests/ranks/workers.py); 0: pytest itself runs all tests.
+WORKERS ?= 0
 FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
@@ -50,7 +52,7 @@ test-all: op test-cpp typecheck  ## every test in every world, every fault with 
 define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
-PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
+PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) -n $(WORKERS) --durations=25 $(PYTEST_ARGS)
 endef
 
 # build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.

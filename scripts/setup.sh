@@ -173,7 +173,7 @@ venv() {
     mpi4py                                  # communicators that users pass; what tests say to each other
     cloudpickle psutil pyyaml packaging     # Horovod's launcher imports them
     scikit-learn                            # the real handwritten digits of the demo
-    pytest hypothesis mypy                  # tests, property tests, type check
+    pytest pytest-xdist hypothesis mypy     # tests, by several workers if asked; property tests, type check
     matplotlib                              # the benchmarks' plots
     tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which does without as well
     prometheus_client                       # the example in docs/report.md

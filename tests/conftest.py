@@ -3,4 +3,9 @@
 
 import os
 
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)  # a loaded one is slow
+settings.load_profile("any machine")
+
 pytest_plugins = ["ranks.child" if os.environ.get("HVDATA_TEST_JOB") else "ranks.outer"]

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/rounds.h"
+
 namespace hvdata {
 namespace {
 
@@ -43,7 +45,7 @@ TEST_F(TimelineFileTest, NoLineLiesOnTwoPages) {
   TimelineFile file;
   ASSERT_EQ(file.Open(path_), "");
   std::vector<std::string> wanted;
-  for (size_t i = 0; i < 2000; ++i) {
+  for (size_t i = 0; i < Rounds(2000); ++i) {
     std::string batch;
     for (size_t n = 0; n <= i % 7; ++n) {
       wanted.push_back(std::to_string(i) + std::string((i * 131 + n * 977) % 4097 % (i % 50 ? 300 : 4096), 'x'));

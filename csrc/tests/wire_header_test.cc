@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "tests/rounds.h"
 #include "tests/wire_samples.h"
 #include "wire/codec.h"
 #include "wire/header.h"
@@ -128,7 +129,7 @@ TEST(Header, RoundTripOfExtremes) {
   header.channel = std::numeric_limits<uint32_t>::max();
   header.epoch = header.sequence = std::numeric_limits<uint64_t>::max();
   for (size_t kind = 0; kind < kKinds; ++kind) {
-    for (const Filler& filler : {Filler{Filler::kLeast}, Filler{Filler::kMost, nullptr, 1 << 20}}) {
+    for (const Filler& filler : {Filler{Filler::kLeast}, Filler{Filler::kMost, nullptr, Rounds(1 << 20)}}) {
       header.message = Filled(kind, filler);
       ExpectRoundTrip(header);
     }
@@ -172,7 +173,7 @@ TEST(Header, ATextMayBeAboveTwoGiB) {
 
 TEST(Header, RoundTripOfRandomHeaders) {
   std::mt19937_64 random(20240229);
-  for (int i = 0; i < 20000; ++i) {
+  for (size_t i = 0; i < Rounds(20000); ++i) {
     ExpectRoundTrip(RandomHeader(&random));
     ASSERT_FALSE(testing::Test::HasFailure()) << "header " << i;
   }

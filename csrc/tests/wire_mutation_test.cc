@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/rounds.h"
 #include "tests/wire_samples.h"
 #include "wire/header.h"
 
@@ -100,13 +101,13 @@ void Mutate(std::mt19937_64* random, std::string* message) {
 TEST(Mutation, RandomOnes) {
   std::mt19937_64 random(42);
   int accepted = 0;
-  for (int i = 0; i < 200000; ++i) {
+  for (size_t i = 0; i < Rounds(200000); ++i) {
     std::string message = Whole(RandomHeader(&random));
     for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) Mutate(&random, &message);
     accepted += Try(message);
     ASSERT_FALSE(HasFailure()) << "mutation " << i;
   }
-  EXPECT_GT(accepted, 1000) << "too few get past the first checks";
+  EXPECT_GT(accepted, static_cast<int>(Rounds(1000))) << "too few get past the first checks";
 }
 
 TEST(Mutation, BytesWithoutSense) {

@@ -48,7 +48,7 @@ def some_of_all():
         if not os.environ.get("HVDATA_TEST_ALL_FAULTS"):
             cases = [((number // 2 + number) % 2, list(WAYS)[number % 3])]
         for readers, way in cases:
-            yield pytest.param(fault, victim, readers, way, 2 + number // 4 % 2,
+            yield pytest.param(fault, victim, readers, way, 2 + number // 4 % 3,
                                id=f"{fault}-{victim}-{'dedicated' if readers else 'embedded'}-{way}")
 
 
@@ -118,7 +118,7 @@ def test_faults_that_the_job_survives(readers, way, place):
     """An exception in the first, a middle and the last step; a rank that leaves early, each once; 5 seconds' stop; two threads on
     two channels; many tiny epochs; the end of Python with iterators alive. Each leaves no thread and no open file behind."""
     names = shared_names()
-    trainers, steps = 2 + (way == "message"), 8
+    trainers, steps = 2 + list(WAYS).index(way), 8
     kib, env = WAYS[way]
     many = ["1000"] if way == "arena" else []
     stopped = ("reader" if readers else "1") if way != "inline" else "nobody"

@@ -25,5 +25,11 @@ def comm(hvdata):
 
 @pytest.fixture
 def unverified(monkeypatch):
-    """Channels of this test are verified only where it says so: most worlds verify all of them (tests/ranks/worlds.py)."""
+    """Channels of this test are verified only where it says so: all worlds verify all of them (tests/ranks/worlds.py)."""
     monkeypatch.delenv("HOROVOD_DATA_VERIFY", raising=False)
+
+
+@pytest.fixture(params=["verified", "unverified"])
+def either_way(request, monkeypatch):
+    """For tests of what every batch goes through: once with proof of delivery, and once as it is by default."""
+    monkeypatch.setenv("HOROVOD_DATA_VERIFY", "1" if request.param == "verified" else "0")

@@ -58,6 +58,7 @@ def test_every_rank_saves_and_restores(hvdata, comm, source, path, taken):
     assert elements(comm, ds) == whole  # and the epoch after it is a whole one
 
 
+@pytest.mark.usefixtures("either_way")
 def test_into_another_channel(hvdata, comm, path):
     """As a restarted job does: other channels, other iterators, the same pipeline."""
     n = STEPS * comm.size
@@ -70,6 +71,7 @@ def test_into_another_channel(hvdata, comm, path):
     assert results(comm, lambda: rest(again)) == want(n, comm, 3)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_ranks_at_different_positions(hvdata, comm, path):
     """Each rank goes on from its own position, though they were not at the same step when they saved."""
     n = STEPS * comm.size
@@ -83,6 +85,7 @@ def test_ranks_at_different_positions(hvdata, comm, path):
     assert results(comm, lambda: rest(again)) == [w[2 + rank % 3 :] for rank, w in enumerate(want(n, comm, 0))]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_rank_0_alone_saves_and_restores(hvdata, comm, path):
     """Horovod's habit: only rank 0 has a checkpoint. Restoring it there, before any collective call, is enough."""
     n = STEPS * comm.size
@@ -98,6 +101,7 @@ def test_rank_0_alone_saves_and_restores(hvdata, comm, path):
     assert results(comm, lambda: rest(again)) == want(n, comm, 4)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_global_batches(hvdata, comm, path):
     source = tf.data.Dataset.range(12 * 6).batch(12, drop_remainder=True)
     ds = hvdata.distribute_dataset(source, batch="global")
@@ -110,6 +114,7 @@ def test_global_batches(hvdata, comm, path):
     assert results(comm, lambda: [x.numpy().tolist() for x in again]) == [steps[2:] for steps in whole]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_dynamic(hvdata, comm, path):
     """Nothing lost, nothing twice; who gets what is free."""
     n = STEPS * comm.size
@@ -123,6 +128,7 @@ def test_dynamic(hvdata, comm, path):
     assert sorted(sum(before, []) + sum(after, [])) == list(range(n))
 
 
+@pytest.mark.usefixtures("either_way")
 def test_unused_and_exhausted(hvdata, comm, path):
     """Neither opens an epoch, when saved or restored."""
     source = Counted(STEPS * comm.size)
@@ -190,6 +196,7 @@ def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
 
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("schedule, taken", [("static", 0), ("static", 1), ("static", STEPS), ("dynamic", 0), ("dynamic", 1)])
+@pytest.mark.usefixtures("either_way")
 def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
     """Rank 0 has seen the end; the others have not begun, have more to take, or have taken all but not asked again."""
     n = STEPS * comm.size

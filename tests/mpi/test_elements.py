@@ -47,6 +47,7 @@ def test_numeric_dtypes(hvdata, comm, dtype):
 
 
 @pytest.mark.parametrize("rows_of", [1, 4096, 600_000], ids=["inline", "kilobytes", "megabytes"])
+@pytest.mark.usefixtures("either_way")
 def test_sizes(hvdata, comm, rows_of):
     """Small payloads travel with the header, large ones as messages: both, and both in one element."""
     n = comm.size
@@ -61,6 +62,7 @@ def test_sizes(hvdata, comm, rows_of):
             assert step["odd"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_strings(hvdata, comm):
     n = comm.size
     scalars = hvdata.distribute_dataset(tf.data.Dataset.from_tensor_slices(STRINGS * n), batch="per_rank")
@@ -90,6 +92,7 @@ def test_zero_rows_and_zero_columns(hvdata, comm, batch):
     assert [[step.shape for step in steps] for steps in elements(comm, ds)] == [want] * comm.size
 
 
+@pytest.mark.usefixtures("either_way")
 def test_nests(hvdata, comm):
     n = comm.size
 
@@ -117,6 +120,7 @@ def test_structure_is_kept(hvdata, comm, structure):
     results(comm, same)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_shapes_and_ranks_change(hvdata, comm):
     """An unknown rank, and shapes that differ from element to element."""
     n = comm.size
@@ -150,6 +154,7 @@ def sparse(i):
 
 
 @pytest.mark.parametrize("composite", [ragged, sparse, lambda i: {"r": ragged(i), "s": sparse(i), "d": i}])
+@pytest.mark.usefixtures("either_way")
 def test_composites_per_rank(hvdata, comm, composite):
     n = comm.size
     source = tf.data.Dataset.range(3 * n).map(composite)
@@ -161,6 +166,7 @@ def test_composites_per_rank(hvdata, comm, composite):
     ]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_ragged_global(hvdata, comm):
     rows = [list(range(i % 4)) for i in range(24)]
     source = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(rows, tf.int32), tf.range(24))).batch(12)
@@ -171,6 +177,7 @@ def test_ragged_global(hvdata, comm):
     assert [i for steps in zip(*got) for part in steps for i in part[1].tolist()] == list(range(24))
 
 
+@pytest.mark.usefixtures("either_way")
 def test_sparse_global(hvdata, comm):
     dense = np.arange(24 * 5).reshape(24, 5) * (np.arange(24 * 5).reshape(24, 5) % 3 == 0)
     source = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(dense)).batch(12)
@@ -323,6 +330,7 @@ def test_a_sparse_tensor_of_fewer_than_no_rows(hvdata, comm, batch):
 
 
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
+@pytest.mark.usefixtures("either_way")
 def test_composites_in_a_tail(hvdata, comm, remainder):
     """One element for N ranks: the others' ragged and sparse shares are empty, of the same type."""
     source = tf.data.Dataset.range(1).map(lambda i: {"r": ragged(i), "s": sparse(i)})

@@ -58,20 +58,23 @@ prefetches = st.sampled_from([1, 2, 3, 5, 16])
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(14)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(7)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(14)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(7)
 @given(rows=rows_of_batches, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
 
 
-@same_on_all_ranks(14)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(7)
 @given(rows=rows_of_batches, prefetch=prefetches, remainder=st.sampled_from(REMAINDERS))
 def test_dynamic(hvdata, comm, rows, prefetch, remainder):
     batches = batches_of(rows)
@@ -87,6 +90,7 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
         assert is_dynamic_delivery(batches, got), got
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 def test_global_by_messages(hvdata, comm, remainder):
     """Shares too large to travel with their header."""

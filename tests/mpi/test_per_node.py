@@ -81,7 +81,8 @@ def test_roles(hvdata, comm, hosts):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(7)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(4)
 @given(lengths=st.lists(st.integers(1, 9), min_size=2, max_size=2), prefetch=prefetches)
 def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
     batches = [batches_of(host, [3] * length) for host, length in enumerate(lengths)]
@@ -92,7 +93,8 @@ def test_per_rank(hvdata, comm, hosts, remainder, lengths, prefetch):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(7)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(4)
 @given(rows=st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=5), min_size=2, max_size=2), prefetch=prefetches)
 def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
     """An element is a host's part of the global batch: it is cut for the trainers of that host."""

@@ -67,7 +67,8 @@ def test_roles(hvdata, comm):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(7)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(4)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
     n = trainers_of(hvdata, comm)
@@ -81,7 +82,8 @@ def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
-@same_on_all_ranks(7)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(4)
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=3, max_size=3), prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
     batches = [batches_of(r, mine) for r, mine in enumerate(rows[:hvdata.num_readers()])]
@@ -91,7 +93,8 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
 
 
-@same_on_all_ranks(7)
+@pytest.mark.usefixtures("either_way")
+@same_on_all_ranks(4)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_dynamic(hvdata, comm, lengths, prefetch):
     batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[:hvdata.num_readers()])]
@@ -100,6 +103,7 @@ def test_dynamic(hvdata, comm, lengths, prefetch):
         assert is_dynamic_delivery(sum(batches, []), shares(hvdata, comm, ds))
 
 
+@pytest.mark.usefixtures("either_way")
 def test_large_batches_of_all_readers(hvdata, comm):
     """Large enough for shared memory and for messages of their own."""
     def function(context):
@@ -304,6 +308,7 @@ def test_two_channels_interleaved(hvdata, comm):
 
 @pytest.mark.parametrize("who", ["every rank", "rank 0"])
 @pytest.mark.parametrize("lengths", [(7, 7, 7), (2, 9, 4), (1, 0, 1)])
+@pytest.mark.usefixtures("either_way")
 def test_checkpoints_at_every_step(hvdata, comm, tmp_path_factory, who, lengths):
     """Within the rotation, after the end of one reader, and within the last steps that all make together."""
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)

@@ -51,6 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=order)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With pytest-xdist's option -n."""
+    from ranks.workers import Shares
+
+    return Shares(config, log)
+
+
 def job_of(item: pytest.Item) -> str | Path | None:
     """What sets the item's job apart from that of its world; None for most."""
     if environment_of(item) is not None:
@@ -131,7 +139,7 @@ def pytest_runtest_call(item: pytest.Item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    for item in session.items:
+    for item in getattr(session, "items", ()):  # where others run the tests there are none
         group = item.stash.get(GROUP, None)
         if group is not None:
             group.end()
