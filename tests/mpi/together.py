@@ -23,7 +23,7 @@ def same_on_all_ranks(examples: int) -> Callable[[Any], Any]:
     """For property tests. Every rank draws the same examples, and none goes its own way in search of a smaller one;
     another number of ranks draws others."""
     drawn = seed(int(os.environ.get("HVDATA_TEST_PROCESSES", "0")))
-    how = settings(database=None, deadline=None, max_examples=examples, phases=[Phase.explicit, Phase.generate],
+    how = settings(database=None, max_examples=examples, phases=[Phase.explicit, Phase.generate],
                    suppress_health_check=list(HealthCheck))  # fmt: skip
     return lambda test: drawn(how(test))
 

@@ -87,7 +87,7 @@ ranks = st.integers(1, 40)
 remainders = st.sampled_from(sorted(REMAINDERS))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(numbers, ranks, remainders)
 def test_rows(plan: ctypes.CDLL, rows: int, n: int, remainder: str) -> None:
     batch = np.arange(1, rows + 1)  # no row is 0, as padding is
@@ -106,7 +106,7 @@ def test_rows(plan: ctypes.CDLL, rows: int, n: int, remainder: str) -> None:
         assert share.tolist() == [*range(begin + 1, begin + count + 1), *[0] * padding]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(numbers, ranks, remainders)
 def test_steps(plan: ctypes.CDLL, elements: int, n: int, remainder: str) -> None:
     steps = len(oracle.deliver([np.zeros(1)] * elements, n, "per_rank", remainder=remainder)[0])
@@ -115,7 +115,7 @@ def test_steps(plan: ctypes.CDLL, elements: int, n: int, remainder: str) -> None
     assert bool(plan.tail_makes_step(elements % n, n, code)) == (steps > elements // n)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(0, 12), max_size=6))
 def test_rotation(plan: ctypes.CDLL, lengths: list[int]) -> None:
     expected = oracle.rotate([[reader] * length for reader, length in enumerate(lengths)])
