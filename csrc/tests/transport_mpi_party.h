@@ -126,11 +126,11 @@ class Mailbox : public Inbox {
     changed_.notify_all();
   }
 
-  // Waits for `count` deliveries, or for the end of all; false after 120 s.
-  bool WaitFor(size_t count) {
+  // Waits for `count` deliveries, and for `passed` bags to pass on, or for the end of all; false after 120 s.
+  bool WaitFor(size_t count, size_t passed = 0) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(120),
-                             [&] { return headers_.size() >= count || !broken_.empty(); }) &&
+                             [&] { return (headers_.size() >= count && passed_.size() >= passed) || !broken_.empty(); }) &&
            broken_.empty();
   }
   std::vector<wire::Header> Headers() {
