@@ -21,8 +21,8 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-# Of pytest, on machines with cores to spare (tests/ranks/workers.py); 0: pytest itself runs all tests.
-WORKERS ?= 0
+# Of pytest (tests/ranks/workers.py); 0: pytest itself runs all tests, one after another.
+WORKERS ?= 2
 FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
@@ -64,7 +64,7 @@ mkdir -p build
 $(say) "C++ tests: build/$(1)"
 cmake -S . -B build/$(1) -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON $(2) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 cmake --build build/$(1)
-ctest --test-dir build/$(1) -LE valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
+ctest --test-dir build/$(1) -LE valgrind -j$$(($$(nproc) + 1)) --output-on-failure --no-tests=error --progress
 endef
 
 test-cpp: test-cpp-quick test-cpp-rest  ## the C++ tests, plain and under ASan, UBSan and TSan

@@ -24,6 +24,7 @@ from .findings import Finding, ok, warning
 
 _TOKEN = b"horovod_data doctor!"
 _PR_SET_PTRACER = 0x59616D61
+_PATIENCE = 10  # seconds, with the other process
 _SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI takes
 _MEMFD_ADVICE = ("Batches go as MPI messages within this host too: allow memfd_create and Unix sockets in the container's "
                  "seccomp profile; HOROVOD_DATA_PAYLOAD=message says that it is meant so")
@@ -83,7 +84,7 @@ def try_arena() -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
             server.bind("\0" + secrets.token_hex(16))
             server.listen(64)
-            server.settimeout(10)
+            server.settimeout(_PATIENCE)
             address = server.getsockname()
             memory = os.memfd_create("horovod_data doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
@@ -123,7 +124,7 @@ def _accept(server: socket.socket, pid: int) -> socket.socket:
 
 def _attach(address: bytes, size: int) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.settimeout(10)
+        client.settimeout(_PATIENCE)
         client.connect(address)
         _, ancillary, _, _ = client.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
         if not ancillary:

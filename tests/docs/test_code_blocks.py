@@ -67,6 +67,7 @@ def digits(tmp_path_factory):
     return folder
 
 
+@pytest.mark.whole_job
 @pytest.mark.horovod
 @pytest.mark.limit(240)
 @pytest.mark.parametrize("line", [

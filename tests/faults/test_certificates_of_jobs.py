@@ -28,6 +28,7 @@ print("GOT", sum(1 for _ in dataset))
 """
 
 
+@pytest.mark.slow  # of jobs with these readers each; tests/mpi/test_certificate.py knows the digest from the oracle
 @pytest.mark.limit(200)
 def test_the_digest_does_not_depend_on_the_readers(tmp_path, capsys):
     """Rank 0, or one to three dedicated readers that share one source element by element."""

@@ -49,11 +49,11 @@ def test_fit(hvdata, comm, batches, workers):
     audited = hvdata.audit(batches, reference=BATCHES * ROWS * comm.size)
     slow = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: time.sleep(0.4))  # as one that validates
     for callbacks in ([], [slow]):
-        results(comm, lambda callbacks=callbacks: keras().fit(audited, epochs=3, verbose=0, shuffle=True, workers=workers,
+        results(comm, lambda callbacks=callbacks: keras().fit(audited, epochs=2, verbose=0, shuffle=True, workers=workers,
                                                               callbacks=callbacks) and None)
-    assert ends(comm, audited) == [(EVERY, BATCHES)] * 6
+    assert ends(comm, audited) == [(EVERY, BATCHES)] * 4
     list(audited)
-    assert ends(comm, audited)[6:] == [(EVERY, BATCHES)]
+    assert ends(comm, audited)[4:] == [(EVERY, BATCHES)]
 
 
 @pytest.mark.ranks(1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ranks.exchange import Begun, Outcome, wait_until_allowed, write_record
+from ranks.exchange import Begun, Outcome, wait_for_all, wait_until_allowed, write_record
 from ranks.worlds import World, limit_of, parametrize
 
 # Beyond a test's own limit: by then the outer side has long ended the job, unless it is dead itself.
@@ -50,7 +50,9 @@ class Child:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):
         index = self.tests.index(item.nodeid)
-        if index and not wait_until_allowed(self.directory, index, ORPHAN_SECONDS):
+        if index == 0:
+            wait_for_all(self.directory, self.rank, self.world.processes, ORPHAN_SECONDS)
+        elif not wait_until_allowed(self.directory, index, ORPHAN_SECONDS):
             os._exit(75)
         faulthandler.dump_traceback_later(limit_of(item) + ORPHAN_SECONDS, exit=True)
         self.outcome = Outcome("passed")

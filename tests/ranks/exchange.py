@@ -2,6 +2,7 @@
 """What the outer pytest and the ranks' pytests tell each other: files in the job's folder.
 
 plan.json        outer -> ranks: the node ids to run, in order
+come.R           rank R -> ranks: it is about to begin test 0
 go.I             outer -> ranks: every rank has done test I-1, begin test I (there is none for test 0)
 records.R.jsonl  rank R -> outer: one line when a test begins, one when it is done
 """
@@ -72,6 +73,14 @@ def write_record(directory: Path, rank: int, test: int, **event: Begun | Outcome
 
 def allow(directory: Path, test: int) -> None:
     (directory / f"go.{test}").touch()
+
+
+def wait_for_all(directory: Path, rank: int, ranks: int, seconds: float) -> None:
+    """On a rank: until all have come so far, for a while. Imports take some longer than others, and tests may limit times."""
+    (directory / f"come.{rank}").touch()
+    deadline = time.monotonic() + seconds
+    while not all((directory / f"come.{one}").exists() for one in range(ranks)) and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def wait_until_allowed(directory: Path, test: int, seconds: float) -> bool:

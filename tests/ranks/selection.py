@@ -9,9 +9,9 @@ tests run, in all worlds. By rule:
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
   process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
   a job of its own, the file's name says it for all of its tests;
-- of tests of whole jobs, which take seconds to start, one in eighteen functions runs, and the first of each file; of such a
-  function, or one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the
-  last an odd one.
+- of tests of whole jobs (folders, and what is marked so), which take seconds to start, the first function of each file runs;
+  of it, or of one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the last
+  an odd one.
 """
 
 from __future__ import annotations
@@ -54,10 +54,14 @@ def each_once(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             for name, same in by_case(function, tests).items():
                 worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
-        elif tests[0].path.parent.name in WHOLE_JOBS:
+        elif is_whole_job(tests[0]):
             yield from (same[0] for _, same in with_all_values([(test.nodeid, [test]) for test in tests]))
         else:
             yield from tests
+
+
+def is_whole_job(test: pytest.Item) -> bool:
+    return test.path.parent.name in WHOLE_JOBS or test.get_closest_marker("whole_job") is not None
 
 
 def by_function(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
@@ -86,9 +90,9 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
                 worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
                 yield from (test for test in same if world_of(test) in worlds)
         else:
-            if not tests or tests[0].path.parent.name not in WHOLE_JOBS:
+            if not tests or not is_whole_job(tests[0]):
                 yield from tests
-            elif tests[0].path not in files or zlib.crc32(function.encode()) % 18 == 0:
+            elif tests[0].path not in files:
                 files.add(tests[0].path)
                 yield from one_in_the_middle(tests)
 

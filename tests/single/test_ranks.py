@@ -205,6 +205,7 @@ def test_two():
     assert "not on this rank" in text and "not run: see the first failure" in text
 
 
+@pytest.mark.slow
 def test_only_what_is_selected_is_launched(outer, tmp_path):
     text, status = outer(
         """
@@ -244,6 +245,7 @@ def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
     assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_after_the_minutes_no_test_begins(outer):
     text, status = outer(
         """
