@@ -21,7 +21,7 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-# Of pytest (tests/ranks/workers.py); 0: pytest itself runs all tests, one after another.
+# Workers of pytest (tests/ranks/workers.py); 0: pytest itself runs all tests, one after another.
 WORKERS ?= 2
 FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'

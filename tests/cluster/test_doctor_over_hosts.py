@@ -11,6 +11,7 @@ from over_hosts import assert_nothing_left
 from ranks import launch
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 def test_the_self_test_over_hosts(tmp_path):
     with Bed(2) as bed:

@@ -27,6 +27,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("readers, places", [(0, [0, 1, 1]), (1, [0, 1, 1, 0]), (2, [0, 1, 1, 0, 0])],
                          ids=["embedded", "dedicated", "two readers"])

@@ -42,6 +42,7 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
 
 
 @horovods_keras
+@pytest.mark.slow  # `make demo` is the same on more ranks
 @pytest.mark.parametrize("np, readers", [(1, 0), (2, 1)])
 def test_digits_keras(digits, np, readers):
     text = proven("digits_keras", np, f"all {np} ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
@@ -58,6 +59,7 @@ def test_digits_keras_stock(digits):
 
 
 @horovods_keras
+@pytest.mark.slow
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
 def test_demo(options, tmp_path):

@@ -45,6 +45,7 @@ def broken_package(tmp_path) -> Path:
     return tmp_path / "copy"
 
 
+@pytest.mark.slow
 def test_all_is_well(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.8", status=0)
     assert not [one for one in found.values() if one["level"] == "error"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`-n 2` (pytest-xdist): two workers share the tests, on two cores in four fifths of the time; but what measures time may fail there.
+"""`-n 2` (pytest-xdist): two workers share the tests, on two cores in two thirds of the time: much of it waits. Three take longer.
 Each worker runs as a whole what shares a job, or what takes long to set up and a machine has once."""
 
 from __future__ import annotations
