@@ -21,8 +21,8 @@ PYTEST_ARGS ?=
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-# Workers of pytest (tests/ranks/workers.py); 0: pytest itself runs all tests, one after another.
-WORKERS ?= 2
+# Workers of pytest (tests/ranks/workers.py): two for the quick tests; else 0, pytest itself: among the others are some that measure.
+WORKERS ?=
 FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
 say = printf '\033[1m[make]\033[0m %s\n'
 
@@ -40,19 +40,19 @@ demo-latest:  ## the same with today's TensorFlow, and Keras 2 as the package tf
 
 # Each ends with pytest's summary, so the Python tests come last.
 test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
-	@$(call python_tests,--quick)
+	@$(call python_tests,--quick,2)
 
 test-rest: op test-cpp-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
-	@$(call python_tests,--rest)
+	@$(call python_tests,--rest,0)
 
 test-all: export HVDATA_TEST_ALL_FAULTS := 1
 test-all: op test-cpp typecheck  ## every test in every world, every fault with every reader and way
-	@$(call python_tests,)
+	@$(call python_tests,,0)
 
 define python_tests
 $(SETUP) horovod hosts
 $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
-PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) -n $(WORKERS) --durations=25 $(PYTEST_ARGS)
+PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) -n $(or $(WORKERS),$(2)) --durations=25 $(PYTEST_ARGS)
 endef
 
 # build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.
