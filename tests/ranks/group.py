@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ranks.exchange import Outcome, Records, allow, records_path
-from ranks.launch import RunningJob, napping
+from ranks.launch import RunningJob
 from ranks.worlds import World, environment_of, limit_of
 
 LAUNCH_SECONDS = 180.0  # to import TensorFlow on every rank at once, on a machine with few cores
@@ -83,7 +83,7 @@ class Group:
             "--rootdir", str(self._config.rootpath), *(["-c", str(self._config.inipath)] if self._config.inipath else []),
         ]  # fmt: skip
         env: dict[str, str | None] = {"HVDATA_TEST_JOB": "1", "HVDATA_TEST_PROCESSES": str(self._world.processes),
-                                      **napping(), **self._world.environment, **dict(environment_of(self._items[index]) or ())}  # fmt: skip
+                                      **self._world.environment, **dict(environment_of(self._items[index]) or ())}  # fmt: skip
         self._job = RunningJob(command, self._world.processes, directory, readers=self._world.readers, env=env)
         self._records = [Records(records_path(directory, rank)) for rank in range(self._world.processes)]
 

@@ -11,14 +11,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ranks import sanitized
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="hvdata-nap-")
 RANK_SH = Path(__file__).with_name("rank.sh")
 SITE = Path(__file__).with_name("site")  # its sitecustomize.py halves what a job's start and end cost
 
@@ -50,17 +48,6 @@ def open_mpi() -> bool:
     """Whether the MPI under test is Open MPI; else it is one that has Hydra."""
     done = subprocess.run([*launcher(), "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return "Open MPI" in done.stdout
-
-
-@functools.cache
-def napping() -> dict[str, str]:
-    """Has those sleep that wait in MPI (nap.c), where there is a compiler, and no sanitizer that wants to be loaded first."""
-    library = Path(_FOLDER.name) / "nap.so"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(Path(__file__).with_name("nap.c"))]
-    if os.environ.get("HVDATA_TEST_SANITIZED") or os.environ.get("LD_PRELOAD") or not shutil.which("cc"):
-        return {}
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return {"LD_PRELOAD": str(library)}
 
 
 def environment(directory: Path, readers: int, extra: Mapping[str, str | None]) -> dict[str, str]:
