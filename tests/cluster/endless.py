@@ -4,7 +4,7 @@ train, two on each host."""
 
 import time
 
-from over_hosts import assert_nothing_left, start_over
+from over_hosts import assert_nothing_left, silent_for_three_seconds, start_over
 
 PLACES = [0, 0, 1, 1, 1]
 TRAINERS, READER = [0, 1, 2, 3], 4
@@ -82,16 +82,16 @@ def cut_for_good(job, bed):
     assert bed.names[1] in job.log
 
 
-def cut_for_three_seconds(job, bed, directory):
-    """The job goes on where it was."""
-    wait_for(job, "epoch 1 step 10.")
-    bed.cut(1)
-    time.sleep(3)
-    before = [steps(job, rank) for rank in TRAINERS]
-    bed.reconnect(1)
-    for rank in TRAINERS:
-        job.wait_for(f"epoch 1 step {before[rank] + 20}.", rank)
-    for epoch in 1, 2:
-        (directory / f"stop{epoch}").touch()
-    assert job.finish(60) == 0, job.describe()
-    all_ended_alike(job, 1)
+def cut_for_three_seconds(begin, bed, directory):
+    """The job that begin() starts goes on where it was."""
+
+    def goes_on(job):
+        before = [steps(job, rank) for rank in TRAINERS]
+        for rank in TRAINERS:
+            job.wait_for(f"epoch 1 step {before[rank] + 20}.", rank)
+
+    with silent_for_three_seconds(begin, bed, lambda job: wait_for(job, "epoch 1 step 10."), goes_on) as job:
+        for epoch in 1, 2:
+            (directory / f"stop{epoch}").touch()
+        assert job.finish(60) == 0, job.describe()
+        all_ended_alike(job, 1)

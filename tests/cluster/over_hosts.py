@@ -15,7 +15,8 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,32 @@ def start_over(
                    env={**({} if launcher else KEEPALIVE), **(env or {})}) as job:  # fmt: skip
         yield job
         assert_nothing_left(bed)
+
+
+@contextlib.contextmanager
+def silent_for_three_seconds(
+    begin: Callable[[], AbstractContextManager[Job]], bed: Bed, in_its_stride: Callable[[Job], object],
+    goes_on: Callable[[Job], object],
+) -> Iterator[Job]:  # fmt: skip
+    """A job that has gone on after host 1 was silent for three seconds. A job survives four; where the machine made more of
+    them, and the job has ended, it tells nothing: then another one."""
+    while True:
+        with begin() as job:
+            in_its_stride(job)
+            began = time.monotonic()
+            bed.cut(1)
+            time.sleep(3)
+            bed.reconnect(1)
+            silence = time.monotonic() - began
+            try:
+                goes_on(job)
+            except AssertionError as lost:
+                if silence < 4:
+                    raise AssertionError(f"host 1 was silent for {silence:.2f} s\n{lost}") from lost
+                job.finish()
+                continue
+            yield job
+            return
 
 
 def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:

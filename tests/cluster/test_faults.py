@@ -23,8 +23,7 @@ def test_a_host_that_is_cut_off_for_good(two_hosts, tmp_path):
 
 @pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_three_seconds(two_hosts, tmp_path):
-    with start(two_hosts, tmp_path) as job:
-        cut_for_three_seconds(job, two_hosts, tmp_path)
+    cut_for_three_seconds(lambda: start(two_hosts, tmp_path), two_hosts, tmp_path)
 
 
 @pytest.mark.limit(180)

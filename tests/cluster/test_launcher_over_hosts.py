@@ -48,11 +48,15 @@ def test_a_host_that_is_cut_off(how_long, tmp_path):
     """The launcher's own settings have it noticed in time, and not too soon."""
     with Bed(2) as bed:
         launcher = f"{RUN} {hosts(bed)} --readers 1 --reader-hosts {bed.names[PLACES[-1]]}"
-        with start(bed, tmp_path, readers=0, np=4, launcher=launcher) as job:
-            if how_long == "for good":
+
+        def begin():
+            return start(bed, tmp_path, readers=0, np=4, launcher=launcher)
+
+        if how_long == "for three seconds":
+            cut_for_three_seconds(begin, bed, tmp_path)
+        else:
+            with begin() as job:
                 cut_for_good(job, bed)
-            else:
-                cut_for_three_seconds(job, bed, tmp_path)
 
 
 @pytest.mark.limit(120)

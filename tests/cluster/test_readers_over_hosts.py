@@ -19,6 +19,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_delivery(layout):

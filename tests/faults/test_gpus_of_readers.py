@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a reader runs for the datasets of TF1 programs takes no GPU: neither its own sessions nor the eager context."""
 
+import shutil
+
 import pytest
 from jobs import run_job
 
@@ -38,3 +40,54 @@ def test_a_tf1_program_with_a_visible_device_list():
     for rank, out in enumerate(job.stdout):
         assert out.count(f"got {list(range(rank, 8, 2))}") == 2, job.describe()
     assert "sessions [{'GPU': 0}]" in job.stdout[0] and "eager 0 ['CPU']" in job.stdout[0], job.describe()
+
+
+# Elements say how many MiB of GPU memory the reader's process has while it deals them. Programs take a tenth of the GPU.
+ON_A_GPU = """
+import os, subprocess
+import tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+import horovod_data as hvdata
+
+def gpu_memory():
+    held = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+                          check=True, capture_output=True, text=True).stdout
+    return sum(int(words[1]) for words in map(str.split, held.replace(",", " ").splitlines()) if int(words[0]) == os.getpid())
+
+def while_dealing():
+    for _ in range(4):
+        yield gpu_memory()
+
+hvdata.init()
+# One that has functions, made here, would have TensorFlow begin its eager context, with all GPUs.
+first = v1.data.Dataset.range(4) if hvdata.is_reader() else None
+made = lambda: v1.data.Dataset.from_generator(while_dealing, tf.int64, [])
+datasets = [hvdata.distribute_dataset(first, batch="per_rank"), hvdata.distribute_dataset(made, batch="per_rank")]
+fetches = [v1.data.make_one_shot_iterator(one).get_next() for one in datasets]
+print("before", gpu_memory(), flush=True)
+hvdata.serve()
+program = v1.ConfigProto()
+program.gpu_options.visible_device_list = "0"
+program.gpu_options.per_process_gpu_memory_fraction = 0.1
+with v1.Session(config=program) as session:
+    print("program", gpu_memory(), [one.device_type for one in session.list_devices()], flush=True)
+    for name, fetch in zip(["numbers", "reader"], fetches):
+        print(name, *[int(session.run(fetch)) for _ in range(4 // hvdata.size())], flush=True)
+    print("after", gpu_memory(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nvidia-smi"), reason="needs a GPU, and a TensorFlow that uses it")
+@pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
+def test_on_a_gpu(readers):
+    job = run_job(ON_A_GPU, np=2, readers=readers, env={"CUDA_VISIBLE_DEVICES": "0"}, timeout=100)
+    assert job.returncode == 0, job.describe()
+    said = [{line.split()[0]: line.split()[1:] for line in out.splitlines()} for out in job.stdout]
+    of_program = [int(one["program"][0]) for one in said[:2]]
+    assert min(of_program) > 0 and "GPU" in job.stdout[0], job.describe()  # else this has shown nothing
+    for rank, out in enumerate(job.stdout):
+        assert "before 0\n" in out, job.describe()
+        of_reader = [int(word) for line in out.splitlines() if line.startswith("reader") for word in line.split()[1:]]
+        assert set(of_reader) == ({0} if readers else {of_program[0]}) or not of_reader and rank == 2, job.describe()
+        assert rank == 2 or int(said[rank]["after"][0]) == of_program[rank], job.describe()

@@ -103,6 +103,7 @@ def test_skipped_on_one_rank():
     assert status == 1
 
 
+@pytest.mark.slow
 def test_hang_shows_every_ranks_stacks_and_the_rest_still_runs(outer):
     text, _ = outer(
         """
