@@ -104,11 +104,12 @@ bool RunInjected(unsigned seed) {
     }
     texts[static_cast<size_t>(t)] = epoch.outcome.message;
   });
+  const std::string record = job.record();  // before the lock: `tamper` takes it while the job holds its own
   const std::lock_guard<std::mutex> lock(mu);
   EXPECT_FALSE(met.empty()) << "seed " << seed << ": nothing was harmed";
   // Dynamic: what a slow rank has not taken goes back, for others, as its reader has it. Then all is right, and is said to be.
   const bool all_right = std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return text.empty(); });
-  if (dynamic && all_right && job.record().find("\"verdict\": \"complete\"") != std::string::npos) return false;
+  if (dynamic && all_right && record.find("\"verdict\": \"complete\"") != std::string::npos) return false;
   const bool copies_or_none = injection.harm == Harm::kDouble || injection.harm == Harm::kDrop;
   for (const std::string& text : texts) {
     bool named = false;
