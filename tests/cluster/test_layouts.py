@@ -8,6 +8,8 @@ from over_hosts import start_over
 
 LAYOUTS = [Layout(hosts, per_host, readers) for hosts, per_host in ((2, 2), (4, 1), (3, 2)) for readers in (0, 1)]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -37,6 +37,7 @@ def allowed(event) -> float:
     return max(1000, event["args"]["round_trip_in_micros"] / 2 + 50)
 
 
+@pytest.mark.slow
 @pytest.mark.limit(120)
 @pytest.mark.skipif(not can_shift(), reason="this kernel, or this unshare, has no time namespaces")
 def test_clocks_are_aligned_within_a_millisecond(tmp_path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from launched import run_launcher
 
-pytestmark = pytest.mark.limit(150)
+pytestmark = [pytest.mark.limit(150), pytest.mark.slow]
 
 # Reader i of R reads the numbers 100 i, 100 i + 1, ...: what a rank gets shows whose they are.
 TRAINS = """

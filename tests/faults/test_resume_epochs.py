@@ -7,7 +7,7 @@ import json
 import pytest
 from jobs import run_job
 
-pytestmark = pytest.mark.limit(180)
+pytestmark = [pytest.mark.limit(180), pytest.mark.slow]
 
 SCRIPT = """
 import json, sys

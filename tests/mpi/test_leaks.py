@@ -107,6 +107,7 @@ def test_a_channel_per_epoch(hvdata, comm):
     stays_level(comm, epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.ranks(2)
 def test_failing_epochs(hvdata, comm):

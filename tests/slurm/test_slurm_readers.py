@@ -4,8 +4,9 @@
 import pytest
 from test_slurm import SCRIPTS, run, train  # noqa: F401
 
+pytestmark = [pytest.mark.limit(150), pytest.mark.slow]
 
-@pytest.mark.limit(150)
+
 def test_a_reader_on_each_node(run, train):  # noqa: F811
     job = run(SCRIPTS / "readers_per_node.sbatch", *train)
     assert job.returncode == 0, job
@@ -13,7 +14,6 @@ def test_a_reader_on_each_node(run, train):  # noqa: F811
     assert job.lines("WHO") == ["0 2  devices: 0", "1 2  devices: 0", "None None reads devices:"], job
 
 
-@pytest.mark.limit(150)
 def test_readers_that_train_keep_their_devices(run, train):  # noqa: F811
     job = run(SCRIPTS / "readers_per_node.sbatch", *train, HOROVOD_DATA_EMBEDDED="1")
     assert job.returncode == 0, job
