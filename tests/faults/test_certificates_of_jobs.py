@@ -77,6 +77,7 @@ print("STEPS", whole, sum(1 for _ in again))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remainder, behind", [("drop", 3), ("partial", 4), ("pad", 3)])
 @pytest.mark.limit(200)
 def test_a_checkpoint_behind_steps_that_readers_make_together(tmp_path, remainder, behind):
@@ -111,6 +112,7 @@ hvdata.serve()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.limit(150)
 def test_readers_that_yield_the_same_rows_are_named(tmp_path):
     file = tmp_path / "certificate.json"
@@ -157,6 +159,7 @@ def whole_record(tmp_path_factory):
     return json.loads(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.limit(200)
 @pytest.mark.parametrize("ranks, rows, steps", [(3, [36, 35, 30], [6, 6, 6]), (2, [42, 41, 18], [7, 7, 3])])
 def test_what_each_rank_got_over_a_checkpoint(tmp_path, whole_record, ranks, rows, steps):

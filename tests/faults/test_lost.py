@@ -24,6 +24,7 @@ for step, _ in enumerate(ds):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readers, killed, name", [(0, 1, "rank 1 on "), (0, 0, "rank 0 on "), (1, 2, "reader 0 on ")])
 def test_a_killed_process(readers, killed, name):
     """A trainer, the reader that trains, a dedicated reader (the last process)."""

@@ -23,6 +23,7 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), vo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs cc")
 def test_no_thread_for_the_dealer(tmp_path):
     (tmp_path / "no_thread.c").write_text(NO_THREAD)

@@ -49,6 +49,7 @@ def broken(tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="sanitized already")
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("what", FOUND)

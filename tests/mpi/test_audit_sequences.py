@@ -42,6 +42,7 @@ def ends(comm, audited):
     return [(one.verdict, one.steps[comm.rank]) for one in audited.reports]
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_fit(hvdata, comm, batches, workers):

@@ -69,6 +69,7 @@ def test_train_and_evaluate_in_turn(hvdata, comm, estimator):
     assert comm.allgather(calls) == [["train"]] + [[]] * (comm.size - 1)  # the function is called once per channel
 
 
+@pytest.mark.slow
 def test_max_steps_stops_in_mid_epoch(hvdata, comm, estimator):
     def train_fn():
         return hvdata.distribute_dataset(

@@ -79,6 +79,7 @@ def allocated():
     return heap.uordblks + heap.hblkhd
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(1, 2)
 def test_a_channel_leaves_little(hvdata, comm):
     """TensorFlow keeps a kernel of 44 KiB for each set of attributes of an op: a channel's number was one."""

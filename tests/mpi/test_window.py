@@ -81,6 +81,7 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     assert walked[slow][1] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.limit(120)
 @pytest.mark.ranks(2, 3, 4)
 def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata, comm):
@@ -118,6 +119,7 @@ class Slow(Counted):
             yield i
 
 
+@pytest.mark.slow
 @pytest.mark.limit(120)
 @pytest.mark.alone(HOROVOD_DATA_PREFETCH_MB="1")
 @pytest.mark.ranks(2, 3)

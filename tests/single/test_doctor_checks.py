@@ -402,6 +402,7 @@ def test_two_mpi_libraries():
     assert found.level == "warning" and "imports mpi4py.MPI fails in init()" in found.advice
 
 
+@pytest.mark.slow
 @pytest.mark.limit(150)
 def test_the_real_libraries():
     """Here all of them are there and fit: without that no other test would run."""
