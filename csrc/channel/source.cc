@@ -225,6 +225,11 @@ void Source::Shut() {
   changed_.NotifyAll();
 }
 
+void Source::AwaitEnd(std::chrono::nanoseconds most) {
+  MutexLock lock(&mu_);
+  changed_.WaitFor(&lock, most, [this] { return mu_.AssertHeld(), !Dealing(); });
+}
+
 // ---- States.
 
 void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {

@@ -69,6 +69,8 @@ class Source {
   void OnGone(int trainer);
   // The process ends: the dealer is to stop at once.
   void Shut();
+  // Until the dealer has ended the epoch that it deals, if any, or for `most`: user code may hold it up.
+  void AwaitEnd(std::chrono::nanoseconds most);
 
  private:
   friend class ReaderEpoch;

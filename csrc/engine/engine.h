@@ -126,6 +126,7 @@ class Engine : public Inbox {
   Send MakeSend();
   TraceLog* trace() { return timeline_ ? timeline_->log() : nullptr; }
   void NoteUnderWay(int64_t least) EXCLUDES(mu_);
+  void AwaitDealers();
   void EndTimeline();
   void NoteEnd(EngineState state, const std::string& why = "");
 

@@ -18,6 +18,7 @@ namespace {
 constexpr int kBrokenPatience = 60;  // s
 constexpr int kCutOffPatience = 5;   // s: for the program to raise the error, say why and go
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
+constexpr auto kEnds = std::chrono::seconds(1);      // a dealer; one that user code holds up later ends without us
 
 }  // namespace
 
@@ -36,6 +37,15 @@ void Engine::Bye() {
   if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{TimesJson()}));
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
+}
+
+// The end of the last epoch is the dealer's to note in the timeline.
+void Engine::AwaitDealers() {
+  if (!timeline_) return;
+  const auto deadline = std::chrono::steady_clock::now() + kEnds;
+  for (const Channel& channel : Channels()) {
+    if (channel.source) channel.source->AwaitEnd(deadline - std::chrono::steady_clock::now());
+  }
 }
 
 void Engine::EndTimeline() {
@@ -102,6 +112,7 @@ void Engine::Stop() {
     if (channel.source) channel.source->Shut();
   }
   certifier_->OnEnd();
+  AwaitDealers();
   EndTimeline();
   agreements_->Fail(ShutDownOutcome());
   exchange_->Fail(ShutDownOutcome());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel_source_fixture.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -99,6 +100,23 @@ TEST_F(SourceTest, TheChannelEndsWhenAllAreGoneAndTheDealerIsOut) {
   EXPECT_EQ(source_->Await(), Wish::kStop);
   source_->End();
   EXPECT_EQ(NextEpoch(), -1);
+}
+
+TEST_F(SourceTest, WhoeverShutsCanAwaitTheDealersEnd) {
+  source_->AwaitEnd(std::chrono::hours(1));  // of no epoch
+  source_->OnOpen(0, 1, 2);
+  Begin(1);
+  source_->Shut();
+  source_->AwaitEnd(std::chrono::milliseconds(1));  // user code holds the dealer up
+  std::atomic<bool> ended{false};
+  std::thread dealer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+    source_->End();
+  });
+  source_->AwaitEnd(std::chrono::hours(1));
+  EXPECT_TRUE(ended);
+  dealer.join();
 }
 
 TEST_F(SourceTest, OneWhoHasLeftIsNamed) {

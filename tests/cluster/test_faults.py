@@ -15,17 +15,20 @@ def two_hosts():
         yield bed
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_good(two_hosts, tmp_path):
     with start(two_hosts, tmp_path) as job:
         cut_for_good(job, two_hosts)
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 def test_a_host_that_is_cut_off_for_three_seconds(two_hosts, tmp_path):
     cut_for_three_seconds(lambda: start(two_hosts, tmp_path), two_hosts, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
     """The others wait, and nothing grows meanwhile: neither the reader's memory nor the rank's."""

@@ -45,6 +45,28 @@ print("TIMES", {"wall": wall, **{what: got[f"train/{what}_seconds"] for what in 
 """
 
 
+HELD_UP = """
+import time
+import tensorflow as tf
+import horovod_data as hvdata
+
+def endless():
+    try:
+        while True:
+            time.sleep(0.01)
+            yield 0
+    finally:
+        time.sleep(0.4)
+
+hvdata.init()
+dataset = hvdata.distribute_dataset(
+    lambda: tf.data.Dataset.from_generator(endless, output_signature=tf.TensorSpec([], tf.int32)), batch="per_rank")
+for step, x in enumerate(dataset):
+    if step == 3:
+        break
+"""
+
+
 ALLREDUCES = """
 import time
 import tensorflow as tf
@@ -67,7 +89,7 @@ def times(job, rank):
 
 @pytest.mark.limit(150)
 @pytest.mark.parametrize("ranks, readers, kind", [
-    (2, 0, "pipeline"), (4, 0, "slow rank"), (2, 2, "slow rank")])
+    (4, 0, "slow rank"), (2, 0, "pipeline"), (2, 2, "slow rank")])
 def test_who_did_what_when(tmp_path, ranks, readers, kind):
     path = tmp_path / "trace.json"
     job = run_job(STEPS, ranks, kind, str(30 * ranks), readers=readers, env={"HOROVOD_DATA_TIMELINE": str(path)}, timeout=120)
@@ -110,6 +132,16 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
         full = [event for phases in deals for event in phases if event["name"] == "wait for room"]
         assert full and sum(event["dur"] for event in full if event["args"].get("rank") == 1) > 0.8 * sum(
             event["dur"] for event in full), "the reader is seen to wait for the slow rank"
+
+
+@pytest.mark.limit(100)
+def test_the_reader_ends_its_last_epoch(tmp_path):
+    """Also where that takes longer than all ranks' programs do to come to their ends."""
+    path = tmp_path / "trace.json"
+    job = run_job(HELD_UP, 2, env={"HOROVOD_DATA_TIMELINE": str(path)}, timeout=80)
+    assert job.returncode == 0, job.describe()
+    moments = [event["name"] for event in tracing.load(path) if event["ph"] == "i" and event["cat"] == "reader"]
+    assert moments == ["epoch begins", "epoch ends"]
 
 
 @pytest.mark.limit(120)

@@ -81,6 +81,7 @@ def test_what_has_been_distributed_already(hvdata, comm):
                           r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_many_stages(hvdata, comm):
     """More than Python's stack would hold, if each were a call."""
     def long(ds):

@@ -96,6 +96,7 @@ def test_a_channel_leaves_little(hvdata, comm):
     assert all(each < 20 for each in kept), f"KiB of each channel: {kept}"
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.ranks(2)
 def test_a_channel_per_epoch(hvdata, comm):

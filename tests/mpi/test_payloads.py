@@ -250,6 +250,7 @@ def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
 # ---- Nobody waits for a slot, and nobody overwrites one.
 
 
+@pytest.mark.slow
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="2")
 @pytest.mark.ranks(2, 3)
@@ -331,6 +332,7 @@ def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
         assert (rows == rows[:, :1]).all() and sorted(rows[:, 0]) == list(range(ROWS * comm.size * 4))
 
 
+@pytest.mark.slow
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="4")
 @pytest.mark.ranks(3)

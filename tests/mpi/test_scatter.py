@@ -235,6 +235,7 @@ def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
             assert [plain(part) for part in parts] == [plain(np.split(y, comm.size)[rank]) for y in (x, x + 100)]
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2, 3)
 @pytest.mark.alone(HOROVOD_DATA_STALL_SECONDS="1", HOROVOD_DATA_TIMEOUT="4")
 def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):

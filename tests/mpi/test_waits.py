@@ -114,6 +114,7 @@ def test_a_rank_that_does_not_keep_up(hvdata, comm, capfd):
     assert any(re.search(rf"window.*rank[s]? {late}", text, re.S) for text in errors), errors
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 @pytest.mark.alone(**SHORT)
 def test_a_scatter_that_the_root_never_calls(hvdata, comm, capfd):
@@ -128,6 +129,7 @@ def test_a_scatter_that_the_root_never_calls(hvdata, comm, capfd):
         assert "rootless" in text and re.search(r"rank 0|root 0", text), text
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 @pytest.mark.alone(**SHORT)
 def test_after_the_time_limit_the_job_still_ends_cleanly(hvdata, comm):

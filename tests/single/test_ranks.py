@@ -48,6 +48,7 @@ def outcomes(text: str) -> dict[str, str]:
     return {name: outcome for outcome, name in re.findall(r"^([A-Z]+) \S*::(\S+)", text, re.M)}
 
 
+@pytest.mark.slow
 def test_every_world_is_one_item_and_failures_name_their_ranks(outer):
     text, status = outer(
         """

@@ -72,6 +72,7 @@ def soaks(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_short_one(tmp_path):
     done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--minutes", "0.1", "--processes", "2", "--seed", "1", "--out",
                            str(tmp_path)], env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=290)
