@@ -447,6 +447,7 @@ def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
     assert comm.rank or (said is not None and re.fullmatch(GONE, said[1])), said
 
 
+@pytest.mark.slow
 @pytest.mark.alone(HOROVOD_DATA_TIMEOUT="3")
 @pytest.mark.ranks(2)
 def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):

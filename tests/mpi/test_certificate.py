@@ -65,6 +65,7 @@ def test_an_error_that_is_no_text(hvdata, comm):
     results(comm, hvdata.stats)
 
 
+@pytest.mark.slow
 def test_a_sparse_vector_of_hashed_features(hvdata, comm):
     """Its rows are nearly all empty, and take little memory: 256 MiB, were all their fingerprints there at once."""
     length = 1 << 25

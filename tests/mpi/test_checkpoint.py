@@ -380,6 +380,7 @@ def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
         assert results(comm, lambda: rest(third)) == [w[STEPS - 2 :] for w in whole]
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2, 3)
 @pytest.mark.readers(2)
 @pytest.mark.parametrize("n", [8, 11])

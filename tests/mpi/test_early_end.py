@@ -112,6 +112,7 @@ def test_large_batches_in_flight(hvdata, comm, quitter):
     assert results(comm, lambda: run(None)) == whole
 
 
+@pytest.mark.slow
 def test_an_iterator_destroyed_while_it_waits(hvdata, comm):
     """A prefetch after the dataset waits in our GetNext when the iterator goes: that returns, though the reader sleeps."""
 

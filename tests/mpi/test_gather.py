@@ -209,6 +209,7 @@ def test_a_gradient_of_other_rows(hvdata, comm, root, more):
     assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0)))
 
 
+@pytest.mark.slow
 def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
     scalar = tf.function(lambda x: hvdata.gather(x, name="unknown"), input_signature=[tf.TensorSpec(None)])
     raises_everywhere(comm, lambda: scalar(tf.constant(1.0) if comm.rank == 0 else tf.zeros([1])), tf.errors.InvalidArgumentError,

@@ -132,6 +132,7 @@ def test_evaluate_and_predict(hvdata, comm, model):
     assert results(comm, run) == [(VALID // comm.size, 1)] * comm.size
 
 
+@pytest.mark.slow
 def test_a_source_without_end_is_left_early(hvdata, comm, model):
     """fit stops by its step count; the next fit is a new epoch."""
     source = Counted(1000 * comm.size)

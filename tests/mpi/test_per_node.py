@@ -243,6 +243,7 @@ def test_on_reader_error_continue(hvdata, comm, hosts):
         assert {len(mine) for mine in shares(hvdata, comm, ds)} == {steps}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remainder", REMAINDERS)
 def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
     """Then nobody is left to go on, and it is an error. Fail they at different steps, the earlier one is a host's end."""

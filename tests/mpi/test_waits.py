@@ -50,6 +50,7 @@ def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
         assert "HOROVOD_DATA_TIMEOUT" in got[rank].text, got[rank].text
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2, 4)
 @pytest.mark.alone(**SHORT)
 def test_one_rank_iterates_more_often(hvdata, comm, capfd):
