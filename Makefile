@@ -160,7 +160,7 @@ test-frameworks: export STACK := latest
 test-frameworks: export VENV := .venv-latest
 test-frameworks:  ## Keras 3 on JAX, PyTorch, and Horovod's Keras layer with Keras 3, on several ranks, in .venv-latest
 	@$(SETUP) op horovod jax torch
-	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_frameworks.py $(PYTEST_ARGS)
+	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests/integrations/test_frameworks.py tests/integrations/test_torch_audit.py $(PYTEST_ARGS)
 
 typecheck: op
 	@$(say) "types of the package"

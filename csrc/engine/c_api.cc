@@ -141,7 +141,9 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
 }
 
 // MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI that we initialised we also finalise, when the process exits.
-int hvdata_mpi_init(void) { return Report(InitMpi()); }
+int hvdata_mpi_init(void) try {
+  return Report(InitMpi());
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The post office of a process: every message passes here. To a process of the same host that has a link to this one, headers
 // and small payloads go through its rings and large ones stay in the arena; to this process itself, through a queue; everything
-// else goes by MPI, small messages for another host to its porter. Whichever way they took, messages of one sender are delivered
-// in the order in which they were sent.
+// else goes by MPI, small messages for another host to its porter. Whichever way they took, a sender's messages of a channel are
+// delivered in the order in which they were sent, and BYE behind them all; BECAUSE alone may pass others.
 #pragma once
 
 #include <array>

@@ -97,7 +97,7 @@ void Exchange::RefuseGather(const std::string& name, uint64_t call, int code, co
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
   MutexLock lock(&mu_);
   const Key key(name, made_[name]++);
-  early_.erase(key);
+  if (auto early = early_.extract(key)) FreeAfterUnlock(std::move(early.mapped()));
   failed_calls_[key] = {root};
   for (int t = 0; t < world_->trainer_count(); ++t) {
     if (t != me()) Tell(t, wire::Scatter{name, key.second, root, code}, &text);
@@ -105,6 +105,12 @@ void Exchange::Refuse(const std::string& name, int root, int code, const Share& 
 }
 
 void Exchange::Handle(const Key& key, Arrived arrived) {
+  Heed(key, &arrived);
+  if (arrived.bundle) FreeAfterUnlock(std::move(arrived.bundle));  // nobody wanted it
+}
+
+void Exchange::Heed(const Key& key, Arrived* came) {
+  Arrived& arrived = *came;
   const auto found = calls_.find(key);
   if (found == calls_.end()) return HandleEnded(key, arrived);
   Call& call = found->second;
@@ -115,7 +121,7 @@ void Exchange::Handle(const Key& key, Arrived arrived) {
   }
   if (std::holds_alternative<wire::Gather>(arrived.header.message)) {
     if (call.root != me() || call.looking) return;  // who disagrees says so itself; nobody gives twice
-    call.given[arrived.trainer] = std::move(arrived.bundle);
+    std::swap(call.given[arrived.trainer], arrived.bundle);
     return CollectIfAllGiven(key, &call);
   }
   const auto& called = std::get<wire::Called>(arrived.header.message);

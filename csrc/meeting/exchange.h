@@ -114,6 +114,7 @@ class Exchange {
 
   void Tell(int trainer, wire::Message message, const Share* share = nullptr) REQUIRES(mu_);
   void Handle(const Key& key, Arrived arrived) REQUIRES(mu_);
+  void Heed(const Key& key, Arrived* arrived) REQUIRES(mu_);  // takes the bundle, or leaves it
   void HandleEnded(const Key& key, const Arrived& arrived) REQUIRES(mu_);
   void Disagree(const Key& key, int other_root, int other, int from) REQUIRES(mu_);
   void TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) REQUIRES(mu_);

@@ -7,8 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
 #include "base/place.h"
 #include "engine/engine.h"
+#include "engine/mpi_process.h"
 #include "meeting/exchange.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
@@ -28,7 +31,19 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
+  // Halfway, others wait for the rest of the call, and who is to end it may be gone with what was thrown.
+  void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final {
+    const Outcome thrown = Guarded([&] { return Compute(ctx, done), Outcome(); });
+    if (thrown.ok()) return;
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    Log((engine ? Where(engine->world()) : "") + thrown.message);
+    Abort(1);
+  }
+
  protected:
+  // Begins the call; `done` is called when it has ended.
+  virtual void Compute(tensorflow::OpKernelContext* ctx, const DoneCallback& done) = 0;
+
   absl::Status Find(std::shared_ptr<Engine>* engine) const {
     *engine = Engine::Current();
     if (!*engine || Engine::State() != EngineState::kRunning) {

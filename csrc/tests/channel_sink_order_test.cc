@@ -10,8 +10,11 @@ namespace {
 
 // One thread takes a share and is just telling the reader so; another one leaves, and then says BYE. The reader would take a
 // TAKEN behind that for a trainer that is still there.
-TEST_F(SinkTest, NothingIsTakenBehindALeave) {
-  Make(plan::Schedule::kStatic);
+class SinkOfSchedule : public SinkTest, public testing::WithParamInterface<plan::Schedule> {};
+INSTANTIATE_TEST_SUITE_P(Schedules, SinkOfSchedule, testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
+
+TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
+  Make(GetParam());
   SinkIterator iterator;
   std::promise<void> in_taken, go_on;
   on_send_ = [&](const Header& h) {

@@ -32,6 +32,13 @@ wire::Message AnyMessage(std::mt19937_64* random) {
   }
 }
 
+BundlePtr FreedWithoutLocks(int step) {
+  return std::shared_ptr<int>(new int(step), [](const int* bundle) {
+    EXPECT_FALSE(HoldsLocks());
+    delete bundle;
+  });
+}
+
 TEST(MeetingFuzz, Exchange) {
   for (const int self : {0, 3}) {  // the first one reads, too
     std::mt19937_64 random(static_cast<unsigned>(self));
@@ -67,7 +74,7 @@ TEST(MeetingFuzz, Exchange) {
           break;
         case 5: exchange.Tick(); break;
         default:
-          exchange.Handle(static_cast<int>(random() % 4), MakeHeader(0, 0, AnyMessage(&random)), std::make_shared<int>(step));
+          exchange.Handle(static_cast<int>(random() % 4), MakeHeader(0, 0, AnyMessage(&random)), FreedWithoutLocks(step));
       }
     }
     EXPECT_GT(answered, 100) << "too few calls came to an end by themselves";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication thread: every MPI call after start-up is made on it. Carries parcels (a header and its payloads)
+// The communication thread: every MPI call between start-up and the end is made on it. Carries parcels (a header and its payloads)
 // between the processes of one communicator, in order per (sender, channel). Knows MPI, but no TensorFlow.
 #pragma once
 
@@ -30,7 +30,8 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 
   // Sends `parcel` to `dest`, another rank of the communicator. From any thread, at any time before Leave(); never
-  // waits. Blocks' owners are held until MPI has done with them. Parcels sent by one thread to one rank arrive in order.
+  // waits. Blocks' owners are held until MPI has done with them. Parcels of one channel that one
+  // thread sends to one rank arrive in order.
   void Send(int dest, Parcel parcel);
 
   // This process will send nothing more. The thread goes on receiving until every process of the communicator has

@@ -41,7 +41,9 @@ struct Component {
 struct Header {
   uint32_t channel = 0;
   uint64_t epoch = 0;
-  uint64_t sequence = 0;  // between two processes that have more than one way to each other: 1, 2, ...; otherwise 0
+  // Between two processes that have more than one way to each other: 1, 2, ...; 0: otherwise, and of what needs no place among
+  // those (Post::Send).
+  uint64_t sequence = 0;
   Message message;
   std::vector<Component> components;
 

@@ -197,9 +197,10 @@ def test_fit_again_after_an_interrupt(trainers, readers):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /dev/shm")
 @pytest.mark.parametrize("readers", [0, 1])
-def test_a_tiny_dev_shm(readers, tmp_path):
-    """Ours has no name there; MPI's has, so MPI is told to do without. The job runs as ever."""
-    (tmp_path / "tiny.sh").write_text('mount -t tmpfs -o size=64k tmpfs /dev/shm && exec mpirun "$@"\n')
+@pytest.mark.parametrize("fill", ["true", "! head -c 1M /dev/zero >/dev/shm/full 2>/dev/null"], ids=["tiny", "full"])
+def test_a_tiny_dev_shm(readers, fill, tmp_path):
+    """Ours has no name there; MPI's has, so MPI is told to do without. The job runs as ever, also where nothing fits in."""
+    (tmp_path / "tiny.sh").write_text(f'mount -t tmpfs -o size=64k tmpfs /dev/shm && {fill} && exec mpirun "$@"\n')
     job = run_job("""
 import horovod_data as hvdata, tensorflow as tf
 hvdata.init()

@@ -54,7 +54,7 @@ def delivers(hvdata, comm, batches, epochs=2, **arguments):
 
 
 rows_of_batches = st.lists(st.integers(0, 11), max_size=9)
-prefetches = st.sampled_from([1, 2, 3, 5, 16])
+prefetches = st.sampled_from(["auto", 1, 2, 3, 5, 16])
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)

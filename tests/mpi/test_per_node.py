@@ -16,7 +16,7 @@ from together import Raised, host_of, outcomes, raises_everywhere, results, same
 
 pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4, 5), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
-prefetches = st.sampled_from([1, 2, 3, 8])
+prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
 
 class Hosts:

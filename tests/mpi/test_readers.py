@@ -15,7 +15,7 @@ from together import Raised, attempt, outcomes, raises_everywhere, results, same
 pytestmark = [pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
 lengths_of_readers = st.lists(st.integers(0, 9), min_size=3, max_size=3)
-prefetches = st.sampled_from([1, 2, 3, 8])
+prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
 
 def batches_of(reader: int, rows_of_batches):

@@ -35,7 +35,7 @@ class Case:
     batch: str
     schedule: str
     remainder: str
-    prefetch: int
+    prefetch: int | str  # steps, or "auto"
     kind: str
     nest: str
     parts: list[tuple[str, tuple[int, ...]]]  # dtype, and shape of a row
@@ -64,7 +64,7 @@ def draw(job: str, number: int, trainers: int) -> Case:
         lengths = lengths[:len(lengths) // 2]
     steps = len(lengths) if batch == "global" else len(lengths) // trainers
     epochs = [_epoch(r, schedule, steps, trainers) for _ in range(r.choice([1, 2, 2, 3]))]
-    return Case(name, batch, schedule, remainder, r.choice([1, 2, 2, 3, 8, 64]), form.kind, form.nest, form.parts, lengths,
+    return Case(name, batch, schedule, remainder, r.choice(["auto", "auto", 1, 2, 3, 8, 64]), form.kind, form.nest, form.parts, lengths,
                 epochs, r.choice([-1, -1, r.randrange(trainers)]))
 
 
@@ -96,7 +96,7 @@ def draw_handed_on(name: str) -> Case:
     parts = [(r.choice(DTYPES), (r.choice([1, 50, 3000]),)) for _ in range(r.choice([1, 2]))]
     rows = r.randint(4, 9)
     lengths = [r.randint(1, 9) if kind == "generator" else rows for _ in range(r.randint(12, 24))]
-    return Case(name, r.choice(["global", "per_rank"]), "static", "partial", r.choice([1, 2, 4]), kind, _nest(r, len(parts)),
+    return Case(name, r.choice(["global", "per_rank"]), "static", "partial", r.choice(["auto", 1, 2, 4]), kind, _nest(r, len(parts)),
                 parts, lengths, [Epoch("whole", [])], -1)
 
 
