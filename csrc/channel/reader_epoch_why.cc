@@ -33,17 +33,21 @@ bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!unanswered) held_by_ = world.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
   SayHeld();
   SayReady(wire::Ready::Says::kAsks, lanes_->dealt());
-  if (unanswered) source_->SayStalled(Place(source_->Me(), source_->config_.name, epoch_, step),
-                                world.AudienceName(trainer) + " waits for this step: " + Held(step));
+  if (unanswered) source_->SayStalled(epoch_, step, world.AudienceName(trainer) + " waits for this step: " + Held(step));
   return true;
 }
 
-// Whoever looks at the reader's output sees what a trainer sees on its own. One line a minute, however many trainers ask.
-void Source::SayStalled(const std::string& where, const std::string& what) {
+// Whoever looks at the reader's output sees what a trainer sees on its own, which waits for this step.
+void Source::SayStalled(uint64_t epoch, EpochStep step, const std::string& what) {
+  SayStalled(Place(Me(), config_.name, epoch, step) + what);
+}
+
+// One line a minute, however many trainers ask.
+void Source::SayStalled(const std::string& line) {
   const auto now = std::chrono::steady_clock::now();
   if (now - said_stalled_ < std::chrono::seconds(50)) return;
   said_stalled_ = now;
-  Log(where + what);
+  Log(line);
 }
 
 // There has been no room for long, and perhaps nobody has asked why: who waits may do so in another library, for a rank that
@@ -51,15 +55,14 @@ void Source::SayStalled(const std::string& where, const std::string& what) {
 void ReaderEpoch::SayFull() {
   if (!whys_.empty()) {
     const auto& [trainer, step] = *whys_.begin();
-    return source_->SayStalled(Place(source_->Me(), source_->config_.name, epoch_, step),
-                                source_->world_->AudienceName(trainer) + " waits for this step: " + Held(step));
+    return source_->SayStalled(epoch_, step, source_->world_->AudienceName(trainer) + " waits for this step: " + Held(step));
   }
   const auto full = static_cast<int64_t>(lanes_->FullFor(1).size());
   const auto open = std::count_if(source_->trainers_.begin(), source_->trainers_.end(),
                                   [this](const Source::Trainer& t) { return !t.gone && t.closed < epoch_; });
   if (full == 0 || full >= open) return;
-  source_->SayStalled(Where(Now()), "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) + " s: " +
-                                        Explain(-1));
+  source_->SayStalled(Where(Now()) + "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) + " s: " +
+                      Explain(-1));
 }
 
 // `trainer` -1: whoever waits.
