@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A verified job that a series of faults does not end: `survives.py KIB STOPPED`. STOPPED is the process that is stopped for
-5 seconds, "reader", a trainer's rank, or nobody. It leaves in the middle of an epoch, with iterators alive."""
+5 seconds, "reader" or a trainer's rank. It leaves in the middle of an epoch, with iterators alive."""
 
 import collections
 import gc
