@@ -39,8 +39,11 @@ def six():
 """
 
 # Jobs of one rank, two at a time. They are forked off before anything of TensorFlow runs, which saves them its import; each
-# then initialises MPI for itself and leaves like any program, through the whole end of Python.
+# then initialises MPI for itself and leaves like any program, through the whole end of Python. Each has its own folder for temporary
+# files: in one, Open MPI's of a job that begins is in the way of that of one that ends.
 MANY = SIX + """
+import shutil, tempfile
+folder = tempfile.mkdtemp(prefix="hvx-")
 failed = []
 
 def reap():
@@ -49,17 +52,20 @@ def reap():
         failed.append(os.waitstatus_to_exitcode(status))
 
 running = 0
-for _ in range(int(sys.argv[1])):
+for number in range(int(sys.argv[1])):
     if running == 2:
         reap()
     else:
         running += 1
     if os.fork() == 0:
         running = 0
+        os.environ["TMPDIR"] = f"{folder}/{number}"
+        os.mkdir(os.environ["TMPDIR"])
         six()
         sys.exit(0)
 for _ in range(running):
     reap()
+shutil.rmtree(folder, ignore_errors=True)
 print("failed:", failed, flush=True)
 os._exit(bool(failed))
 """
