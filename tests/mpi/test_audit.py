@@ -429,6 +429,7 @@ GONE = (r"\[rank 0 on \S+, scatter of audit \d+, from rank [01], call \d+\] rank
         r"scatter\. Every rank must make the same scatter calls\.?")
 
 
+@pytest.mark.slow
 @pytest.mark.alone()
 @pytest.mark.ranks(2)
 def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):

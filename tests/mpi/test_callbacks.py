@@ -52,6 +52,7 @@ def test_in_fit(hvdata, comm, tmp_path, often, written):
         assert all(rows[1] == pytest.approx(2 * steps[1], rel=1e-3) for steps, rows in rates)
 
 
+@pytest.mark.slow
 def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
     """A write has what came since the one before; a pause between epochs is no slowness."""
     ds = rows_of_two(hvdata, comm, "loop")

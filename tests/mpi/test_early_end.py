@@ -83,6 +83,7 @@ def test_a_rank_raises_in_its_loop(hvdata, comm, quitter):
     assert elements(comm, ds) == want(comm)
 
 
+@pytest.mark.slow
 def test_a_rank_that_kept_its_iterator(hvdata, comm, quitter):
     """Its next iteration supersedes the iterator that it left lying about."""
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(2 * comm.size), batch="per_rank", prefetch=4)

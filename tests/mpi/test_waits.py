@@ -76,6 +76,7 @@ def test_one_rank_iterates_more_often(hvdata, comm, capfd):
     assert [one for rank, one in enumerate(got) if rank != 1] == ["finished"] * (comm.size - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(1, 3)
 @pytest.mark.alone(**PATIENT)
 def test_a_slow_pipeline_is_said_and_waited_for(hvdata, comm, capfd):
