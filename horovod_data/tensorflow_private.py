@@ -38,8 +38,10 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "caches_in_a_file", "captured", "dataset_of", "eager_mode", "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions",
-           "name", "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2", "unordered", "variant"]
+           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
+           "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "name",
+           "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2",
+           "unordered", "variant"]
 
 # All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
 # iter() of a dataset calls first.

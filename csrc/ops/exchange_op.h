@@ -33,7 +33,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
   // Halfway, others wait for the rest of the call, and who is to end it may be gone with what was thrown.
   void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final {
-    const Outcome thrown = Guarded([&] { return Compute(ctx, done), Outcome(); });
+    const Outcome thrown = Guarded([&] { return Begin(ctx, done), Outcome(); });
     if (thrown.ok()) return;
     const std::shared_ptr<Engine> engine = Engine::Current();
     Log((engine ? Where(engine->world()) : "") + thrown.message);
@@ -42,7 +42,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
  protected:
   // Begins the call; `done` is called when it has ended.
-  virtual void Compute(tensorflow::OpKernelContext* ctx, const DoneCallback& done) = 0;
+  virtual void Begin(tensorflow::OpKernelContext* ctx, const DoneCallback& done) = 0;
 
   absl::Status Find(std::shared_ptr<Engine>* engine) const {
     *engine = Engine::Current();

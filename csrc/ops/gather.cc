@@ -35,7 +35,7 @@ class GatherOp : public ExchangeOp {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
   }
 
-  void Compute(OpKernelContext* ctx, const DoneCallback& done) override {
+  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     const auto share = Part(engine.get(), ctx->input(0));
@@ -146,7 +146,7 @@ class GatherGradientOp : public ExchangeOp {
  public:
   explicit GatherGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "gather_name") {}
 
-  void Compute(OpKernelContext* ctx, const DoneCallback& done) override {
+  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     const World& world = engine->world();

@@ -25,7 +25,7 @@ class ScatterOp : public ExchangeOp {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("refused", &refused_));
   }
 
-  void Compute(OpKernelContext* ctx, const DoneCallback& done) override {
+  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     Exchange::Parts parts;
@@ -103,7 +103,7 @@ class ScatterGradientOp : public ExchangeOp {
  public:
   explicit ScatterGradientOp(OpKernelConstruction* ctx) : ExchangeOp(ctx, "scatter_name") {}
 
-  void Compute(OpKernelContext* ctx, const DoneCallback& done) override {
+  void Begin(OpKernelContext* ctx, const DoneCallback& done) override {
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());

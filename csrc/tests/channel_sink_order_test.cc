@@ -8,11 +8,11 @@
 namespace hvdata {
 namespace {
 
-// One thread takes a share and is just telling the reader so; another one leaves, and then says BYE. The reader would take a
-// TAKEN behind that for a trainer that is still there.
 class SinkOfSchedule : public SinkTest, public testing::WithParamInterface<plan::Schedule> {};
 INSTANTIATE_TEST_SUITE_P(Schedules, SinkOfSchedule, testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
 
+// One thread takes a share and is just telling the reader so; another one leaves, and then says BYE. The reader would take a
+// TAKEN behind that for a trainer that is still there.
 TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   Make(GetParam());
   SinkIterator iterator;
