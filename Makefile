@@ -23,7 +23,7 @@ comma := ,
 MINUTES ?= 10
 # Workers of pytest (tests/ranks/workers.py): two for the quick tests; else 0, pytest itself: among the others are some that measure.
 WORKERS ?=
-FUZZ := header mailbag host_bag components states handover shared_memory checkpoint
+FUZZ := header mailbag host_bag components states words handover shared_memory checkpoint tensors
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
@@ -121,7 +121,7 @@ fuzz: venv  ## all that reads bytes of others, with mutated ones, for MINUTES=10
 	cp -r csrc/fuzz/corpus build/fuzz
 	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
 	for name in $(FUZZ); do
-	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([ $$name = checkpoint ] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
+	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([[ $$name = checkpoint || $$name = tensors ]] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
 	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name)
 	done
 

@@ -38,6 +38,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
 from . import core
+from .processes import fork_check
 
 # An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
 _GRACE_SECONDS = 0.5
@@ -49,7 +50,7 @@ _EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (\d+)\s*$", re.MULTILINE)
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
-_pid: Optional[int] = None  # the process that install() was called in: its forked children end as they like
+_forked: Optional[Callable[[], bool]] = None  # from the process that install() was called in: children end as they like
 _root: Optional[CodeType] = None  # the outermost code that runs in the main thread: the program
 _status: Optional[int] = None  # the status of a failure; None: no failure
 _on_exit: Callable[[], object] = lambda: None
@@ -61,19 +62,19 @@ def install(on_exit: Callable[[], object]) -> None:
     Args:
       on_exit: what a normal exit does before Python's older atexit handlers run.
     """
-    global _pid, _root, _on_exit
+    global _forked, _root, _on_exit
     _on_exit = on_exit
-    if _pid != os.getpid():
-        if _pid is None:
+    if not in_charge():
+        if _forked is None:
             _wrap_hooks()
-        _pid, _root = os.getpid(), _main_root()
+        _forked, _root = fork_check(), _main_root()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
 def in_charge() -> bool:
     """Whether install() has been called in this process: then its failure is taken care of here."""
-    return _pid == os.getpid()
+    return _forked is not None and not _forked()
 
 
 def _wrap_hooks() -> None:
@@ -136,7 +137,7 @@ def _status_of_uncaught(error: Optional[BaseException]) -> int:
 def _note(status: int) -> None:
     """This process is about to end with `status`."""
     global _status
-    if status == 0 or _pid != os.getpid() or _status is not None:
+    if status == 0 or not in_charge() or _status is not None:
         return
     _status = status
 
@@ -162,7 +163,7 @@ def fail(status: int) -> NoReturn:
 
 def _at_exit() -> None:
     global _status
-    if _pid != os.getpid():
+    if not in_charge():
         return
     try:
         if _status is None and _uncaught():

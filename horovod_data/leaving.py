@@ -22,6 +22,7 @@ from typing import Optional
 
 from . import siblings
 from .errors import explain, place
+from .processes import fork_check
 
 _LARGE_KIB = 100_000  # less than TensorFlow takes, more than a tool
 _TOLD_SECONDS = 10.0  # by then all who have initialised MPI have come to the meeting, or won't
@@ -73,7 +74,7 @@ def leaves(said: bytes) -> Optional[str]:
 def _has_joined() -> bool:
     """Whether this process has called init(), or is one of the doctor's, which has meetings of its own."""
     roles = sys.modules.get("horovod_data.roles")
-    return getattr(roles, "_job", None) is not None or "horovod_data.doctor" in sys.modules or os.getpid() != _pid
+    return getattr(roles, "_job", None) is not None or "horovod_data.doctor" in sys.modules or _forked()
 
 
 def _had_a_large_child() -> bool:
@@ -81,4 +82,4 @@ def _had_a_large_child() -> bool:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > _LARGE_KIB
 
 
-_pid = os.getpid()  # of who imported this: its forked children are no ranks
+_forked = fork_check()  # children of who imported this are no ranks

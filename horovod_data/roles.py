@@ -17,6 +17,7 @@ from .progress import watch
 from .reporting import report
 from .errors import explain, forked, set_here
 from .layout import Layout, make_layout
+from .processes import fork_check
 from .settings import Roles, Settings, read_roles, read_settings
 
 
@@ -29,7 +30,7 @@ class Job:
     comm_rank: int
     hosts: tuple[str, ...]
     layout: Layout
-    pid: int
+    forked: Callable[[], bool]
     environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
     ended: bool = False
 
@@ -148,7 +149,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         _refuse_horovod(where)
     hosts = tuple(other.host for other in everybody)
     core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
-    _job = Job(settings, comm, rank, hosts, layout, os.getpid(),
+    _job = Job(settings, comm, rank, hosts, layout, fork_check(),
                {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")})
     set_here(_job.where)
     forks.install()
@@ -272,7 +273,7 @@ def current(what: str) -> Job:
 def _known(what: str) -> Job:
     if _job is None:
         raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
-    if _job.pid != os.getpid():
+    if _job.forked():
         raise RuntimeError(forked(what))
     return _job
 
@@ -382,10 +383,10 @@ def _end_before(horovod: Any) -> bool:
     original = getattr(library, "horovod_shutdown", None)
     if original is None:
         return False
-    pid = os.getpid()
+    in_child = fork_check()
 
     def shut_down() -> Any:
-        if os.getpid() != pid or _end():  # a forked child has no part in the job
+        if in_child() or _end():  # which has no part in the job
             return original()
         core.hush(True)
         try:

@@ -17,6 +17,8 @@ import os
 import time
 from typing import Callable, Iterator, Mapping, Optional
 
+from .processes import fork_check
+
 _ENDED = "hvdata-ended"  # at most 15 characters: the name of a process whose program has ended
 # Of Open MPI and of Hydra: a process's rank, its rank on this host, and how many there are on this host; and of how many.
 _VARIABLES = (
@@ -109,10 +111,10 @@ def tell_end() -> None:
 
 def tell_end_at_exit() -> None:
     """tell_end() when Python ends, unless stay_silent() is called before."""
-    pid = os.getpid()  # its forked children end as they like
+    forked = fork_check()  # children, which end as they like
 
     def tell() -> None:
-        if os.getpid() == pid:
+        if not forked():
             tell_end()
 
     global _tell

@@ -147,7 +147,7 @@ class DynamicLanes : public Lanes {
       lane.bound.Put(waiting_.front().shares.front()->bytes);
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      output_.data(static_cast<int>(best), LaneStep(lane_step), Turn(), lane.held.back().position(), *lane.held.back().shares.front());
+      output_.data(static_cast<int>(best), LaneStep(lane_step), DealtStep(), lane.held.back().position(), *lane.held.back().shares.front());
     }
   }
 

@@ -28,9 +28,9 @@ struct Step {
   Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
 };
 
-// What the lanes send. `turn` counts the steps that the lanes were dealt.
+// What the lanes send.
 struct LaneOutput {
-  std::function<void(int trainer, LaneStep, Turn, Position, const Share&)> data;
+  std::function<void(int trainer, LaneStep, DealtStep, Position, const Share&)> data;
   std::function<void(int trainer, LaneStep, const Outcome&)> end;
   std::function<void(int trainer)> recall;
   std::function<void(int trainer, uint64_t element)> taken;  // dynamic: this trainer, and no other, has this element
@@ -48,11 +48,11 @@ class Lanes {
   // The source has no more: `outcome` goes to every lane after its last share.
   virtual void Finish(Outcome outcome) = 0;
   // Gated lanes: steps may go out up to this one, because every group has them.
-  virtual void Allow(uint64_t) {}
+  virtual void Allow(DealtStep) {}
   // Gated lanes: the source has no more. Steps that are allowed nevertheless have these shares; none: there are no such.
   virtual void Fill(Step) {}  // NOLINT(performance-unnecessary-value-param)
-  // Gated lanes, in place of Finish: the epoch ends with `steps` steps for all groups, whatever this one has.
-  virtual void EndAt(uint64_t, Outcome) {}  // NOLINT(performance-unnecessary-value-param)
+  // Gated lanes, in place of Finish: the epoch ends before this step for all groups, whatever this one has.
+  virtual void EndAt(DealtStep, Outcome) {}  // NOLINT(performance-unnecessary-value-param)
   // Gated lanes: this trainer's next step is here, and not allowed yet.
   virtual bool Held(int) const { return false; }
 
@@ -79,6 +79,7 @@ class Lanes {
   // Why `trainer` has to wait, as far as other trainers are the reason: those who must take or open first.
   virtual std::vector<int> WaitsFor(int trainer) const = 0;
 
+  // Steps, so far.
   uint64_t dealt() const { return dealt_; }
   bool finished() const { return finished_; }
 

@@ -22,29 +22,42 @@ uint64_t BytesOfLane(const ChannelConfig& config, const World& world) {
   return std::max<uint64_t>(config.prefetch_bytes / lanes, 1);
 }
 
+// The window, on this reader, of a rank that has not said so yet.
+uint64_t FirstWindow(const ChannelConfig& config, const World& world) {
+  const plan::Rotation rotation(world.source_count());
+  return static_cast<uint64_t>(
+      rotation.Ahead(world.SourceIndex(world.self), config.prefetch == 0 ? Window::kLeast : config.prefetch));
+}
+
+uint64_t Plenty(const ChannelConfig& config, const World& world) {
+  if (config.schedule != plan::Schedule::kStatic) return 1;
+  return config.prefetch == 0 ? 0 : std::max<uint64_t>(FirstWindow(config, world) / 4, 1);
+}
+
 }  // namespace
 
-ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel)
-    : source_(source), epoch_(epoch), proof_(source, epoch), cancel_(std::move(cancel)) {
+ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Restore> handed, std::function<void()> cancel)
+    : source_(source),
+      epoch_(epoch),
+      handed_(std::move(handed)),
+      proof_(source, epoch),
+      cancel_(std::move(cancel)),
+      plenty_(Plenty(source->config(), source->world())) {
   const ChannelConfig& config = source->config();
   const World& world = source->world();
-  const plan::Rotation rotation(world.source_count());
   const bool fits_itself = config.prefetch == 0;
-  const int steps = fits_itself ? Window::kLeast : config.prefetch;  // of a rank that has not said so yet
-  const auto window = static_cast<uint64_t>(rotation.Ahead(world.SourceIndex(world.self), steps));
-  const uint64_t most_bytes = fits_itself ? BytesOfLane(config, world) : 0;
-  const bool fixed = config.schedule == plan::Schedule::kStatic;
-  plenty_ = !fixed ? 1 : fits_itself ? 0 : std::max<uint64_t>(window / 4, 1);
-  lanes_ = fixed ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
+  const uint64_t window = FirstWindow(config, world), most_bytes = fits_itself ? BytesOfLane(config, world) : 0;
+  lanes_ = config.schedule == plan::Schedule::kStatic
+                 ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
                  : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes, fits_itself ? &source->fair_ : nullptr);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
   LaneOutput output;
-  output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
+  output.data = [this](int trainer, LaneStep step, DealtStep dealt, Position position, const Share& share) {
     source_->mu_.AssertHeld();
     wire::Header header = MakeHeader(source_->config_.number, epoch_,
-                                     wire::Data{step, Turn(turn_.n + turn.n), position, share.rows, share.seal});
+                                     wire::Data{step, TurnOf(dealt), position, share.rows, share.seal});
     source_->send_(source_->Member(trainer), std::move(header), &share);
   };
   output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
@@ -63,8 +76,8 @@ LaneOutput ReaderEpoch::MakeOutput() {
 }
 
 // Of several readers that take turns none knows which step of the epoch its next one is.
-std::string ReaderEpoch::Where(uint64_t turn) const {
-  const std::string number = std::to_string(turn) + (source_->world_->source_count() > 1 ? " of its own" : "");
+std::string ReaderEpoch::Where(Turn turn) const {
+  const std::string number = std::to_string(turn.n) + (source_->world_->source_count() > 1 ? " of its own" : "");
   return Place(source_->Me(), "channel " + source_->config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
 }
 
@@ -77,7 +90,7 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   counted_ = handed_.empty() || !positions.empty();
   if (!positions.empty()) first_ = *std::min_element(positions.begin(), positions.end());
-  if (!handed_.empty()) SayReady(Says::kGoesOn, 0, {kOk, Where(turn_.n)});
+  if (!handed_.empty()) SayReady(Says::kGoesOn, DealtStep(), {kOk, Where(turn_)});
   std::vector<std::string> gone;
   for (size_t i = 0; i < source_->trainers_.size(); ++i) {
     const Source::Trainer& t = source_->trainers_[i];
@@ -91,7 +104,7 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   if (go != goes.end()) OnGo(go->second);
   goes.erase(goes.begin(), goes.upper_bound(epoch_));
   if (!gone.empty() && source_->config_.schedule == plan::Schedule::kStatic) {
-    Log(Where(0) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
+    Log(Where(Turn()) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
   }
 }
 
@@ -116,7 +129,7 @@ bool ReaderEpoch::OnlyItsEndIsLeft() const {
     return t.closed < epoch_;  // it has gone in the middle
   });
   if (input_over_ || in_hand_ || source_->coordinated() || broken_off || unwanted_ || !lanes_->AllTaken()) return false;
-  if (Now() > 0 && Now() == source_->last_steps_ && CountsSteps()) return true;
+  if (Now().n > 0 && Now().n == source_->last_steps_ && CountsSteps()) return true;
   if (config.elements < 0 || !counted_) return false;
   const int64_t group = Group(), left = NotDealt();
   // Of per-rank batches those that make no step are fewer than a group. Where they were filled up to one, that step counts too many.
@@ -169,7 +182,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
   MutexLock lock(&source_->mu_);
   pulling_ = false;
   const bool ahead = source_->world_->source_count() > 1;
-  source_->clock.At(epoch_, Now());
+  source_->clock.At(epoch_, Now().n);
   NoRoom no_room(source_);
   for (;;) {
     const auto ready = [this, ahead, &changed, &no_room] {
@@ -230,7 +243,7 @@ void ReaderEpoch::Deal(Step step) {
     proof_.Book(&step);
     lanes_->Deal(std::move(step));
     ++source_->times_.steps;
-    SayReady(Says::kHas, lanes_->dealt());
+    SayReady(Says::kHas, Dealt());
   }
 }
 
@@ -259,9 +272,9 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   // Where all have left, the pull was cancelled: what comes of that is neither an end nor an error.
   if ((pulled || cancelled_) && Over()) return;
   input_ended_ = input_ended_ || outcome.ok();
-  if (outcome.ok() && CountsSteps()) source_->last_steps_ = Now();
+  if (outcome.ok() && CountsSteps()) source_->last_steps_ = Now().n;
   if (lanes_->finished() || std::exchange(input_over_, true)) return;
-  const uint64_t steps = lanes_->dealt();
+  const DealtStep steps = Dealt();
   if (!outcome.ok()) why_ = outcome.message;
   if (!outcome.ok()) outcome.message = Where(Now()) + outcome.message;
   const bool nobody_is_left = lanes_->AllClosed();
@@ -272,7 +285,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
     lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
-  if (left_out_ && outcome.ok() && steps == 0 && !std::exchange(source_->told_empty_, true)) {
+  if (left_out_ && outcome.ok() && steps.n == 0 && !std::exchange(source_->told_empty_, true)) {
     const bool global = source_->config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too
     Log(Where(Now()) + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
                                  "remainder=\"partial\" or \"pad\", or larger batches"
@@ -334,7 +347,7 @@ void ReaderEpoch::End() {
   SayDropped();  // of an epoch that everybody left before its end
   SayCutShort();
   Account(true);
-  SayReady(Says::kLeft, lanes_->dealt());
+  SayReady(Says::kLeft, Dealt());
   TellDropped();
   for (const SaveRequest& request : saves_) {
     source_->SendLastWords(request, {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
@@ -379,7 +392,6 @@ void ReaderEpoch::Leave(std::vector<Left> left, uint64_t first, std::string no_f
 
 // Everything that is left is there before any END is sent, and no CLAIM comes before that.
 void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
-  source_->mu_.AssertHeld();
   if (claim.left >= left_.size()) return;
   if (claim.had) {
     if (proof_.ledger()) proof_.ledger()->HadLeft(trainer, claim.left, claim.filler);

@@ -39,7 +39,7 @@ class ReaderEpoch {
   };
 
   // Source's alone.
-  ReaderEpoch(Source* source, uint64_t epoch, std::function<void()> cancel);
+  ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Restore> handed, std::function<void()> cancel);
 
   // What trainers restored for this epoch, by trainer; mostly nothing.
   const std::map<int, wire::Restore>& handed() const { return handed_; }
@@ -87,7 +87,7 @@ class ReaderEpoch {
 
   LaneOutput MakeOutput();
   bool Resumes(int trainer) const { return handed_.count(trainer) > 0; }
-  std::string Where(uint64_t turn) const;
+  std::string Where(Turn turn) const;
   bool Over() const REQUIRES(source_->mu_);
   bool OnlyItsEndIsLeft() const REQUIRES(source_->mu_);
   void Cancel() REQUIRES(source_->mu_);
@@ -105,23 +105,25 @@ class ReaderEpoch {
   void SayHeld() REQUIRES(source_->mu_);
   std::string Held(EpochStep step) const REQUIRES(source_->mu_);
   void SayFull() REQUIRES(source_->mu_);
-  void SayReady(wire::Ready::Says says, uint64_t steps, const Outcome& outcome = {}) REQUIRES(source_->mu_);
+  void SayReady(wire::Ready::Says says, DealtStep steps, const Outcome& outcome = {}) REQUIRES(source_->mu_);
   void OnGo(const wire::Go& go) REQUIRES(source_->mu_);
-  void OnClaim(int trainer, const wire::Claim& claim);
-  bool OnWhy(int trainer, EpochStep step);
+  void OnClaim(int trainer, const wire::Claim& claim) REQUIRES(source_->mu_);
+  bool OnWhy(int trainer, EpochStep step) REQUIRES(source_->mu_);
   void SayCutShort() REQUIRES(source_->mu_);
-  void OnChecked(int trainer, const wire::Checked& checked);
-  void OnMissing(int trainer, int64_t shares);
-  void OnDropped(uint64_t left);
+  void OnChecked(int trainer, const wire::Checked& checked) REQUIRES(source_->mu_);
+  void OnMissing(int trainer, int64_t shares) REQUIRES(source_->mu_);
+  void OnDropped(uint64_t left) REQUIRES(source_->mu_);
   void Found(const std::string& finding) REQUIRES(source_->mu_);
   void Account(bool over = false) REQUIRES(source_->mu_);
-  // The reader's next step of the whole epoch.
-  uint64_t Now() const REQUIRES(source_->mu_) { return turn_.n + lanes_->dealt(); }
-  std::string Explain(int trainer) const;
+  DealtStep Dealt() const REQUIRES(source_->mu_) { return DealtStep(lanes_->dealt()); }
+  Turn TurnOf(DealtStep step) const REQUIRES(source_->mu_) { return Turn(turn_.n + step.n); }
+  // The reader's next step.
+  Turn Now() const REQUIRES(source_->mu_) { return TurnOf(Dealt()); }
+  std::string Explain(int trainer) const REQUIRES(source_->mu_);
 
   Source* const source_;
   const uint64_t epoch_;
-  std::map<int, wire::Restore> handed_;
+  const std::map<int, wire::Restore> handed_;
   std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
   EpochProof proof_;
   std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with
@@ -141,7 +143,7 @@ class ReaderEpoch {
   bool input_over_ GUARDED_BY(source_->mu_) = false;   // Finish has been called
   bool input_ended_ GUARDED_BY(source_->mu_) = false;  // the input has come to its own end
   bool lost_ GUARDED_BY(source_->mu_) = false;         // it has failed, and the others go on
-  std::optional<uint64_t> cut_short_ GUARDED_BY(source_->mu_);  // the step on which another reader's end has ended the epoch
+  std::optional<DealtStep> cut_short_ GUARDED_BY(source_->mu_);  // the step on which another reader's end has ended the epoch
   uint64_t undealt_ GUARDED_BY(source_->mu_) = 0;      // steps that came too late to be dealt
   std::map<int, EpochStep> whys_ GUARDED_BY(source_->mu_);  // trainers and steps that wait to hear who keeps us waiting
   std::string held_by_ GUARDED_BY(source_->mu_);       // as far as we know
@@ -151,8 +153,8 @@ class ReaderEpoch {
   std::set<int> told_end_ GUARDED_BY(source_->mu_);    // trainers
   uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
   bool left_out_ GUARDED_BY(source_->mu_) = false;     // a batch made no step, or not with all its rows
-  uint64_t plenty_ = 1;                       // steps for which there should be room before a dealer that had none goes on (0: a quarter of the
-                                              // lanes' window), and
+  const uint64_t plenty_;                              // steps for which there should be room before a dealer that had none goes on
+                                                       // (0: a quarter of the lanes' window), and
   uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;       // those for which it waits at the moment
   bool pulling_ GUARDED_BY(source_->mu_) = false;      // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point since_ GUARDED_BY(source_->mu_);  // of the pull

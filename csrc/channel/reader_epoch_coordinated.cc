@@ -14,9 +14,9 @@ void Source::SayReady(uint64_t epoch, wire::Ready ready) const {
   if (coordinated()) send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
 }
 
-void ReaderEpoch::SayReady(Says says, uint64_t steps, const Outcome& outcome) {
+void ReaderEpoch::SayReady(Says says, DealtStep steps, const Outcome& outcome) {
   // Hosts may go on from different steps of a checkpoint.
-  source_->SayReady(epoch_, {says, Turn(turn_.n + steps), outcome.code, outcome.message});
+  source_->SayReady(epoch_, {says, TurnOf(steps), outcome.code, outcome.message});
 }
 
 bool ReaderEpoch::fills() const { return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop; }
@@ -53,10 +53,10 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
     return whys_.clear();
   }
   if (lanes_->finished()) return;
-  const uint64_t steps = std::max(go.steps.n, turn_.n) - turn_.n;
+  const DealtStep steps(std::max(go.steps.n, turn_.n) - turn_.n);
   if (go.tells == Tells::kAllHave) return lanes_->Allow(steps);
   if (go.code == kOk && source_->config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
-  if (proof_.ledger()) proof_.ledger()->DropFrom(turn_.n + steps);
+  if (proof_.ledger()) proof_.ledger()->DropFrom(TurnOf(steps).n);
   if (go.code != kOk) why_ = go.text;
   lanes_->EndAt(steps, {go.code, go.text});
   Account();
@@ -66,9 +66,9 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
 // Said at the epoch's end, when it is known whether this reader had more.
 void ReaderEpoch::SayCutShort() {
   if (!cut_short_) return;
-  const uint64_t end = *cut_short_, left_out = std::max(lanes_->dealt(), end) - end + undealt_;
+  const uint64_t end = cut_short_->n, left_out = std::max(lanes_->dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
-  Log(Where(turn_.n + end) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
+  Log(Where(TurnOf(*cut_short_)) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
       (left_out > 0 ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
                                                  "would still have yielded"
                     : "what the pipeline of this reader would still have yielded, if anything, is left out"));

@@ -5,7 +5,6 @@
 namespace hvdata {
 
 void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
-  source_->mu_.AssertHeld();
   if (!started_) return;
   const std::string finding = proof_.Heard(trainer, checked);
   if (!finding.empty()) Found(finding);
@@ -13,12 +12,10 @@ void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
 }
 
 void ReaderEpoch::OnMissing(int trainer, int64_t shares) {
-  source_->mu_.AssertHeld();
   if (proof_.ledger() && started_) Found(proof_.ledger()->Missing(trainer, shares));
 }
 
 void ReaderEpoch::OnDropped(uint64_t left) {
-  source_->mu_.AssertHeld();
   if (proof_.ledger()) proof_.ledger()->DropLeft(left);
 }
 

@@ -10,9 +10,9 @@
 namespace hvdata {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
+  if (epoch_) epoch_->source_->mu_.AssertHeld();
   if (Deals(epoch) && epoch_->OnWhy(trainer, why.step)) return;
   if (epoch_ && epoch > begun_) {
-    epoch_->source_->mu_.AssertHeld();
     epoch_->unwanted_ = true;
     CancelIfOver();
     changed_.NotifyAll();
@@ -25,14 +25,13 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
 // Whether this reader waits for others that keep in step with it. Those are asked, and we answer what we know: they, or the
 // way to them, may be silent.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
-  source_->mu_.AssertHeld();
   const World& world = *source_->world_;
   if (!lanes_->Held(trainer) && !(source_->coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();
   whys_[trainer] = step;
   if (!unanswered) held_by_ = world.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
   SayHeld();
-  SayReady(wire::Ready::Says::kAsks, lanes_->dealt());
+  SayReady(wire::Ready::Says::kAsks, Dealt());
   if (unanswered) source_->SayStalled(epoch_, step, world.AudienceName(trainer) + " waits for this step: " + Held(step));
   return true;
 }
@@ -67,6 +66,7 @@ void ReaderEpoch::SayFull() {
 
 // `trainer` -1: whoever waits.
 std::string Source::Explain(int trainer, uint64_t epoch) const {
+  if (epoch_) epoch_->source_->mu_.AssertHeld();
   if (Deals(epoch)) return epoch_->Explain(trainer);
   std::vector<std::string> busy, absent;
   for (size_t i = 0; i < trainers_.size(); ++i) {
@@ -81,8 +81,7 @@ std::string Source::Explain(int trainer, uint64_t epoch) const {
 }
 
 std::string ReaderEpoch::Explain(int trainer) const {
-  source_->mu_.AssertHeld();
-  const std::string me = source_->Me(), dealt = std::to_string(Now());
+  const std::string me = source_->Me(), dealt = std::to_string(Now().n);
   if (pulling_) {
     const auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - since_).count();

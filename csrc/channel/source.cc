@@ -76,16 +76,17 @@ std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()>
   clock.At(epoch, 0);
   clock.Turn(ReaderDoes::kDeals);
   begun_ = epoch;
-  epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(cancel));
-  epoch_->source_->mu_.AssertHeld();
-  for (const SaveRequest& request : std::exchange(early_saves_, {})) {
-    (request.epoch == epoch ? epoch_->saves_ : early_saves_).push_back(request);
-  }
+  std::map<int, wire::Restore> handed;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     Trainer& t = trainers_[i];
     const auto found = t.handed.find(epoch);
-    if (found != t.handed.end()) epoch_->handed_[static_cast<int>(i)] = std::move(found->second);
+    if (found != t.handed.end()) handed[static_cast<int>(i)] = std::move(found->second);
     t.handed.erase(t.handed.begin(), t.handed.upper_bound(epoch));
+  }
+  epoch_ = std::make_shared<ReaderEpoch>(this, epoch, std::move(handed), std::move(cancel));
+  epoch_->source_->mu_.AssertHeld();
+  for (const SaveRequest& request : std::exchange(early_saves_, {})) {
+    (request.epoch == epoch ? epoch_->saves_ : early_saves_).push_back(request);
   }
   return epoch_;
 }
@@ -169,7 +170,9 @@ void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Claim& claim) {
-  if (Deals(epoch)) epoch_->OnClaim(trainer, claim);
+  if (!Deals(epoch)) return;
+  epoch_->source_->mu_.AssertHeld();
+  epoch_->OnClaim(trainer, claim);
 }
 
 void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {

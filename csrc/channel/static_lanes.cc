@@ -40,10 +40,10 @@ class StaticLanes : public Lanes {
     Trim();
   }
 
-  void Finish(Outcome outcome) override { EndAt(dealt_, std::move(outcome)); }
+  void Finish(Outcome outcome) override { EndAt(DealtStep(dealt_), std::move(outcome)); }
 
-  void Allow(uint64_t steps) override {
-    allowed_ = std::max(allowed_, steps);
+  void Allow(DealtStep steps) override {
+    allowed_ = std::max(allowed_, steps.n);
     FlushAll();
   }
 
@@ -52,10 +52,10 @@ class StaticLanes : public Lanes {
     FlushAll();
   }
 
-  void EndAt(uint64_t steps, Outcome outcome) override {
+  void EndAt(DealtStep end, Outcome outcome) override {
     finished_ = true;
-    end_ = steps;
-    allowed_ = steps;
+    end_ = end.n;
+    allowed_ = end.n;
     outcome_ = std::move(outcome);
     FlushAll();
   }
@@ -168,7 +168,7 @@ class StaticLanes : public Lanes {
     for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
       const Step& step =
           lane.sent < dealt_ ? StepAt(lane.sent) : filler_;
-      output_.data(trainer, LaneStep(lane.sent - lane.skipped), Turn(lane.sent), step.position(),
+      output_.data(trainer, LaneStep(lane.sent - lane.skipped), DealtStep(lane.sent), step.position(),
                    *step.shares[static_cast<size_t>(trainer)]);
     }
     if (finished_ && lane.sent >= end_ && !lane.ended) {

@@ -36,7 +36,8 @@ class Signal {
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
   void Settle() const { door_.settle(); }
-  // To be called from ready() of a wait, so that what rang in vain is fetched before the thread sleeps.
+  // This and WokenBy: under the mutex of whoever waits. Called from ready() of a wait, so that what rang in vain is fetched before
+  // the thread sleeps.
   void Attend(int member, LaneStep limit) {
     const std::pair<int, uint64_t> whom{member, limit.n};
     if (!door_.attend || std::exchange(attended_, whom) == whom) return;

@@ -35,21 +35,21 @@ TEST_F(GatedLanesTest, AStepWaitsUntilAllReadersHaveIt) {
   EXPECT_EQ(Out(), Texts());
   EXPECT_FALSE(lanes_->Room()) << "what waits here counts";
   EXPECT_EQ(lanes_->Untaken().size(), 2u) << "and is saved";
-  lanes_->Allow(1);
+  lanes_->Allow(DealtStep(1));
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"}));
-  lanes_->Allow(0);  // one that was overtaken
+  lanes_->Allow(DealtStep(0));  // one that was overtaken
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
   EXPECT_TRUE(lanes_->Room());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
   EXPECT_EQ(Out(), Texts());
-  lanes_->Allow(2);
+  lanes_->Allow(DealtStep(2));
   EXPECT_EQ(Out(), (Texts{"0<1:1", "1<1:1"}));
 }
 
 TEST_F(GatedLanesTest, WhatIsAllowedInAdvanceGoesOutAtOnce) {
   Make(1, 3);
-  lanes_->Allow(2);
+  lanes_->Allow(DealtStep(2));
   EXPECT_EQ(Out(), Texts());
   Deal(3);
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1"}));
@@ -58,9 +58,9 @@ TEST_F(GatedLanesTest, WhatIsAllowedInAdvanceGoesOutAtOnce) {
 TEST_F(GatedLanesTest, AnEndLeavesOutWhatOthersHaveNot) {
   Make(2, 3);
   Deal(3);
-  lanes_->Allow(1);
+  lanes_->Allow(DealtStep(1));
   Out();
-  lanes_->EndAt(2, {});
+  lanes_->EndAt(DealtStep(2), {});
   EXPECT_EQ(Out(), (Texts{"0<1:1", "0<end@2", "1<1:1", "1<end@2"}));
   EXPECT_TRUE(lanes_->finished());
   EXPECT_FALSE(lanes_->Room());
@@ -72,18 +72,18 @@ TEST_F(GatedLanesTest, AnEndLeavesOutWhatOthersHaveNot) {
 TEST_F(GatedLanesTest, AnErrorComesAfterTheStepsBeforeIt) {
   Make(1, 1);
   Deal(1);
-  lanes_->EndAt(1, {kInternal, "broken"});
+  lanes_->EndAt(DealtStep(1), {kInternal, "broken"});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<end@1!13 broken"}));
 }
 
 TEST_F(GatedLanesTest, FillersStandForStepsThatOthersHave) {
   Make(2, 2);
   Deal(1);
-  lanes_->Allow(2);
+  lanes_->Allow(DealtStep(2));
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"})) << "step 1 is still to come from the pipeline";
   lanes_->Fill(MakeStep(99, 2));
   EXPECT_EQ(Out(), (Texts{"0<1:99", "1<1:99"}));
-  lanes_->Allow(4);
+  lanes_->Allow(DealtStep(4));
   EXPECT_EQ(Out(), Texts()) << "fillers keep to the window too";
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
   EXPECT_EQ(Out(), (Texts{"0<2:99", "0<3:99"}));
@@ -91,7 +91,7 @@ TEST_F(GatedLanesTest, FillersStandForStepsThatOthersHave) {
   lanes_->Taken(1, LaneStep(2), LaneStep(4));
   EXPECT_EQ(lanes_->Untaken().size(), 0u) << "a filler is no element";
   EXPECT_EQ(Out(), (Texts{"1<2:99", "1<3:99"}));
-  lanes_->EndAt(4, {});
+  lanes_->EndAt(DealtStep(4), {});
   EXPECT_EQ(Out(), (Texts{"0<end@4", "1<end@4"}));
 }
 
@@ -99,8 +99,8 @@ TEST_F(GatedLanesTest, AReaderWithoutAnyElementGivesFillersOnly) {
   Make(1, 2);
   lanes_->Fill(MakeStep(99, 1));
   EXPECT_EQ(Out(), Texts());
-  lanes_->Allow(1);
-  lanes_->EndAt(1, {});
+  lanes_->Allow(DealtStep(1));
+  lanes_->EndAt(DealtStep(1), {});
   EXPECT_EQ(Out(), (Texts{"0<0:99", "0<end@1"}));
 }
 
@@ -109,14 +109,14 @@ TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
   trainers_ = 2;
   lanes_->Open(0, LaneStep(1));
   Deal(1);
-  lanes_->Allow(1);
+  lanes_->Allow(DealtStep(1));
   EXPECT_EQ(Out(), (Texts{"0<0:0"}));
   lanes_->Open(1, LaneStep(1));
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
   lanes_->Close(1, LaneStep(0));
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
   ASSERT_TRUE(lanes_->Room());
-  lanes_->EndAt(1, {});
+  lanes_->EndAt(DealtStep(1), {});
   EXPECT_EQ(Out(), (Texts{"0<end@1"}));
 }
 
@@ -126,9 +126,9 @@ TEST_F(GatedLanesTest, AResumedLanePassesOverWhatItHadGateOrNot) {
   lanes_->Skip(0, 1);
   for (int t = 0; t < 2; ++t) lanes_->Open(t, LaneStep(2));
   Deal(2);
-  lanes_->Allow(1);
+  lanes_->Allow(DealtStep(1));
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
-  lanes_->Allow(2);
+  lanes_->Allow(DealtStep(2));
   EXPECT_EQ(Out(), (Texts{"0<0:1", "1<1:1"}));
 }
 
@@ -149,11 +149,11 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
   };
   std::vector<Trainer> trainers(n);
   LaneOutput output;
-  output.data = [&](int t, LaneStep lane_step, Turn turn, Position, const Share& share) {
+  output.data = [&](int t, LaneStep lane_step, DealtStep dealt, Position, const Share& share) {
     const uint64_t step = lane_step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_EQ(step, trainer.sent++);
-    ASSERT_EQ(turn.n, step);
+    ASSERT_EQ(dealt.n, step);
     ASSERT_LT(step, allowed);
     ASSERT_EQ(TokenOf(share.bundle).trainer, t);
     ASSERT_EQ(TokenOf(share.bundle).element, step < mine ? step : 1000) << "a filler only where the elements are over";
@@ -176,10 +176,10 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
       lanes->Fill(MakeStep(1000, static_cast<int>(n)));
     }
     const uint64_t reach = filled ? end : std::min(end, lanes->dealt());
-    if (allowed < reach && below(3) == 0) lanes->Allow(allowed += 1 + below(reach - allowed));
+    if (allowed < reach && below(3) == 0) lanes->Allow(DealtStep(allowed += 1 + below(reach - allowed)));
     if (!over && allowed == end && (end < mine || filled || lanes->dealt() == mine) && below(2)) {
       over = true;
-      lanes->EndAt(end, {});
+      lanes->EndAt(DealtStep(end), {});
     }
     const size_t pick = below(n);
     Trainer& trainer = trainers[pick];

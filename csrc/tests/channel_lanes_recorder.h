@@ -60,12 +60,12 @@ class Recorder {
  public:
   LaneOutput Output() {
     LaneOutput output;
-    output.data = [this](int trainer, LaneStep step, Turn turn, Position position, const Share& share) {
+    output.data = [this](int trainer, LaneStep step, DealtStep dealt, Position position, const Share& share) {
       const Token& token = TokenOf(share.bundle);
       if (token.trainer >= 0 && token.trainer != trainer) Add(trainer, "<someone else's share");
       if (position <= token.element) Add(trainer, "<bad position");
       Add(trainer, "<" + std::to_string(step.n) + ":" + std::to_string(token.element));
-      turns_.push_back(turn.n);
+      dealt_.push_back(dealt.n);
     };
     output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
       Add(trainer, "<end@" + std::to_string(step.n) +
@@ -78,13 +78,13 @@ class Recorder {
 
   // What has come out since the last call.
   Texts Take() { return std::exchange(texts_, {}); }
-  // The turns that shares were sent with since the last call.
-  std::vector<uint64_t> Turns() { return std::exchange(turns_, {}); }
+  // The steps dealt that shares were sent with since the last call.
+  std::vector<uint64_t> Dealt() { return std::exchange(dealt_, {}); }
 
  private:
   void Add(int trainer, const std::string& text) { texts_.push_back(std::to_string(trainer) + text); }
   Texts texts_;
-  std::vector<uint64_t> turns_;
+  std::vector<uint64_t> dealt_;
 };
 
 }  // namespace hvdata

@@ -74,11 +74,11 @@ class PlainSource : public Source {
   }
   uint64_t Steps() const { return steps_; }
   void Dropped(int64_t count, uint64_t stepless) { epoch_->Dropped(count, stepless); }
-  bool shares_tail() { return ReaderEpoch(this, 1, nullptr).shares_tail(); }
+  bool shares_tail() { return ReaderEpoch(this, 1, {}, nullptr).shares_tail(); }
   void Leave(std::vector<ReaderEpoch::Left> left, uint64_t first, std::string no_filler) {
     epoch_->Leave(std::move(left), first, std::move(no_filler));
   }
-  bool fills() { return ReaderEpoch(this, 1, nullptr).fills(); }
+  bool fills() { return ReaderEpoch(this, 1, {}, nullptr).fills(); }
   void Fill(Step step) { epoch_->Fill(std::move(step)); }
   void CannotFill(std::string why) { epoch_->CannotFill(std::move(why)); }
   void Finish(Outcome outcome) { epoch_->Finish(std::move(outcome)); }

@@ -155,7 +155,7 @@ TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   EXPECT_EQ(Out(), (Texts{"1<1:1"}));
   lanes_->Taken(1, LaneStep(2), LaneStep(3));
   Deal();
-  EXPECT_EQ(recorder_.Turns(), (std::vector<uint64_t>{0, 1, 2, 2})) << "a turn is counted over all lanes";
+  EXPECT_EQ(recorder_.Dealt(), (std::vector<uint64_t>{0, 1, 2, 2})) << "it is counted over all lanes";
   EXPECT_EQ(Out(), (Texts{"0<0:2", "1<2:2"})) << "its own count begins with the first step that is new to it";
   EXPECT_FALSE(lanes_->Room());
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
@@ -236,14 +236,14 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   std::vector<Trainer> trainers(static_cast<size_t>(n));
   std::unique_ptr<Lanes> lanes;
   LaneOutput output;
-  output.data = [&](int t, LaneStep step, Turn turn, Position position, const Share& share) {
+  output.data = [&](int t, LaneStep step, DealtStep dealt, Position position, const Share& share) {
     const uint64_t lane_step = step.n;
     Trainer& trainer = trainers[static_cast<size_t>(t)];
     ASSERT_TRUE(trainer.open && !trainer.closed && !trainer.ended);
     ASSERT_EQ(TokenOf(share.bundle).trainer, t);
     ASSERT_EQ(TokenOf(share.bundle).element, trainer.skip + lane_step);
-    ASSERT_EQ(turn.n, trainer.skip + lane_step);
-    ASSERT_EQ(position, turn.n + 1);
+    ASSERT_EQ(dealt.n, trainer.skip + lane_step);
+    ASSERT_EQ(position, dealt.n + 1);
     ASSERT_EQ(lane_step, trainer.taken + trainer.queue.size());
     trainer.queue.push_back(lane_step);
     ASSERT_LE(trainer.queue.size(), prefetch);

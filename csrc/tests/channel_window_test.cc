@@ -163,7 +163,7 @@ struct Counter {
 
   LaneOutput Output() {
     LaneOutput output;
-    output.data = [this](int trainer, LaneStep, Turn, Position, const Share&) { ++sent[trainer]; };
+    output.data = [this](int trainer, LaneStep, DealtStep, Position, const Share&) { ++sent[trainer]; };
     output.end = [](int, LaneStep, const Outcome&) {};
     output.recall = [](int) {};
     output.taken = [](int, uint64_t) {};

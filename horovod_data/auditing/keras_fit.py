@@ -19,6 +19,8 @@ import os
 import sys
 from typing import Any, Callable, Mapping, Optional
 
+from ..processes import fork_check
+
 VARIABLE = "HOROVOD_DATA_AUDIT"
 # Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.
 _HOMES = {"keras.src.engine.training", "tf_keras.src.engine.training", "keras.src.models.model"}
@@ -43,8 +45,8 @@ def install() -> None:
         if name in sys.modules:
             _exchange(sys.modules[name])
     sys.meta_path.insert(0, _AfterImport())
-    pid = os.getpid()
-    atexit.register(lambda: _say_if_nothing(pid))
+    forked = fork_check()
+    atexit.register(lambda: _say_if_nothing(forked))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -205,7 +207,7 @@ def _say(text: str) -> None:
         print(f"horovod_data: --audit: {text}", file=sys.stderr, flush=True)
 
 
-def _say_if_nothing(pid: int) -> None:
-    if not _fits and os.getpid() == pid:
+def _say_if_nothing(forked: Callable[[], bool]) -> None:
+    if not _fits and not forked():
         _say("this program has not called Keras' Model.fit, so nothing was audited. Wrap what your loop iterates over in "
              "hvdata.audit()")

@@ -5,7 +5,6 @@ ranks: the program never waits for it, unless it asks for the report."""
 from __future__ import annotations
 
 import itertools
-import os
 import queue
 import random
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Callable, Optional, Union, cast
 import numpy as np
 
 from ..errors import explain, forked, start_thread, without_place
+from ..processes import fork_check
 from .keys import Key, Keys, keys_of
 from .report import Report
 
@@ -100,7 +100,7 @@ class Recorder:
         self.reports: list[Report] = []
         self._failure: Optional[BaseException] = None
         self._forgiving = False
-        self._pid = os.getpid()
+        self._forked = fork_check()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
         _live[self] = None
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
@@ -203,7 +203,7 @@ class Recorder:
           RuntimeError: there is none and none will come: before the first epoch, of one that shutdown() has not made, or in a
             forked child.
         """
-        if os.getpid() != self._pid:  # before the lock, which the thread may have held when this process forked
+        if self._forked():  # before the lock, which the thread may have held when this process forked
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._done:
             self._close_if_partial()
@@ -238,7 +238,7 @@ class Recorder:
     def release(self) -> None:
         """Nothing records any more: the epoch under way ends, and the thread behind its report. Called by whoever collects garbage,
         who may hold any lock: takes none."""
-        if os.getpid() == self._pid:
+        if not self._forked():
             self._closed.put(_RELEASED)
 
     def _open(self) -> None:

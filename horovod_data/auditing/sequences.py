@@ -4,12 +4,12 @@ epoch is over; a loop of the user's is an iteration, as of other loaders."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import Any, Iterable, Iterator, Optional
 
 from ..errors import explain
+from ..processes import fork_check
 from .iterables import Audit, recorded
 from .record import Recorder
 
@@ -25,7 +25,7 @@ def sequence_class(given: Any) -> Any:
 def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
     """A Keras sequence of the same batches. What Keras has fetched for an epoch that it has not come to is no epoch; and it looks at
     the first batch before it begins, which counts once."""
-    pid = os.getpid()
+    forked = fork_check()
     lock = threading.Lock()
     fetched: set[int] = set()  # of the epoch under way; another one for each
 
@@ -49,7 +49,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
         def __getitem__(self, index: int) -> Any:
             mine = fetched
             element = given[index]
-            if os.getpid() != pid:
+            if forked():
                 raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
                                            "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
             if index not in mine:

@@ -41,6 +41,7 @@ from typing import Any, NoReturn, Optional
 
 from ..auditing import keras_fit
 from ..loader import mpi_libraries
+from ..processes import fork_check
 from ..siblings import stay_silent, tell_end
 
 _PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
@@ -145,7 +146,7 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     if exits is not None and exits.in_charge():
         return
     if status == 0:
-        if os.getpid() != _pid:  # a forked child is no rank
+        if _forked():  # no rank
             return
         if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
             return  # Python waits for these, and they may still come to init()
@@ -173,14 +174,14 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     threading.Thread(target=leave_late, name="horovod_data exit", daemon=True).start()
 
 
-_exit, _pid = os._exit, os.getpid()
+_exit, _forked = os._exit, fork_check()
 
 
 def _watch_exits(hydra: Optional[Hydra]) -> None:
-    pid = os.getpid()
+    forked = fork_check()
 
     def exit(status: int) -> NoReturn:
-        if os.getpid() != pid:  # a forked child
+        if forked():
             _exit(status)
         if status == 0 and not _mpi_initialized():
             if not _left_waiting():

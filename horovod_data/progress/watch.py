@@ -17,6 +17,7 @@ from typing import Any, Mapping, Optional
 
 from .. import core, times
 from ..errors import start_thread
+from ..processes import fork_check
 from ..reporting import verdict
 from . import display
 from .epochs import Ended, Epochs, Tally, Total, rows_per_second
@@ -53,7 +54,7 @@ def start(how: str, seconds: float) -> None:
 
 def stop() -> None:
     """Has the last word written, and the thread end. While the job still runs: the others are asked a last time."""
-    if _watch is not None and _watch.pid == os.getpid():
+    if _watch is not None and not _watch.forked():
         _watch.stop()
 
 
@@ -67,7 +68,7 @@ class Watch:
 
     def __init__(self, shown_by: display.Display) -> None:
         self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
-        self.pid = os.getpid()
+        self.forked = fork_check()
         self._display = shown_by
         self._stopped = threading.Event()
         self._showing = threading.Lock()  # nobody forks meanwhile: a child would inherit what a display locks

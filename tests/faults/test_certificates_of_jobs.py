@@ -179,6 +179,56 @@ def test_what_each_rank_got_over_a_checkpoint(tmp_path, whole_record, ranks, row
     assert [record[what] for what in compared] == [whole_record[what] for what in compared]
 
 
+READERS = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+what, path, batch, schedule = sys.argv[1:]
+hvdata.init()
+
+def source(context):
+    first = 100 * context.input_pipeline_id
+    numbers = tf.data.Dataset.range(first, first + (36, 48)[context.input_pipeline_id]).shuffle(16, seed=7)
+    return numbers.batch(12 if batch == "global" else 1)
+
+ds = hvdata.distribute_dataset(source, batch=batch, schedule=schedule, remainder="partial", name="train", verify=True)
+hvdata.serve()
+it = iter(ds)
+checkpoint = tf.train.Checkpoint(iterator=it)
+if what == "save":
+    for _ in range(4):
+        next(it)
+    checkpoint.write(path + str(hvdata.rank()))
+else:
+    if what == "restore":
+        checkpoint.read(path + str(hvdata.rank())).assert_consumed()
+    for rows in it:
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("batch, schedule, readers, before, after", [
+    ("global", "static", 2, 3, 2), ("per_rank", "static", 2, 3, 2), ("per_rank", "dynamic", 2, 2, 2), ("per_rank", "dynamic", 1, 2, 2),
+])  # fmt: skip
+def test_a_record_over_a_checkpoint_of_several_readers_or_dynamic(tmp_path, batch, schedule, readers, before, after):
+    records = []
+    for what, ranks in ("whole", after), ("save", before), ("restore", after):
+        file = tmp_path / f"{what}.json"
+        job = run_job(READERS, ranks, what, str(tmp_path / "state"), batch, schedule, readers=readers,
+                      env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=90)
+        assert job.returncode == 0, job.describe()
+        records.append(json.loads(file.read_text().splitlines()[-1]))
+    whole, saved, resumed = records
+    assert (whole["verdict"], whole["rows"]) == ("complete", 84 if readers == 2 else 36), whole
+    assert saved["verdict"] != "complete" and saved["rows"] < whole["rows"], saved
+    compared = ["verdict", "rows", "elements", "any_order"] + ["order"] * (schedule == "static")
+    assert [resumed[what] for what in compared] == [whole[what] for what in compared], (whole, resumed)
+    assert sum(resumed["rows_per_rank"]) == whole["rows"], resumed
+
+
 @pytest.mark.limit(100)
 def test_the_line_of_rows_that_are_dropped():
     """13 batches of 5 rows for 2 ranks: of each one is left over."""

@@ -15,14 +15,12 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import run_job, start_job
+from jobs import SOON, run_job, start_job
 from launched import start_launcher
 from ranks.launch import open_mpi
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOST = re.escape(socket.gethostname())
-# Seconds: what docs/guarantees.md promises; three times that on the slow machines that HVDATA_TEST_LIMIT is for.
-SOON = 30 if os.environ.get("HVDATA_TEST_LIMIT") else 10
 WAYS = {  # KiB of an element, and how it is to travel
     "arena": ("64", {"HOROVOD_DATA_PAYLOAD": "arena"}),
     "message": ("64", {"HOROVOD_DATA_PAYLOAD": "message"}),

@@ -4,7 +4,7 @@
 import time
 
 import pytest
-from jobs import start_job
+from jobs import SOON, start_job
 from ranks.launch import open_mpi
 
 # Batches large enough that one is always on its way, and an endless epoch.
@@ -35,7 +35,7 @@ def test_a_killed_process(readers, killed, name):
         job.kill_rank(killed)
         assert job.finish(40) != 0, job.describe()
         seconds = time.monotonic() - began
-    assert seconds < 20, seconds
+    assert seconds < SOON, seconds
     said = [err for rank, err in enumerate(job.stderr) if rank != killed]
     if open_mpi():
         assert any(name in err and "has died" in err for err in said), job.describe()

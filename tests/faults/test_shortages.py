@@ -2,14 +2,14 @@
 """A process that has too little of something: an error that says of what, or an end, and neither takes long."""
 
 import os
+import re
 import subprocess
 import time
 
 import pytest
-from jobs import run_job, start_job
+from jobs import SOON, run_job, start_job
 
 pytestmark = pytest.mark.limit(150)
-SOON = 10  # seconds
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,56 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 hvdata.init()
 """ + EPOCH, np=2, timeout=60)
     assert job.returncode == 0 and job.stdout == ["5\n", "5\n"], job.describe()
+
+
+SHORT_OF_FILES = TRAIN + """
+hvdata.init()
+short, me, names = int(sys.argv[1]), hvdata.rank(), sys.argv[2:]
+
+def make():
+    if not names: return tf.data.Dataset.range(40)
+    files = tf.data.Dataset.from_tensor_slices(names)  # each is opened when its turn comes
+    return files.flat_map(tf.data.TextLineDataset).map(lambda line: tf.strings.to_number(line, tf.int64))
+
+def open_all_files():
+    most = max(int(number) for number in os.listdir("/proc/self/fd")) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        while True: os.open("/dev/null", os.O_RDONLY)
+    except OSError:
+        print("short", flush=True)
+
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=2)
+for epoch in range(2):
+    for step, x in enumerate(ds):
+        assert int(x) == 2 * step + me, (epoch, step, x)
+        if (epoch, step, me) == (0, 5, short): open_all_files()
+    print("epoch of", step + 1, flush=True)
+"""
+
+
+@pytest.mark.parametrize("source", ["numbers", "files"])
+@pytest.mark.parametrize("short", [0, 1])
+def test_no_more_files_in_mid_epoch(short, source, tmp_path):
+    """What is under way needs none. A pipeline that does fails, on every rank and soon."""
+    files = []
+    if source == "files":
+        for number in range(40):
+            (tmp_path / str(number)).write_text(f"{number}\n")
+            files.append(str(tmp_path / str(number)))
+    with start_job(SHORT_OF_FILES, 2, str(short), *files) as job:
+        job.wait_for("short", short)
+        begun = time.monotonic()
+        status = job.finish(30)
+        assert time.monotonic() - begun < SOON, job.describe()
+    if source == "numbers" or short == 1:
+        whole = ["epoch of 20"] * 2
+        assert status == 0, job.describe()
+        assert [[line for line in out.splitlines() if line != "short"] for out in job.stdout] == [whole, whole], job.describe()
+        return
+    assert status == 1, job.describe()
+    for said in job.stderr:
+        assert re.search(r"\[reader 0 on \S+, channel train, epoch 1, step \d+\] .*Too many open files", said), job.describe()
 
 
 # ---- Threads. RLIMIT_NPROC does not count for root.
