@@ -230,7 +230,7 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
   std::vector<int> seen(elements, 0);
   LaneOutput output;
   const auto at = [&](int t) -> Trainer& { return trainers[static_cast<size_t>(t)]; };
-  output.data = [&](int t, LaneStep, Turn, Position, const Share& share) {
+  output.data = [&](int t, LaneStep, DealtStep, Position, const Share& share) {
     at(t).in.push_back({Message::kData, TokenOf(share.bundle).element, 0});
   };
   output.end = [&](int t, LaneStep step, const Outcome&) { at(t).in.push_back({Message::kEnd, step.n, 0}); };

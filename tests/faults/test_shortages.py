@@ -176,7 +176,7 @@ hvdata.init()
 if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "/python"
 """ + EPOCH, np=2, env=no_threads, timeout=60)
     assert job.returncode == 1, job.describe()
-    assert "This process can start no more threads (horovod_data dealer train: " in job.stderr[0], job.describe()
+    assert "This process can start no more threads (horovod_data dealer: " in job.stderr[0], job.describe()
 
 
 def test_no_thread_for_an_epoch(no_threads):
@@ -235,7 +235,8 @@ def test_a_batch_finds_no_memory_on_a_trainer(kib):
         begun = time.monotonic()
         assert job.finish(30) != 0, job.describe()
         assert time.monotonic() - begun < SOON, job.describe()
-        assert "rank 1 on " in job.stderr[1] and "there is no memory for the" in job.stderr[1], job.describe()
+        said = "there is no memory for the", "this process can have no more memory"  # nor for anything beside a batch
+        assert "rank 1 on " in job.stderr[1] and any(text in job.stderr[1] for text in said), job.describe()
 
 
 # There is room for threads, but not for another tensor of that size.
