@@ -122,7 +122,7 @@ fuzz: venv  ## all that reads bytes of others, with mutated ones, for MINUTES=10
 	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
 	for name in $(FUZZ); do
 	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([[ $$name = checkpoint || $$name = tensors ]] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
-	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name)
+	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name 2> >(grep -v '^horovod_data: ' >&2))
 	done
 
 test-latest-tf: export VENV := .venv-latest
