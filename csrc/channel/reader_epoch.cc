@@ -104,7 +104,7 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   if (go != goes.end()) OnGo(go->second);
   goes.erase(goes.begin(), goes.upper_bound(epoch_));
   if (!gone.empty() && source_->config_.schedule == plan::Schedule::kStatic) {
-    Log(Where(Turn()) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
+    Log(Where(turn_) + JoinNames(gone) + " has left this channel; its share of every step is discarded");
   }
 }
 

@@ -54,7 +54,6 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   handed_ = nullptr;
   const uint64_t epoch = iterator->epoch = ++opened_;
   if (restored.number > 0) before_ = restored.number - epoch;
-  because_.clear();
   tally_ = {epoch, 0, 0, 0};
   ++times_.epochs;
   epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, &window_,

@@ -23,9 +23,10 @@ class StaticLanes : public Lanes {
   }
 
   void Deal(Step step) override {
+    position_ = step.position();
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
-      if (step.position() > lane.skip_to) {
+      if (position_ > lane.skip_to) {
         if (most_bytes_ > 0) lane.held.Put(step.shares[i]->bytes);
         continue;
       }
@@ -65,7 +66,11 @@ class StaticLanes : public Lanes {
     return lane.sent >= allowed_ && lane.sent < dealt_;
   }
 
-  void Skip(int trainer, Position position) override { At(trainer).skip_to = position; }
+  void Skip(int trainer, Position position) override {
+    At(trainer).skip_to = position;
+    position_ = kAllBehind;
+    for (const Lane& lane : lanes_) position_ = std::min(position_, lane.skip_to);
+  }
 
   void Open(int trainer, LaneStep limit) override {
     Lane& lane = At(trainer);
@@ -140,7 +145,10 @@ class StaticLanes : public Lanes {
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
 
+  // A lane that passes over the next step needs no room for it, and may have none: its trainer is as far ahead of others as its
+  // window lets it be, and wants nothing of this reader before it has had something of another one, which may wait for those others.
   bool Full(const Lane& lane, uint64_t steps) const {
+    if (position_ < lane.skip_to && --steps == 0) return false;
     return dealt_ + steps > lane.limit || !lane.held.RoomFor(steps, most_bytes_);
   }
 
@@ -188,6 +196,7 @@ class StaticLanes : public Lanes {
 
   std::vector<Lane> lanes_;
   std::deque<Step> window_;
+  Position position_ = 0;  // up to and with the last step dealt, at first of an earlier run
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;

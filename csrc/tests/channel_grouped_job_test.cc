@@ -127,7 +127,7 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
   const uint64_t base = random_() % (expected[0].size() + 1);
   const auto window = static_cast<uint64_t>(options.prefetch);
   const uint64_t spread = base + window <= shortest ? window : 1;
-  SaveAndGoOn(options, lengths, expected, [&](size_t t) {
+  SaveAndGoOn(options, options, lengths, expected, [&](size_t t) {
     const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
     // A reader begins when one of its ranks does, one that trains when its own does: a rank that takes nothing keeps others from
     // seeing that there is nothing.

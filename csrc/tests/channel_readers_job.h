@@ -50,8 +50,9 @@ class ReadersJob : public testing::TestWithParam<unsigned> {
   }
 
   // Trainer t takes `taken(t)` shares and saves; a new job goes on from there and gives it the rest of `expected[t]`.
-  void SaveAndGoOn(const Job::Options& options, const Lengths& lengths, const std::vector<Numbers>& expected,
-                   const std::function<uint64_t(size_t)>& taken) {
+  // `later`: the new job's options.
+  void SaveAndGoOn(const Job::Options& options, const Job::Options& later, const Lengths& lengths,
+                   const std::vector<Numbers>& expected, const std::function<uint64_t(size_t)>& taken) {
     const auto n = static_cast<size_t>(options.trainers);
     std::vector<SinkState> states(n);
     std::vector<Numbers> numbers(n);
@@ -66,7 +67,7 @@ class ReadersJob : public testing::TestWithParam<unsigned> {
         numbers[at] = iteration.numbers;
       });
     }
-    Job job(options, Of({lengths, lengths}));
+    Job job(later, Of({lengths, lengths}));
     std::vector<std::unique_ptr<Iteration>> iterations;
     for (int t = 0; t < options.trainers; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
     job.RunTrainers([&](int t) {

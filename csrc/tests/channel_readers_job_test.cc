@@ -128,8 +128,26 @@ TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   const std::vector<Numbers> expected = Expected(1, Whole(lengths), n, options.remainder);
   // A reader that trains begins when its own rank does: that may not be the one that takes nothing.
   const uint64_t base = std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated ? 0 : 1);
-  SaveAndGoOn(options, lengths, expected, [&](size_t t) {
-    return std::min<uint64_t>(base + t % static_cast<size_t>(options.prefetch), expected[t].size());
+  SaveAndGoOn(options, options, lengths, expected, [&](size_t t) {
+    return std::min<uint64_t>(base + t % static_cast<size_t>(options.prefetch + 1), expected[t].size());
+  });
+}
+
+// With as wide a window as "auto" may come to, after which that begins with two steps again: some ranks are farther ahead of others
+// than the new window, in which some reader may have no step for them.
+TEST_P(ReadersJob, SavedByAllFarApartAndGoneOnWith) {
+  Job::Options options = Shape(), later = Shape();
+  options.readers = later.readers = 2 + static_cast<int>(GetParam() % 3);
+  options.trainers = later.trainers = 2 + static_cast<int>(GetParam() / 3 % 3);
+  options.dedicated = later.dedicated = true;
+  options.prefetch = 2 + static_cast<int>(random_() % 15);
+  later.prefetch = 1 + static_cast<int>(random_() % 3);
+  later.fits_itself = GetParam() % 2 == 0;
+  const Lengths lengths(static_cast<size_t>(options.readers), 40);
+  const std::vector<Numbers> expected = Expected(1, Whole(lengths), static_cast<size_t>(options.trainers), options.remainder);
+  const uint64_t base = random_() % (expected[0].size() / 2);
+  SaveAndGoOn(options, later, lengths, expected, [&](size_t t) {
+    return std::min<uint64_t>(base + (t == 0 ? 0 : 1 + (GetParam() + t) % static_cast<size_t>(options.prefetch)), expected[t].size());
   });
 }
 
