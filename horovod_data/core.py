@@ -132,6 +132,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "wait_left": (c_int, [c_int]),
     "hush": (c_int, [c_int]),
     "on_finalize": (c_int, [c_void_p]),
+    "call_beside": (c_int, [c_void_p]),
+    "join_beside": (c_int, [c_int]),
     "abort": (None, [c_int]),
     "stats": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
@@ -276,9 +278,12 @@ def bye() -> None:
     _check("bye")
 
 
-def wait_all_bye() -> None:
-    """Waits until every trainer has said bye()."""
+def wait_all_bye(seconds: Optional[float] = None) -> bool:
+    """Waits until every trainer has said bye(), or for so long. Which?"""
+    if seconds is not None:
+        return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
     _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
+    return True
 
 
 def refuse_agreements(why: str) -> None:
@@ -304,6 +309,16 @@ def hush(on: bool) -> None:
 def on_finalize(function: int) -> None:
     """Has the C function of this address called where the program itself calls MPI_Finalize."""
     _check("on_finalize", function)
+
+
+def call_beside(function: int) -> bool:
+    """Has the C function of this address called on a thread of C++, which Python's end does not mind. False: none can be had."""
+    return bool(_call("call_beside", function) == 0)
+
+
+def join_beside() -> None:
+    """Waits until that call has returned."""
+    _wait(lambda: int(_call("join_beside", SLICE_MS)))
 
 
 def abort(status: int) -> NoReturn:

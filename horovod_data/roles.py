@@ -22,6 +22,15 @@ from .settings import Roles, Settings, read_roles, read_settings
 
 
 @dataclasses.dataclass
+class _Horovod:
+    """How Horovod ends on this process."""
+
+    shutdown: int  # the address of its C function
+    ends_mpi: bool  # it has initialised MPI, and finalises it, when all processes have left ours
+    ending: bool = False
+
+
+@dataclasses.dataclass
 class Job:
     """The job as this process sees it. Ranks are ranks of the communicator that init() was given."""
 
@@ -63,6 +72,7 @@ class Job:
 _TOGETHER_SECONDS = 1.0
 
 _job: Optional[Job] = None
+_horovod: Optional[_Horovod] = None  # on trainers that have it
 _endings: list[Callable[[], None]] = []
 _last_things: list[Callable[[], None]] = []
 
@@ -144,7 +154,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         trainers = [world_ranks[trainer] for trainer in layout.trainers]
         _join_horovod(horovod, layout, rank, trainers, mpi, where)
         exits.install(_end)  # again: our atexit handler must run before Horovod's
-        _end_with_mpi(horovod)
+        _end_with_mpi(horovod, horovod_here is not None)
     elif layout.trainer_index[rank] < 0:
         _refuse_horovod(where)
     hosts = tuple(other.host for other in everybody)
@@ -219,6 +229,10 @@ def shutdown() -> None:
     Raises:
       RuntimeError: in a forked child.
     """
+    _shut_down()
+
+
+def _shut_down(exiting: bool = False) -> None:
     if _job is None:
         return
     job = _known("shutdown()")
@@ -230,7 +244,11 @@ def shutdown() -> None:
     if core.state() == core.State.RUNNING:
         core.bye()
         if job.reader is not None:
+            if exiting and not core.wait_all_bye(_TOGETHER_SECONDS):
+                _begin_to_end_horovod()
             core.wait_all_bye()
+            if _horovod is not None and _horovod.ending and not _horovod.ends_mpi:
+                core.join_beside()
             if job.reader == 0 and job.settings.report and core.state() == core.State.RUNNING:
                 report.at_end()
         core.stop()
@@ -240,9 +258,16 @@ def shutdown() -> None:
 
 
 def _end() -> bool:
-    """shutdown() where somebody may finalise MPI next. Whether our thread has ended."""
-    shutdown()
+    """shutdown() where the program ends, and somebody may finalise MPI next. Whether our thread has ended."""
+    _shut_down(exiting=True)
     return _job is None or core.mpi_query().finalized or core.wait_left(_TOGETHER_SECONDS)
+
+
+def _begin_to_end_horovod() -> None:
+    """Of a program that ends while this process still reads for others: they may wait for it in one of Horovod's collectives, and
+    are not done before that fails. Horovod itself would see to it at exit, behind us."""
+    if _horovod is not None and not _horovod.ending:
+        _horovod.ending = core.call_beside(_horovod.shutdown)
 
 
 def before_shutdown(last: Callable[[], None]) -> None:
@@ -363,13 +388,15 @@ def _refuse_horovod(where: str) -> None:
     HorovodBasics.init = init
 
 
-def _end_with_mpi(horovod: Any) -> None:
+def _end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
     """Has a program that itself calls MPI_Finalize end Horovod here first, as an exit does: the others' collectives, for which
     this rank will not be there, then fail at once."""
     library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
     if library is not None and hasattr(library, "horovod_shutdown"):
+        global _horovod
         # By index: the attribute may have been replaced, and is then no function of the library's.
-        core.on_finalize(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0)
+        _horovod = _Horovod(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0, ends_mpi)
+        core.on_finalize(_horovod.shutdown)
 
 
 def _end_before(horovod: Any) -> bool:
@@ -386,7 +413,12 @@ def _end_before(horovod: Any) -> bool:
     in_child = fork_check()
 
     def shut_down() -> Any:
-        if in_child() or _end():  # which has no part in the job
+        if in_child():  # which has no part in the job
+            return original()
+        ended = _end()
+        if _horovod is not None and _horovod.ending:
+            return core.join_beside()
+        if ended:
             return original()
         core.hush(True)
         try:

@@ -8,7 +8,9 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -19,6 +21,7 @@
 #include "base/exceptions.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 #include "transport/check.h"
@@ -78,6 +81,7 @@ std::mutex& Joining() {
 }
 
 void (*on_finalize)() = nullptr;
+std::shared_future<void> beside;  // what hvdata_call_beside runs
 
 void StopForFinalize() {
   Joining().lock();
@@ -244,6 +248,18 @@ int hvdata_hush(int on) {
 // `call` is made when the program's own thread finalises MPI, before MPI ends: it ends what else calls MPI here.
 typedef void (*hvdata_call)(void);
 int hvdata_on_finalize(hvdata_call call) { return on_finalize = call, kOk; }
+
+// Makes `call` on a thread of its own; hvdata_join_beside waits until it has returned.
+int hvdata_call_beside(hvdata_call call) try {
+  const auto returned = std::make_shared<std::promise<void>>();
+  beside = returned->get_future().share();
+  const SignalsBlocked blocked;
+  const bool runs = RunDetached([call, returned] { call(), returned->set_value(); });
+  return runs ? kOk : Report({kResourceExhausted, "this process can start no more threads"});
+} catch (const std::exception& thrown) { return Caught(thrown); }
+int hvdata_join_beside(int slice_ms) {
+  return beside.wait_for(std::chrono::milliseconds(slice_ms)) == std::future_status::ready ? kOk : kPending;
+}
 
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
 void hvdata_abort(int status) { Abort(status); }

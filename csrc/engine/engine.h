@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/outcome.h"
 #include "base/descriptors.h"
+#include "base/patience.h"
 #include "base/peers.h"
 #include "base/world.h"
 #include "channel/certifier.h"
@@ -180,6 +181,7 @@ class Engine : public Inbox {
   uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;
+  Patience serves_on_ GUARDED_BY(mu_);                           // since then, where this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
   std::atomic<bool> cut_off_{false};

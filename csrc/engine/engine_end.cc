@@ -3,7 +3,10 @@
 // said it; or FailAll(), when somebody is lost.
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
@@ -26,6 +29,7 @@ void Engine::Bye() {
   {
     MutexLock lock(&mu_);
     if (std::exchange(said_bye_, true)) return;
+    serves_on_ = Patience(settings_.stall_seconds, 0);
   }
   for (const Channel& channel : Channels()) {
     if (channel.sink) channel.sink->Leave(ShutDownOutcome());
@@ -92,14 +96,20 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
 bool Engine::WaitAllBye(std::chrono::milliseconds slice) {
   CheckDescriptors();  // without its descriptors MPI may not let go of the communication thread any more
   MutexLock lock(&mu_);
-  return changed_.WaitFor(&mu_, slice, [this] {
+  const auto left = [this](int member) { return mu_.AssertHeld(), byes_.count(member) > 0; };
+  const bool all = changed_.WaitFor(&mu_, slice, [&] {
     mu_.AssertHeld();
-    if (broken_) return true;
-    for (int member : world_.trainers) {
-      if (!byes_.count(member)) return false;
-    }
-    return true;
+    return broken_ || std::all_of(world_.trainers.begin(), world_.trainers.end(), left);
   });
+  if (all || !said_bye_ || !world_.me().trains() || !serves_on_.ReportDue()) return all;
+  std::vector<std::string> here;
+  for (int member : world_.trainers) {
+    if (!left(member)) here.push_back(world_.Name(member));
+  }
+  Log(Place(world_.Name(world_.self)) + "is done, and reads on for " + JoinNames(here) + ", who " +
+      (here.size() > 1 ? "are" : "is") + " not, " + std::to_string(serves_on_.Seconds()) +
+      " s later. Whoever waits for this rank, in a collective say, waits in vain: let all ranks take the same steps");
+  return false;
 }
 
 void Engine::Stop() {
