@@ -125,6 +125,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
     "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_void_p]),
     "state": (c_int, []),
+    "leave_channels": (c_int, []),
     "bye": (c_int, []),
     "wait_all_bye": (c_int, [c_int]),
     "refuse_agreements": (c_int, [c_char_p]),
@@ -271,6 +272,11 @@ def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: S
 def state() -> State:
     """The state of this process's engine. Never fails."""
     return State(_call("state"))
+
+
+def leave_channels() -> None:
+    """Closes this trainer's lanes: the others need not wait for it."""
+    _check("leave_channels")
 
 
 def bye() -> None:

@@ -203,7 +203,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     """
     job = roles.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
-        prefetch_mb = job.settings.prefetch_bytes / _MIB
+        prefetch_mb = max(job.settings.prefetch_bytes / _MIB, LEAST_MB)  # which is of whole bytes
     options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard)
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",

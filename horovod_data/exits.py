@@ -28,7 +28,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import os
 import re
 import signal
 import sys

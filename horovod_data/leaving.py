@@ -41,7 +41,7 @@ def leave() -> bool:
         from . import core, meeting
         from .settings import read_settings
         core.check()
-        with meeting.watched(os.environ, read_settings(os.environ)):
+        with meeting.watched(os.environ, read_settings(os.environ), leaving=True):
             core.mpi_init()
         (rank, size), host = core.comm_info(None), socket.gethostname()
     except Exception:  # whatever keeps this rank from it: its end is what it was

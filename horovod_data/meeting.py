@@ -70,18 +70,18 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
             for other, one in enumerate(encoded) if (host := leaves(one)) is not None]
     if left:
         raise _never_comes(left, place(rank, mine.host))
-    everybody = [Introduction(**json.loads(one)) for one in encoded]
-    for field, name in (("version", "the version of horovod_data"), ("readers", "readers"),
-                        ("readers_per_node", "readers_per_node"), ("embedded", "embedded"), ("payload", "HOROVOD_DATA_PAYLOAD"),
-                        ("timeline", "HOROVOD_DATA_TIMELINE")):
-        values = [getattr(one, field) for one in everybody]
+    said = [json.loads(one) for one in encoded]
+    for field, name in (("version", "the version of horovod_data"),  # first: another one may say other things
+                        ("readers", "readers"), ("readers_per_node", "readers_per_node"), ("embedded", "embedded"),
+                        ("payload", "HOROVOD_DATA_PAYLOAD"), ("timeline", "HOROVOD_DATA_TIMELINE")):
+        values = [one.get(field) for one in said]
         if len(set(values)) > 1:
             raise RuntimeError(explain(
-                f"The ranks disagree about {name}: {by_value(values, [one.host for one in everybody])}",
+                f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
                 "Install the same version on all hosts" if field == "version" else
                 "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
                 place(rank, mine.host)))
-    return everybody
+    return [Introduction(**one) for one in said]
 
 
 def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str) -> None:
@@ -152,9 +152,10 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def watched(environ: Mapping[str, str], settings: Settings) -> Iterator[None]:
+def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
     """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
-    line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone."""
+    line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone, or
+    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (leaving.py)."""
     launcher = launch_checks.find_launcher(environ)
     if launcher is None or launcher.size == 1:
         yield
@@ -164,7 +165,8 @@ def watched(environ: Mapping[str, str], settings: Settings) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        wait = _Wait(where, launcher.size, settings, Siblings(environ).absent)
+        siblings = Siblings(environ)
+        wait = _Wait(where, launcher.size, settings, lambda: [one for one in siblings.absent() if not (leaving and one.ended)])
         try:
             while not over.wait(_LOOK_SECONDS):
                 wait.look()

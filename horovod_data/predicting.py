@@ -21,7 +21,7 @@ from . import elements, receiving, roles
 from . import tensorflow_private as private
 from .agreement import raised
 from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
-from .errors import explain, without_place
+from .errors import explain, text_of, without_place
 from .gathering import gather
 from .scattering import scatter
 
@@ -184,7 +184,7 @@ class _Outputs:
         """One row for a gather. Forgets them."""
         words = {"dtypes": self.dtypes, "structure": self.words, "rows": [bool(step) for step in self.steps],
                  "step": step + 1,  # the one at work
-                 "ended": ended, "failure": None if failure is None else [type(failure).__name__, str(failure)]}
+                 "ended": ended, "failure": None if failure is None else [type(failure).__name__, text_of(failure)]}
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
         return tf.io.serialize_tensor(tf.stack(texts))[tf.newaxis]
@@ -212,7 +212,7 @@ class _Rounds:
             try:
                 verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
             except Exception as error:
-                verdict = {"failure": [0, step, type(error).__name__, str(error)]}
+                verdict = {"failure": [0, step, type(error).__name__, text_of(error)]}
                 failure = failure or error
         told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
         verdict = json.loads(told.numpy()[0])

@@ -78,6 +78,8 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
             seen[id(stage)] = stage
             yield stage
             waiting += private.inputs(stage)
+            if isinstance(audited := getattr(stage, "_audited", None), tf.data.Dataset):  # which its function captures
+                waiting.append(audited)
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -15,7 +16,7 @@ from . import core, exits, forks, launch_checks, limits, loader, meeting, siblin
 from .auditing import keras_fit
 from .progress import watch
 from .reporting import report
-from .errors import explain, forked, set_here
+from .errors import explain, forked, set_here, text_of
 from .layout import Layout, make_layout
 from .processes import fork_check
 from .settings import Roles, Settings, read_roles, read_settings
@@ -74,7 +75,7 @@ _TOGETHER_SECONDS = 1.0
 _job: Optional[Job] = None
 _horovod: Optional[_Horovod] = None  # on trainers that have it
 _endings: list[Callable[[], None]] = []
-_last_things: list[Callable[[], None]] = []
+_last_things: list[Callable[[Callable[[], object]], None]] = []
 
 
 def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None,
@@ -238,8 +239,10 @@ def _shut_down(exiting: bool = False) -> None:
     job = _known("shutdown()")
     if job.ended:
         return
+    if _last_things and core.state() == core.State.RUNNING:
+        core.leave_channels()  # so that the others come to the ends of their epochs, which these wait for
     while _last_things and core.state() == core.State.RUNNING:
-        _last_things.pop(0)()
+        _last_things.pop(0)(_begin_to_end_horovod if exiting else lambda: None)
     watch.stop()
     if core.state() == core.State.RUNNING:
         core.bye()
@@ -247,11 +250,11 @@ def _shut_down(exiting: bool = False) -> None:
             if exiting and not core.wait_all_bye(_TOGETHER_SECONDS):
                 _begin_to_end_horovod()
             core.wait_all_bye()
-            if _horovod is not None and _horovod.ending and not _horovod.ends_mpi:
-                core.join_beside()
             if job.reader == 0 and job.settings.report and core.state() == core.State.RUNNING:
-                report.at_end()
+                _report(job)
         core.stop()
+    if _horovod is not None and _horovod.ending and not _horovod.ends_mpi:
+        core.join_beside()
     job.ended = True
     while _endings:
         _endings.pop()()
@@ -263,15 +266,25 @@ def _end() -> bool:
     return _job is None or core.mpi_query().finalized or core.wait_left(_TOGETHER_SECONDS)
 
 
+def _report(job: Job) -> None:
+    try:
+        report.at_end()
+    except Exception as error:  # the job has come to its end all the same
+        with contextlib.suppress(OSError, ValueError):  # stderr is closed, or nobody reads it
+            print("horovod_data: " + explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where),
+                  file=sys.stderr, flush=True)
+
+
 def _begin_to_end_horovod() -> None:
-    """Of a program that ends while this process still reads for others: they may wait for it in one of Horovod's collectives, and
-    are not done before that fails. Horovod itself would see to it at exit, behind us."""
+    """Of a program that ends while this process waits for others: they may wait for it in one of Horovod's collectives, and are
+    not done before that fails. Horovod itself would see to it at exit, behind us."""
     if _horovod is not None and not _horovod.ending:
         _horovod.ending = core.call_beside(_horovod.shutdown)
 
 
-def before_shutdown(last: Callable[[], None]) -> None:
-    """Has shutdown() call `last` while this process still is a part of the job; the oldest comes first."""
+def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
+    """Has shutdown() call `last` while this process still is a part of the job, but for its channels; the oldest comes first. It
+    is given what it must call if it waits for other ranks for more than a moment."""
     _last_things.append(last)
 
 

@@ -213,7 +213,12 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
 // 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
 
-// Says BYE: this process's trainer side closes all its lanes. Idempotent.
+// This process's trainer side closes all its lanes.
+int hvdata_leave_channels(void) {
+  return WithEngine([](Engine& engine) { return engine.LeaveChannels(), kOk; });
+}
+
+// The same, and says BYE. Idempotent.
 int hvdata_bye(void) {
   return WithEngine([](Engine& engine) { return engine.Bye(), kOk; });
 }

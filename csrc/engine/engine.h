@@ -91,6 +91,8 @@ class Engine : public Inbox {
   // The dealer of this channel has stopped for good.
   void EndSource(uint32_t number);
 
+  // This process's trainer side takes nothing more of any channel.
+  void LeaveChannels();
   void Bye();
   bool WaitAllBye(std::chrono::milliseconds slice);
   // Ends all sources and sinks, and lets the transport go.

@@ -25,15 +25,20 @@ constexpr auto kEnds = std::chrono::seconds(1);      // a dealer; one that user 
 
 }  // namespace
 
+void Engine::LeaveChannels() {
+  for (const Channel& channel : Channels()) {
+    if (channel.sink) channel.sink->Leave(ShutDownOutcome());
+  }
+  post_->Fetch();
+}
+
 void Engine::Bye() {
   {
     MutexLock lock(&mu_);
     if (std::exchange(said_bye_, true)) return;
     serves_on_ = Patience(settings_.stall_seconds, 0);
   }
-  for (const Channel& channel : Channels()) {
-    if (channel.sink) channel.sink->Leave(ShutDownOutcome());
-  }
+  LeaveChannels();
   if (!world_.me().reads()) EndTimeline();  // a reader has something to tell until all ranks are done
   const wire::Bye bye{exchange_->Told(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from .. import roles
 from ..agreement import check_agreement, check_errors
-from ..errors import explain, whole
+from ..errors import explain, text_of, whole
 from .exchange import Exchange
 from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
@@ -79,7 +79,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
     except Exception as error:
         failure = error
-        words["error"] = [type(error).__name__, str(error)]
+        words["error"] = [type(error).__name__, text_of(error)]
     said = _said(job, exchange, words)
     check_errors(job, what, said, failure)
     check_agreement(job, what, said)
@@ -92,7 +92,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         if isinstance(error, tf.errors.OpError) and exchange.size > 1 and exchange.rank > 0:
             raise  # the exchange itself
         failure = error
-    words = {} if failure is None else {"error": [type(failure).__name__, str(failure)]}
+    words = {} if failure is None else {"error": [type(failure).__name__, text_of(failure)]}
     if said[0][1]["reference"] not in ("none", "count"):
         check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
     assert known is not None

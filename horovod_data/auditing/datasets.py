@@ -23,6 +23,7 @@ class AuditedDataset(private.UnaryDataset, Audit):
 
     def __init__(self, inner: tf.data.Dataset, recorder: Recorder, key: Any):
         self._inner, self._recorder = inner, recorder
+        self._audited = inner  # for those that look at the stages of a pipeline
         self._spec = inner.element_spec
         self._passing = _passing(inner, recorder, key)
         super().__init__(self._passing, private.variant(self._passing))

@@ -100,14 +100,15 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     if os.getpid() in _busy:  # a fit inside a fit, or of a subclass that calls its parent's
         return fit(*given.args, **given.kwargs)
     _fits += 1
-    try:
-        horovod_data.rank()
-    except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
-        horovod_data.init()
     hooks: Mapping[str, Callable[[], None]] = {}
     try:
-        given.arguments["x"], hooks = _audited(_forgiving(horovod_data.audit), model, given.arguments)
-    except (CantBeAudited, TypeError, ValueError) as error:  # audit() raises on all ranks if on one
+        try:
+            horovod_data.rank()
+        except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
+            horovod_data.init()
+        if horovod_data.is_trainer():
+            given.arguments["x"], hooks = _audited(_forgiving(horovod_data.audit), model, given.arguments)
+    except (CantBeAudited, TypeError, ValueError, RuntimeError) as error:  # audit() raises on all ranks if on one, or the job is over
         _say(f"this call of Model.fit is not audited: {error}")
     if hooks:
         given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), hooks)

@@ -4,11 +4,14 @@ ranks: the program never waits for it, unless it asks for the report."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import queue
 import random
 import sys
 import threading
+import time
 import weakref
 from typing import Any, Callable, Optional, Union, cast
 
@@ -20,6 +23,7 @@ from .keys import Key, Keys, keys_of
 from .report import Report
 
 _MOST_NAMES = 16 << 20  # bytes of keys that are text, kept so that examples have names
+_MOMENT_SECONDS = 1.0
 _MOST_ERROR = 200  # letters of an error, in the report
 
 _live: dict[Recorder, None] = {}  # whose threads run, the oldest first
@@ -28,10 +32,21 @@ _RELEASED = object()
 Array = Any
 
 
-def finish_all() -> None:
-    """At the end of this rank's part in the job: Recorder.finish() of each."""
-    for recorder in list(_live):
+def finish_all(takes_long: Callable[[], object]) -> None:
+    """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still there.
+
+    Args:
+      takes_long: called, once, when the others have not ended these epochs within a moment.
+    """
+    recorders = list(_live)
+    for recorder in recorders:  # before any wait: others may wait for any of them
         recorder.finish()
+    moment = time.monotonic() + _MOMENT_SECONDS
+    for recorder in recorders:
+        while not recorder.joined(0.1):
+            if time.monotonic() > moment:
+                takes_long()
+                moment = math.inf
 
 
 class Epoch:
@@ -223,13 +238,15 @@ class Recorder:
             return self.reports[last - 1]
 
     def finish(self) -> None:
-        """At the end of this rank's part in the job: the last epochs get their reports, if the other ranks are still
-        there."""
+        """Records no more: the last epochs get their reports, and then the thread ends."""
         with self._lock:
             self._close_if_partial()
         self._closed.put(None)
-        while self._thread.is_alive():
-            self._thread.join(0.1)
+
+    def joined(self, seconds: float) -> bool:
+        """Whether the thread has ended; waits for so long at most."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def held(self) -> Recorder:
         """This recorder, for all that record: when none of them holds it any more, release() is called."""
@@ -284,7 +301,8 @@ class Recorder:
                     self._done.notify_all()
                 continue
             if self._announce:
-                print(f"horovod_data: {report}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError, ValueError):  # stderr is closed, or nobody reads it
+                    print(f"horovod_data: {report}", file=sys.stderr, flush=True)
             with self._done:
                 self.reports.append(report)
                 self._settled += 1

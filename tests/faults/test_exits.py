@@ -2,6 +2,7 @@
 """However a rank ends, the job ends with it: with its status, within seconds, without a wait for those that hang."""
 
 import functools
+import re
 import shutil
 import subprocess
 
@@ -358,3 +359,57 @@ time.sleep(1000)
 """, np=2)
     assert job.returncode != 0 and job.stdout == ["True\n", "True\n"], job.describe()
     assert "Fatal Python error: Segmentation fault" in job.stderr[1], job.describe()
+
+
+# Rank 0 reads, takes fewer steps than the others, and comes to its end: they are in a collective with it.
+FEWER_STEPS = """
+import sys, time
+{before}
+import horovod_data as hvdata
+import tensorflow as tf
+hvdata.init()
+import horovod.tensorflow as hvd
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(99), batch="per_rank", name="train"){audited}
+steps, fails = 0, ""
+for x in ds:
+    if steps == 5 and hvdata.rank() == 0:
+        break
+    steps += 1
+    if not fails:
+        try:
+            hvd.allreduce(tf.zeros(2), name="gradient")
+        except Exception as error:
+            fails = str(error)
+            print("FAILS", time.monotonic(), flush=True)
+print("steps", steps, "shut down" in fails, flush=True)
+if hvdata.rank() == 0:
+    print("ENDS", time.monotonic(), flush=True)
+    {end}
+"""
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("audited", [False, True], ids=["", "audited"])
+@pytest.mark.parametrize("before, end", [("", ""), ("", "sys.exit(0)"), (AFTER_HOROVOD, ""), (AFTER_HOROVOD, "hvd.shutdown()"), (AFTER_MPI4PY, "")])
+def test_the_reader_comes_to_its_end_while_others_wait_for_it_in_a_collective(before, end, audited):
+    """As of any rank that has left: an error of Horovod's, at once; and then the others get the rest of what it reads."""
+    job = run_job(FEWER_STEPS.format(before=before, end=end, audited="\nds = hvdata.audit(ds)" * audited), np=3)
+    assert job.returncode == 0, job.describe()
+    assert "steps 5 False" in job.stdout[0], job.describe()
+    ended = float(re.search(r"ENDS ([\d.]+)", job.stdout[0])[1])
+    for out in job.stdout[1:]:
+        assert "steps 33 True" in out, job.describe()
+        assert float(re.search(r"FAILS ([\d.]+)", out)[1]) - ended < SOON, job.describe()
+
+
+def test_a_reader_that_shuts_down_while_others_wait_for_it_says_for_whom_it_reads_on():
+    job = run_job("""
+import time
+import horovod_data as hvdata
+hvdata.init()
+if hvdata.rank() == 1: time.sleep(4)
+hvdata.shutdown()
+""", np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1"})
+    assert job.returncode == 0, job.describe()
+    line = r"horovod_data: \[rank 0 on \S+\] is done, and reads on for rank 1 on \S+, who is not, 1 s later\. Whoever waits for this rank"
+    assert re.search(line, job.stderr[0]) and "is done" not in job.stderr[1], job.describe()
