@@ -21,7 +21,8 @@ namespace {
 constexpr int kBrokenPatience = 60;  // s
 constexpr int kCutOffPatience = 5;   // s: for the program to raise the error, say why and go
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
-constexpr auto kEnds = std::chrono::seconds(1);      // a dealer; one that user code holds up later ends without us
+// A dealer; one that user code holds up for longer ends without us.
+constexpr auto kEnds = std::chrono::seconds(1), kAccounts = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -48,12 +49,14 @@ void Engine::Bye() {
   post_->Fetch();
 }
 
-// The end of the last epoch is the dealer's to note in the timeline.
+// The end of the last epoch is the dealer's to note in the timeline, and to account for to reader 0, which may be another process:
+// nothing is sent any more when this one has left.
 void Engine::AwaitDealers() {
-  if (!timeline_) return;
-  const auto deadline = std::chrono::steady_clock::now() + kEnds;
+  const auto begun = std::chrono::steady_clock::now();
   for (const Channel& channel : Channels()) {
-    if (channel.source) channel.source->AwaitEnd(deadline - std::chrono::steady_clock::now());
+    if (!channel.source || (!timeline_ && !channel.source->config().verify)) continue;
+    const auto most = channel.source->config().verify ? kAccounts : kEnds;
+    channel.source->AwaitEnd(begun + most - std::chrono::steady_clock::now());
   }
 }
 
