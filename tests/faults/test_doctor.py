@@ -25,7 +25,7 @@ def doctor(tmp_path, *options, launcher=(), limit=300, **env) -> tuple[int, str,
     """(status, stdout, stderr) of the command."""
     ran = subprocess.run([*launcher, sys.executable, "-m", "horovod_data.doctor", *options], cwd=tmp_path, text=True,
                          capture_output=True, timeout=limit, stdin=subprocess.DEVNULL,
-                         env=launch.environment(tmp_path, 0, env))  # fmt: skip
+                         env=launch.environment(tmp_path, 0, {"COLUMNS": "120", **env}))  # fmt: skip
     return ran.returncode, ran.stdout, ran.stderr
 
 
