@@ -119,8 +119,6 @@ def check_types(spec: Any) -> None:
         if not isinstance(key, (str, int, float)):
             raise TypeError(explain(f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
                                     "can't be sent to another rank", "Use strings or numbers as keys"))
-    if not leaves(spec):
-        raise TypeError(explain("the dataset's elements hold no tensor", "Give them something to deliver, a number say"))
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue

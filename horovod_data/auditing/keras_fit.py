@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from ..processes import fork_check
 
@@ -100,18 +100,19 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     if os.getpid() in _busy:  # a fit inside a fit, or of a subclass that calls its parent's
         return fit(*given.args, **given.kwargs)
     _fits += 1
-    hooks: Mapping[str, Callable[[], None]] = {}
+    audited = _Audited(given.arguments.get("x"))
     try:
         try:
             horovod_data.rank()
         except RuntimeError:  # the program hasn't called init(): after a plain hvd.init() all ranks come here together
             horovod_data.init()
         if horovod_data.is_trainer():
-            given.arguments["x"], hooks = _audited(_forgiving(horovod_data.audit), model, given.arguments)
+            audited = _audited(_forgiving(horovod_data.audit), model, given.arguments)
+            given.arguments["x"] = audited.x
     except (CantBeAudited, TypeError, ValueError, RuntimeError) as error:  # audit() raises on all ranks if on one, or the job is over
         _say(f"this call of Model.fit is not audited: {error}")
-    if hooks:
-        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), hooks)
+    if audited.hooks:
+        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), audited.hooks)
     _busy.add(os.getpid())
     failed = True
     try:
@@ -120,11 +121,16 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         return made
     finally:
         _busy.discard(os.getpid())
-        if hasattr(given.arguments.get("x"), "trained"):
-            given.arguments["x"].end(failed)
+        audited.end(failed)
 
 
 _busy: set[int] = set()
+
+
+class _Audited(NamedTuple):
+    x: Any  # for Keras
+    hooks: Mapping[str, Callable[[], None]] = {}  # what is to be done at which of Keras' events
+    end: Callable[[bool], object] = lambda failed: None  # and behind fit
 
 
 def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,10 +143,8 @@ def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Callable[[], None]]]:
-    """What to give Keras as x, and what is to be done at which of Keras' events.
-
-    Raises:
+def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> _Audited:
+    """Raises:
       CantBeAudited: that can't be audited; says why.
     """
     import tensorflow as tf
@@ -150,26 +154,27 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
 
     x, y = arguments.get("x"), arguments.get("y")
     if isinstance(x, Audit):
-        return x, {}  # the program's own
+        return _Audited(x)  # the program's own
     kind = f"x is a {type(x).__module__}.{type(x).__name__}"
     if isinstance(x, tf.data.Dataset):
         made = audit(x)
-        return made, {"on_epoch_end": made.end_epoch}
+        return _Audited(made, {"on_epoch_end": made.end_epoch})
     if (base := sequence_class(x)) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
-        return audit(x), {}  # it hears of the ends by itself
+        return _Audited(audit(x))  # it hears of the ends by itself
     if hasattr(x, "__next__"):
         if why := _not_in_order(model, arguments):
             raise CantBeAudited(f"{kind}, from which Keras takes batches before it trains with them, and {why}")
         ahead = ReadAhead(audit(x))
-        return ahead, {"on_train_batch_end": ahead.trained, "on_epoch_end": ahead.end_epoch}
+        batches = (batch for batch in ahead)  # Keras 3 takes nothing else with a next() than generators
+        return _Audited(batches, {"on_train_batch_end": ahead.trained, "on_epoch_end": ahead.end_epoch}, ahead.end)
     if arguments.get("validation_split"):
         raise CantBeAudited(f"{kind}, of which validation_split takes a part away")
     if isinstance(x, (list, tuple, dict)) or hasattr(x, "__array__"):
         for _ in audit([(x, y)]):  # Keras cuts and shuffles it by itself, but gives every row of it once in every epoch
             pass
-        return x, {}
+        return _Audited(x)
     raise CantBeAudited(f"{kind}, which Keras would not know again if it were wrapped. Call hvdata.audit() yourself")
 
 

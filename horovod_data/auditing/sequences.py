@@ -4,6 +4,7 @@ epoch is over; a loop of the user's is an iteration, as of other loaders."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from typing import Any, Iterable, Iterator, Optional
@@ -46,6 +47,9 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
         def __len__(self) -> int:
             return len(given)
 
+        if hasattr(given, "num_batches"):  # Keras 3's: some have this, and no length
+            num_batches = property(lambda _: given.num_batches)
+
         def __getitem__(self, index: int) -> Any:
             mine = fetched
             element = given[index]
@@ -79,7 +83,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
-            return looped(given[index] for index in range(len(given)))
+            return looped(given[index] for index in (range(len(given)) if hasattr(given, "__len__") else itertools.count()))
 
     class AuditedEndless(AuditedSequence):
         """Of what has a next() as well, as the iterators of Keras' image generators."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong arguments: an error that names the argument, its value and the choices, on every rank; then all goes on."""
 
+import dataclasses
 import re
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -79,6 +81,23 @@ def test_what_has_been_distributed_already(hvdata, comm):
     for source in (once, once.map(lambda x: x + 1).batch(2), tf.data.Dataset.zip((tf.data.Dataset.range(8), once)), lambda: once):
         raises_everywhere(comm, lambda source=source: hvdata.distribute_dataset(source, batch="per_rank"), ValueError,
                           r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
+
+
+def test_what_has_been_distributed_already_and_is_audited(hvdata, comm):
+    once = hvdata.audit(hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank"))
+    raises_everywhere(comm, lambda: hvdata.distribute_dataset(once.prefetch(1), batch="per_rank"), ValueError,
+                      r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
+
+
+def test_the_least_bound_of_the_environment(hvdata, comm):
+    job = sys.modules["horovod_data.roles"].current("test")
+    before, least = job.settings, dataclasses.replace(job.settings, prefetch_bytes=int(0.01 * (1 << 20)))
+    job.settings = least
+    try:
+        got = elements(comm, hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"))
+    finally:
+        job.settings = before
+    assert got == [[rank] for rank in range(comm.size)]
 
 
 @pytest.mark.slow

@@ -38,6 +38,34 @@ def test_many_steps_and_large_outputs(hvdata, comm):
     assert got[0].shape == (300, 20_000) and (got[0][:, 7] == np.arange(300) + 7).all()
 
 
+def test_an_audited_end_of_a_channel(hvdata, comm):
+    """Its rows are those of all ranks: the channel's."""
+    once = hvdata.audit(hvdata.distribute_dataset(lambda: numbers(24, 4), batch="global", remainder="partial"))
+    got = results(comm, lambda: hvdata.predict(lambda x: x * 2, once))
+    assert got[0].tolist() == [2 * i for i in range(24)]
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise TypeError("no text")
+
+
+def test_a_model_whose_error_has_no_text(hvdata, comm):
+    def model(x):
+        raise Mute
+
+    def fails():
+        try:
+            hvdata.predict(model, given_to(hvdata, numbers(8 * comm.size, 1)))
+        except Exception as error:
+            return type(error).__name__
+
+    for _ in range(2):  # the ranks' calls go together as before
+        assert None not in results(comm, fails)
+    got = results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(8, 2))))
+    assert got[0].tolist() == list(range(8))
+
+
 def test_a_keras_model_gets_the_inputs(hvdata, comm):
     keras = tf.keras
     model = keras.Sequential([keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
