@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstring>
 #include <new>
 #include <system_error>
 
@@ -35,6 +36,9 @@ Outcome Explained(const std::exception& thrown) {
     GiveBack(reserve.exchange(nullptr));  // this text wants memory, and so do all that quote it
     return {kResourceExhausted, "this process can have no more memory: its host's or its container's is used up, or its own "
                                 "limit (`ulimit -v`)"};
+  }
+  if (std::strstr(thrown.what(), "random_device") != nullptr) {  // a system_error, too, in newer libraries
+    return {kResourceExhausted, "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
   }
   if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // of std::thread
     return {kResourceExhausted, NoThreads()};

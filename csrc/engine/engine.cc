@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <random>
 #include <system_error>
 #include <utility>
 
@@ -12,17 +11,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/place.h"
+#include "base/random.h"
 
 namespace hvdata {
 
 using wire::Header;
 
 namespace {
-
-uint64_t RandomSession() {
-  std::random_device random;
-  return (static_cast<uint64_t>(random()) << 32 | random()) | 1;
-}
 
 // Absolute: it is opened anew for each record, and the program may change its folder.
 std::string FileIn(const char* variable) {
@@ -38,7 +33,7 @@ std::string FileIn(const char* variable) {
 Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links)
     : world_(std::move(world)),
       settings_(settings),
-      session_(RandomSession()),
+      session_(RandomNumber() | 1),
       peers_(world_),
       agreements_(std::make_unique<Agreements>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),
       exchange_(std::make_unique<Exchange>(&world_, settings.stall_seconds, settings.timeout_seconds, MakeSend())),

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <utility>
 
 #include "base/log.h"
 #include "base/place.h"
+#include "base/random.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
@@ -30,19 +30,13 @@ std::string Gib(uint64_t bytes) {
   return text;
 }
 
-// No other is like it, in any run.
-uint64_t Unlike() {
-  std::random_device random;
-  return static_cast<uint64_t>(random()) << 32 | random();
-}
-
 absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channel is damaged"); }
 
 }  // namespace
 
 Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
     : source_(source), epoch_(epoch), input_(input), prover_(source->config(), source->world().audience_count()) {
-  epoch_id_ = Unlike();
+  epoch_id_ = RandomNumber();
 }
 
 std::string Checkpoint::Mode() const {
@@ -123,7 +117,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
     if (saved_.empty() || saved_.count(trainer)) {
       saved_.clear();
       status = Capture(&snapshot_);
-      snapshot_.snapshot = Unlike();
+      snapshot_.snapshot = RandomNumber();
       snapshot_.taken_since.assign(input_->skip().begin(), input_->skip().end());
     }
     if (!status.ok()) return status;

@@ -242,7 +242,13 @@ class Dealer {
 
 void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number, bool anew) {
   if (anew) source->inputs_made = 0;
-  Input input(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
+  std::unique_ptr<Input> made;  // it, too, calls TensorFlow
+  const absl::Status ready = Caught([&] {
+    made = std::make_unique<Input>(ctx, post->arena() ? Memory(post) : nullptr, &source->inputs_made);
+    return absl::OkStatus();
+  });
+  if (!ready.ok()) return source->FailEpoch(number, ToOutcome(ready));
+  Input& input = *made;
   const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
   Checkpoint checkpoint(source, epoch.get(), &input);
   Checkpoint::Resumption at;

@@ -77,10 +77,13 @@ def open_all_files():
 
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=2)
 for epoch in range(2):
-    for step, x in enumerate(ds):
-        assert int(x) == 2 * step + me, (epoch, step, x)
-        if (epoch, step, me) == (0, 5, short): open_all_files()
-    print("epoch of", step + 1, flush=True)
+    try:
+        for step, x in enumerate(ds):
+            assert int(x) == 2 * step + me, (epoch, step, x)
+            if (epoch, step, me) == (0, 5, short): open_all_files()
+        print("epoch of", step + 1, flush=True)
+    except tf.errors.OpError as error:
+        print("error", error.message, flush=True)
 """
 
 
@@ -98,14 +101,18 @@ def test_no_more_files_in_mid_epoch(short, source, tmp_path):
         begun = time.monotonic()
         status = job.finish(30)
         assert time.monotonic() - begun < SOON, job.describe()
-    if source == "numbers" or short == 1:
-        whole = ["epoch of 20"] * 2
-        assert status == 0, job.describe()
-        assert [[line for line in out.splitlines() if line != "short"] for out in job.stdout] == [whole, whole], job.describe()
+    assert status == 0, job.describe()
+    lines = [[line for line in out.splitlines() if line != "short"] for out in job.stdout]
+    if short == 1:
+        assert lines == [["epoch of 20"] * 2] * 2, job.describe()
         return
-    assert status == 1, job.describe()
-    for said in job.stderr:
-        assert re.search(r"\[reader 0 on \S+, channel train, epoch 1, step \d+\] .*Too many open files", said), job.describe()
+    place, why = r"error .*\[reader 0 on \S+, channel train, epoch {}, step \d+\] .*", "(Too many open files|this process can open no more files)"
+    for first, second in lines:
+        if source == "numbers":  # a new epoch may want one: TensorFlow's of random numbers
+            assert first == "epoch of 20", job.describe()
+            assert second == "epoch of 20" or re.search(place.format(2) + why, second), job.describe()
+        else:
+            assert re.search(place.format(1) + why, first) and re.search(place.format(2) + why, second), job.describe()
 
 
 # ---- Threads. RLIMIT_NPROC does not count for root.
