@@ -226,7 +226,7 @@ print(hvdata.rank(), hvdata.size(), hvd.rank(), hvd.size())
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 @pytest.mark.parametrize("before, arguments, text", [
     ("import horovod.tensorflow as hvd; hvd.init()", "readers=1",
-     r"RuntimeError: \[.*\] rank 1 on \S+ is a dedicated reader, but Horovod counts it: hvd.init\(\) was called "
+     r"RuntimeError: \[.*\] reader 0 on \S+ is a dedicated reader, but Horovod counts it: hvd.init\(\) was called "
      r"first\. Call horovod_data.init\(\) instead of hvd.init\(\)"),
     ("import horovod.tensorflow as hvd; hvd.init(); from mpi4py import MPI", "comm=MPI.COMM_WORLD.Split(hvd.rank())",
      r"RuntimeError: .* Horovod was initialised for other processes: on rank 0 on \S+ hvd.rank\(\) is \d of 2, but it "
