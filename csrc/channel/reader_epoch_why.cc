@@ -10,9 +10,12 @@
 namespace hvdata {
 
 void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
-  if (epoch_) epoch_->source_->mu_.AssertHeld();
-  if (Deals(epoch) && epoch_->OnWhy(trainer, why.step)) return;
+  if (Deals(epoch)) {
+    epoch_->source_->mu_.AssertHeld();
+    if (epoch_->OnWhy(trainer, why.step)) return;
+  }
   if (epoch_ && epoch > begun_) {
+    epoch_->source_->mu_.AssertHeld();
     epoch_->unwanted_ = true;
     CancelIfOver();
     changed_.NotifyAll();
@@ -66,8 +69,10 @@ void ReaderEpoch::SayFull() {
 
 // `trainer` -1: whoever waits.
 std::string Source::Explain(int trainer, uint64_t epoch) const {
-  if (epoch_) epoch_->source_->mu_.AssertHeld();
-  if (Deals(epoch)) return epoch_->Explain(trainer);
+  if (Deals(epoch)) {
+    epoch_->source_->mu_.AssertHeld();
+    return epoch_->Explain(trainer);
+  }
   std::vector<std::string> busy, absent;
   for (size_t i = 0; i < trainers_.size(); ++i) {
     const Trainer& t = trainers_[i];
