@@ -40,7 +40,7 @@ def finish_all(takes_long: Callable[[], object]) -> None:
     """
     recorders = list(_live)
     for recorder in recorders:  # before any wait: others may wait for any of them
-        recorder.finish()
+        recorder.close_for_good()
     moment = time.monotonic() + _MOMENT_SECONDS
     for recorder in recorders:
         while not recorder.joined(0.1):
@@ -237,11 +237,17 @@ class Recorder:
                 raise self._failure
             return self.reports[last - 1]
 
-    def finish(self) -> None:
+    def close_for_good(self) -> None:
         """Records no more: the last epochs get their reports, and then the thread ends."""
         with self._lock:
             self._close_if_partial()
         self._closed.put(None)
+
+    def finish(self) -> None:
+        """The same, and waits for that."""
+        self.close_for_good()
+        while not self.joined(0.1):
+            pass
 
     def joined(self, seconds: float) -> bool:
         """Whether the thread has ended; waits for so long at most."""
