@@ -2,15 +2,13 @@
 // What a checkpoint says of a trainer's iterator and of a verified epoch, and what readers say to a trainer that goes on from it.
 #include <map>
 #include <memory>
-#include <type_traits>
 #include <variant>
 
 #include "channel/certificate.h"
 #include "channel/sink.h"
 #include "fuzz/fuzz.h"
+#include "fuzz/messages.h"
 #include "proof/report.h"
-#include "tests/wire_samples.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -101,9 +99,7 @@ class Trainer {
       sink_->Fail({kUnavailable, "there are no more messages"});
       return false;
     }
-    wire::Message message = wire::EmptyMessage(from_.Choice(wire::kKinds));
-    wire::Reader reader(from_.Bytes(from_.Choice(64)));
-    std::visit([&](auto& m) { std::decay_t<decltype(m)>::Fields(&reader, m); }, message);
+    wire::Message message = ReadMessage(&from_);
     const auto sender = static_cast<int>(from_.Choice(static_cast<size_t>(readers_)));
     const uint64_t epoch = from_.Choice(8) > 0 ? 1 + from_.Choice(2) : from_.Number<uint64_t>();
     const bool share = std::holds_alternative<wire::Data>(message) && from_.Choice(4) > 0;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,9 +10,8 @@
 #include "channel/reader_epoch.h"
 #include "channel/source.h"
 #include "fuzz/fuzz.h"
+#include "fuzz/messages.h"
 #include "tests/channel_lanes_recorder.h"
-#include "tests/wire_samples.h"
-#include "wire/codec.h"
 
 namespace hvdata {
 namespace {
@@ -123,9 +121,7 @@ class Dealer {
       source_->Shut();
       return false;
     }
-    wire::Message message = wire::EmptyMessage(from_.Choice(wire::kKinds));
-    wire::Reader reader(from_.Bytes(from_.Choice(64)));
-    std::visit([&](auto& m) { std::decay_t<decltype(m)>::Fields(&reader, m); }, message);
+    wire::Message message = ReadMessage(&from_);
     const int member = static_cast<int>(from_.Choice(world_.members.size()));
     const uint64_t epoch = from_.Choice(8) > 0 ? 1 + from_.Choice(3) : from_.Number<uint64_t>();
     source_->Handle(member, MakeHeader(1, epoch, std::move(message)));
