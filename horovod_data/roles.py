@@ -225,8 +225,9 @@ def shutdown() -> None:
 
     A trainer says that it is done and returns at once: its iterators end. (One with an audit() first makes the report of
     the epoch that ends here, for which it waits for the others, as long as they are there.) A process that reads serves
-    until every trainer has said so: after HOROVOD_DATA_STALL_SECONDS, and then each minute, one that trains as well says for whom. MPI and
-    Horovod go on; at exit, where others may wait for this rank in a collective, Horovod ends here within a second. After it the job can't be joined again by this process.
+    until every trainer has said so; after HOROVOD_DATA_STALL_SECONDS, and then each minute, one that trains as well says
+    for whom. MPI and Horovod go on, but at exit: others may wait for this rank in a collective, and Horovod ends here within
+    a second. After it the job can't be joined again by this process.
 
     Raises:
       RuntimeError: in a forked child.

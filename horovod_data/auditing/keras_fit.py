@@ -144,7 +144,9 @@ def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]) -> _Audited:
-    """Raises:
+    """What to give Keras, and what is to be done besides.
+
+    Raises:
       CantBeAudited: that can't be audited; says why.
     """
     import tensorflow as tf
