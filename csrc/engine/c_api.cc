@@ -324,13 +324,13 @@ int hvdata_channel_create(const void* options, const char* name, int components,
       else config.shapes.emplace_back(std::vector<int64_t>(dims, dims + ranks[i]));
       dims += std::max(ranks[i], 0);
     }
-    engine.CreateChannel(std::move(config));
+    engine.CreateChannel(config);
   });
 }
 
 // A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
 int hvdata_channel_use(uint32_t channel) {
-  return WithRunning([&](Engine& engine) { engine.UseChannel(channel); });
+  return WithRunning([&](Engine& engine) { engine.channels().Use(channel); });
 }
 
 int hvdata_channel_unuse(uint32_t channel) {
@@ -342,9 +342,9 @@ int hvdata_channel_unuse(uint32_t channel) {
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {
-    const auto source = engine.FindSource(channel);
+    const auto source = engine.channels().FindSource(channel);
     const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
-    if (next < 0) engine.EndSource(channel);
+    if (next < 0) engine.channels().EndSource(channel);
     else *epoch = static_cast<uint64_t>(next);
     return next == 0 ? kPending : kOk;
   });
@@ -353,7 +353,7 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
 // Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   return WithEngine([&](Engine& engine) {
-    if (const auto source = engine.FindSource(channel)) source->FailEpoch(epoch, {code, message});
+    if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
     return kOk;
   });
 }

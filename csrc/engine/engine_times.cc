@@ -62,7 +62,7 @@ std::string Engine::TimesJson(bool reset) {
   for (const int member : world_.sources) sources.push_back(world_.members[static_cast<size_t>(member)].reader);
   for (const int member : world_.audience) audience.push_back(world_.members[static_cast<size_t>(member)].trainer);
   std::string channels;
-  for (const auto& [name, account] : Accounts(reset)) {
+  for (const auto& [name, account] : channels_.Accounts(reset)) {
     Numbers options;
     options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
     options.Add("prefetch", account.options.prefetch);

@@ -66,7 +66,7 @@ class ChannelUse {
           "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
     }
     const auto channel = static_cast<uint32_t>(arguments.channel);
-    std::shared_ptr<Sink> sink = engine->UseChannel(channel);
+    std::shared_ptr<Sink> sink = engine->channels().Use(channel);
     if (!sink && engine->world().me().trains()) {
       return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
     }
