@@ -112,7 +112,6 @@ class ReaderEpoch {
   void SayCutShort() REQUIRES(source_->mu_);
   void OnChecked(int trainer, const wire::Checked& checked) REQUIRES(source_->mu_);
   void OnMissing(int trainer, int64_t shares) REQUIRES(source_->mu_);
-  void OnDropped(uint64_t left) REQUIRES(source_->mu_);
   void Found(const std::string& finding) REQUIRES(source_->mu_);
   void Account(bool over = false) REQUIRES(source_->mu_);
   DealtStep Dealt() const REQUIRES(source_->mu_) { return DealtStep(lanes_->dealt()); }

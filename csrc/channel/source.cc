@@ -183,7 +183,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
     if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
     epoch_->dropped_ = std::max(epoch_->dropped_, PeersCount(close.dropped));  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
-    if (close.dropped > 0) epoch_->OnDropped(static_cast<uint64_t>(close.dropped));
+    if (close.dropped > 0 && epoch_->proof_.ledger()) epoch_->proof_.ledger()->DropLeft(static_cast<uint64_t>(close.dropped));
     epoch_->Account();
   }
   CancelIfOver();
