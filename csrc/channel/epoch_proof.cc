@@ -82,10 +82,7 @@ void EpochProof::Start(Turn turn, const std::vector<Position>& had) {
 
 std::vector<uint64_t> EpochProof::Ranks() const {
   source_->mu_.AssertHeld();
-  std::vector<uint64_t> ranks;
-  for (const int member : source_->world_->audience) {
-    ranks.push_back(static_cast<uint64_t>(source_->world_->members[static_cast<size_t>(member)].trainer));
-  }
+  std::vector<uint64_t> ranks(source_->world_->audience_ranks.begin(), source_->world_->audience_ranks.end());
   ranks.insert(ranks.end(), other_ranks_.begin(), other_ranks_.end());
   return ranks;
 }

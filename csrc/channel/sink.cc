@@ -24,9 +24,7 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
               config_.schedule == plan::Schedule::kDynamic) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
-  std::vector<int> readers;
-  for (const int member : world->sources) readers.push_back(world->members[static_cast<size_t>(member)].reader);
-  clock_.TraceTo(trace, config_.number, std::move(readers));
+  clock_.TraceTo(trace, config_.number, world->source_readers);
 }
 
 std::string Sink::Where(uint64_t epoch, EpochStep step) const {

@@ -21,9 +21,7 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
   times_.no_room.resize(trainers_.size());
   times_.no_room_times.resize(trainers_.size());
   until_reset_ = times_;
-  std::vector<int> ranks;
-  for (const int member : world->audience) ranks.push_back(world->members[static_cast<size_t>(member)].trainer);
-  clock.TraceTo(trace, config_.number, std::move(ranks));
+  clock.TraceTo(trace, config_.number, world->audience_ranks);
 }
 
 void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {

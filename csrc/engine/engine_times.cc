@@ -58,9 +58,6 @@ std::string Json(const ReaderTimes& times) {
 // Times in nanoseconds. Readers and trainers are named by their numbers, and lists are by these.
 std::string Engine::TimesJson(bool reset) {
   const Member& me = world_.me();
-  std::vector<int> sources, audience;
-  for (const int member : world_.sources) sources.push_back(world_.members[static_cast<size_t>(member)].reader);
-  for (const int member : world_.audience) audience.push_back(world_.members[static_cast<size_t>(member)].trainer);
   std::string channels;
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     Numbers options;
@@ -72,7 +69,8 @@ std::string Engine::TimesJson(bool reset) {
     channels += "}";
   }
   Numbers process;
-  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count()).Add("sources", sources).Add("audience", audience);
+  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count());
+  process.Add("sources", world_.source_readers).Add("audience", world_.audience_ranks);
   const std::string text = process.Json();
   return text.substr(0, text.size() - 1) + ", \"host\": " + Quoted(me.host) + ", \"channels\": {" + channels + "}}";
 }

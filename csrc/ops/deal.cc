@@ -29,13 +29,6 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Trainers in the order of their lanes.
-std::vector<int> RanksOf(const World& world) {
-  std::vector<int> ranks;
-  for (int member : world.audience) ranks.push_back(world.members[static_cast<size_t>(member)].trainer);
-  return ranks;
-}
-
 // Where the ranks of this host can see it.
 tensorflow::Allocator* Memory(const Post* post) {
   return post->arena() ? ArenaAllocator(post->shared_arena()) : tensorflow::cpu_allocator();
@@ -49,7 +42,7 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), RanksOf(source->world()), Memory(post)),
+        cutter_(source->config(), source->world().audience_ranks, Memory(post)),
         prover_(source->config(), source->world().audience_count()) {}
 
   void Run() {
