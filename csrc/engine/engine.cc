@@ -165,32 +165,20 @@ std::string Engine::Position() {
 
 std::string Engine::StatsJson(bool reset) {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
-  std::string json = "{";
-  const auto add = [&json](const char* name, uint64_t value) {
-    json += (json.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
-  };
-#define HVDATA_ADD(name, shown) add(shown, Count().name);
+  JsonObject json, channels, certificates;
+#define HVDATA_ADD(name, shown) json.Add(shown, Count().name.load());
   HVDATA_COUNTERS(HVDATA_ADD)
-  add("arena_bytes_in_use", arena.taken);
-  add("arena_bytes_reserved", arena.reserved);
-  add("arena_refusals", arena.refused);
-  json += ", \"channels\": {";
-  const char* comma = "";
+  json.Add("arena_bytes_in_use", arena.taken).Add("arena_bytes_reserved", arena.reserved).Add("arena_refusals", arena.refused);
   for (const auto& [name, account] : channels_.Accounts()) {
     const Sink::Tally& tally = account.tally;
-    json += comma + Quoted(name) + ": {\"epoch\": " + std::to_string(tally.epoch) + ", \"rows\": " +
-            std::to_string(tally.rows) + ", \"steps\": " + std::to_string(tally.steps) + ", \"dropped\": " +
-            std::to_string(tally.dropped) + "}";
-    comma = ", ";
+    JsonObject channel;
+    channel.Add("epoch", tally.epoch).Add("rows", tally.rows).Add("steps", tally.steps).Add("dropped", tally.dropped);
+    channels.Put(name, channel.Text());
   }
-  json += "}, \"certificates\": {";
-  comma = "";
-  for (const auto& [name, record] : certifier_->Last()) {
-    json += comma + Quoted(name) + ": " + record;
-    comma = ", ";
-  }
+  for (const auto& [name, record] : certifier_->Last()) certificates.Put(name, record);
   if (reset && world_.me().trainer == 0) ResetReaders();
-  return json + "}, \"times\": " + TimesJson(reset) + "}";
+  json.Put("channels", channels.Text()).Put("certificates", certificates.Text());
+  return json.Put("times", TimesJson(reset)).Text();
 }
 
 // ---- The communication thread's turns.
