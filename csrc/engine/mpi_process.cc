@@ -31,8 +31,7 @@ void AtExit(int status, void*) {
 }
 
 void WatchExit() {
-  static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
-  (void)watched;
+  [[maybe_unused]] static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
 }
 
 }  // namespace

@@ -2,13 +2,13 @@
 #include "ops/cut.h"
 
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "ops/take_rows.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace hvdata {
 
@@ -17,12 +17,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 namespace {
-
-// Without memory a tensor has a null pointer; whoever deals makes an error of what is thrown.
-Tensor InMemory(Tensor tensor) {
-  if (!tensor.IsInitialized()) throw std::bad_alloc();
-  return tensor;
-}
 
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   const Tensor zeros = InMemory(Tensor(dtype, shape));
@@ -85,18 +79,14 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
 
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
   int64_t rows = 0;
-  absl::Status status = OneAxis(element, &rows);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(OneAxis(element, &rows));
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
   shares->clear();
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();
   std::vector<plan::Rows> parts;
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   shares->resize(parts.size());
-  for (const Leaf& leaf : leaves_) {
-    status = CutLeaf(leaf, element, parts, shares);
-    if (!status.ok()) return status;
-  }
+  for (const Leaf& leaf : leaves_) TF_RETURN_IF_ERROR(CutLeaf(leaf, element, parts, shares));
   for (size_t t = 0; config_.add_weight && t < parts.size(); ++t) {
     (*shares)[t].push_back(Weights(parts[t].count, parts[t].padding));
   }
@@ -118,14 +108,7 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
   }
   for (int t = 0; t < trainers_; ++t) {
     Tensors share;
-    const bool real = t < count;
-    absl::Status status;
-    if (real) {
-      status = CutOne(elements[static_cast<size_t>(t)], &share);
-    } else {
-      status = CutEmpty(ModelOf(elements[0]), t, &share);
-    }
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share) : CutEmpty(ModelOf(elements[0]), t, &share));
     shares->push_back(std::move(share));
   }
   return absl::OkStatus();

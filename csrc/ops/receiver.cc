@@ -182,9 +182,8 @@ class ReceiverOp : public DatasetOpKernel {
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
-        const absl::Status registered = tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
-        if (!registered.ok()) return registered;
+        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
         const Outcome outcome = Engine::State() == EngineState::kForked
                                     ? Engine::NotRunning()
                                     : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });
