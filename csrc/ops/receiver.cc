@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "base/exceptions.h"
 #include "base/mutex.h"
 #include "base/place.h"
