@@ -102,7 +102,7 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
   const auto count = static_cast<int64_t>(elements.size());
   shares->clear();
   *dropped = 0;
-  if (count < trainers_ && !plan::TailMakesStep(count, trainers_, config_.remainder)) {
+  if (count < trainers_ && !plan::TailMakesStep(count, config_.remainder)) {
     *dropped = count;
     return absl::OkStatus();
   }
