@@ -214,7 +214,7 @@ std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& au
   for (const Tensor& tensor : tensors) share->bytes += BytesOf(tensor);
   if (audience.here) {
     auto bundle = std::make_shared<Bundle>();
-    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena())));
+    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena().get())));
     share->bundle = std::move(bundle);
   }
   if (!audience.there) return share;

@@ -32,7 +32,7 @@ using tensorflow::OpKernelContext;
 
 // Where the ranks of this host can see it.
 tensorflow::Allocator* Memory(const Post* post) {
-  return post->arena() ? ArenaAllocator(post->shared_arena()) : tensorflow::cpu_allocator();
+  return post->arena() ? ArenaAllocator(post->arena()) : tensorflow::cpu_allocator();
 }
 
 class Dealer {
