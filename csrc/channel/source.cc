@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "base/place.h"
 #include "channel/reader_epoch.h"
 #include "channel/window.h"
