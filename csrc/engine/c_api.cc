@@ -151,7 +151,7 @@ int hvdata_mpi_init(void) try {
 
 int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);
-  Check(MPI_Comm_rank(c, rank), "MPI_Comm_rank");
+  *rank = RankIn(c);
   *size = SizeOf(c);
   return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
@@ -198,12 +198,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
                  const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
-  for (size_t i = 0; i < roles.size(); ++i) {
-    roles[i].reader = reader_index[i];
-    roles[i].trainer = trainer_index[i];
-    roles[i].group = group[i];
-    roles[i].host = hosts[i];
-  }
+  for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);

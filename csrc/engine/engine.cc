@@ -67,8 +67,6 @@ Send Engine::MakeSend() {
 
 // ---- In.
 
-Landing Engine::Land(int source, const Header& header) { return post_->Land(source, header); }
-
 void Engine::Deliver(int source, Header header, Landing landing) {
   completed_.wait();
   post_->Arrived(source, std::move(header), std::move(landing));

@@ -124,7 +124,7 @@ class Engine : public Inbox {
   std::string Position();
 
   // Inbox.
-  Landing Land(int source, const wire::Header& header) override;
+  Landing Land(int source, const wire::Header& header) override { return post_->Land(source, header); }
   void Deliver(int source, wire::Header header, Landing landing) override;
   void PassOn(int source, int member, uint32_t bells, std::string_view bag) override;
   std::shared_ptr<char> Passage(size_t bytes) override { return post_->Passage(bytes); }
@@ -155,7 +155,6 @@ class Engine : public Inbox {
   Patience serves_on_ GUARDED_BY(mu_);                           // since then, where this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
-  std::atomic<bool> cut_off_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
   std::promise<void> complete_;                  // the communication thread begins before we have its handle

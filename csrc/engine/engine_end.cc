@@ -174,12 +174,11 @@ void Engine::FailAll(const Outcome& outcome) {
 
 bool Engine::CheckDescriptors() {
   if (world_.members.size() == 1 || descriptors_.Intact()) return true;
-  if (cut_off_.exchange(true)) return false;
+  if (!CutOff()) return false;
   const std::string what =
       "the program of " + world_.Name(world_.self) + " has closed file descriptors that are not its own (by os.closerange, say, "
       "as code does that makes a daemon of its process), MPI's among them: the job has to end. Close only what the program "
       "has opened itself, or do it before horovod_data.init()";
-  CutOff();
   const bool ends = RunDetached([] {
     sleep(kCutOffPatience);
     Abort(1);
