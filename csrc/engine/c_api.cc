@@ -306,7 +306,7 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 
 // options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
 // ("['image']"), what an empty share holds of it (ops/leaves.h), TensorFlow's DataType, the length of the rows of its splits (-1:
-// any, or it is none), and the rank of its static shape (-1: unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
+// any, or it is none), and the rank of its static shape (-1: unknown; see ChannelConfig); dims: of all static shapes, one after the other, -1 for an unknown size.
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
                           const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
                           const int64_t* dims) {

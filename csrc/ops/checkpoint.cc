@@ -215,7 +215,8 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
   const ChannelConfig& c = source_->config();
   tensorflow::PartialTensorShape known;
   if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
-    if (of_share && !dims->empty()) dims->front() = -1;
+    if (static_cast<EmptyRule>(c.empty_rules[component]) == EmptyRule::kDenseShape) dims = {static_cast<int64_t>(dims->size())};
+    else if (of_share && !dims->empty()) dims->front() = -1;
     known = tensorflow::PartialTensorShape(*dims);
   }
   const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);

@@ -66,7 +66,10 @@ class Dealer {
 
   // The input has ended, or failed, perhaps before its first element.
   void Finish(const absl::Status& status) {
-    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
+    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) {
+      const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
+      if (!made.ok()) epoch_->CannotFill(std::string(made.message()));
+    }
     if (status.ok()) epoch_->Finish({});
     else epoch_->FinishFailed(ToOutcome(status));
   }
