@@ -450,7 +450,8 @@ def agree_wait(number: int) -> list[Contribution]:
 def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
     """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
     n = len(components)
-    shapes = [None if part.shape.rank is None else part.shape.as_list() for part in components]
+    static = [part.shape if part.says is None else part.says for part in components]
+    shapes = [None if shape.rank is None else shape.as_list() for shape in static]
     known = [-1 if size is None else size for shape in shapes for size in shape or ()]
     _check("channel_create", byref(_structure("ChannelOptions", options)), name.encode(), n,
            (c_char_p * n)(*[part.name.encode() for part in components]), (c_int * n)(*[part.rule for part in components]),

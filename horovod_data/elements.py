@@ -36,6 +36,7 @@ class Component:
     shape: tf.TensorShape
     rule: EmptyRule
     row_length: int = -1  # of the splits of a ragged tensor's axis that is not ragged: its size
+    says: Optional[tf.TensorShape] = None  # of a sparse tensor's dense shape: what it says
 
 
 def is_none(leaf: Any) -> bool:
@@ -140,7 +141,7 @@ def components(spec: Any) -> list[Component]:
             rank = leaf.shape.rank
             found += [Component(name, tf.int64, tf.TensorShape([None, rank]), EmptyRule.ENTRIES),
                       Component(name, leaf.dtype, tf.TensorShape([None]), EmptyRule.ENTRIES),
-                      Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE)]
+                      Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape)]
         elif _is_ragged(leaf):
             inner = leaf.shape[leaf.ragged_rank + 1:] if leaf.shape.rank is not None else None
             values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)

@@ -55,7 +55,7 @@ def _in_child() -> None:
                 vars(one)[private.DATASET_CALL] = refuse
         elif (resource := private.resource_of(one)) is not None:
             _keep(resource)
-            if receiving.ends_of_channels(private.dataset_of(one)):
+            if (dataset := private.dataset_of(one)) is not None and receiving.ends_of_channels(dataset):
                 vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))
 
 

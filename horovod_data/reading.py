@@ -219,7 +219,7 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
             made = held.pop() if held and number == 1 else anew(number)
             held.clear()
         # `made` keeps alive what the pipeline needs of Python: generators, py_function bodies
-        with private.eager_mode(), tf.device("/CPU:0"):
+        with private.eager_mode(), private.at_once(), tf.device("/CPU:0"):
             loader.load().ops.horovod_data_deal(private.variant(made.flat), channel, epoch, anew=anew is not None)
 
     del first

@@ -3,7 +3,8 @@
 
 A launcher has a process on every host, whose children are that host's ranks; under Open MPI and Hydra the environment of each
 says which one it is. So a rank that waits in init() can look who is missing. It sees nothing where it can't look at the
-launcher's process: in a container of its own, or under Slurm's srun.
+launcher's process: in a container of its own, under Slurm's srun, or where something stands between the two (a container's
+runtime, sudo) that hands nothing on of its environment.
 
 Where MPI runs already a rank that ends stays, in MPI_Finalize, for as long as the others do. It gives its process a name by
 which they know it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
+import re
 import time
 from typing import Callable, Iterator, Mapping, Optional
 
@@ -27,6 +29,9 @@ _VARIABLES = (
 )
 # Only what is seen for so long is told: a process that starts another in its place may be seen as neither.
 _SURE_SECONDS = 2.0
+# Programs whose children are ranks: Open MPI's, PRRTE's, Hydra's; and, in a command that is to start one elsewhere, their names.
+_LAUNCHER = re.compile(r"orte|prte|mpirun|mpiexec|hydra|pmi_proxy")
+_STARTS_ONE = re.compile(rb"\b(orted|prted|hydra_\w*proxy)\b")
 _GENERATIONS = 4  # a shell script starts a program that starts Python
 
 _tell: Optional[Callable[[], None]] = None  # what is to be done at exit
@@ -62,11 +67,9 @@ class Siblings:
 
     def _find_launcher(self) -> Optional[int]:
         pid = os.getpid()
-        while self._names is not None and pid > 1:
-            if self._number(pid, self._names[1]) is None:
-                return pid
+        while self._names is not None and pid > 1 and self._number(pid, self._names[1]) is not None:
             pid = _parent(pid)
-        return None
+        return pid if any(map(_LAUNCHER.match, _programs(pid))) else None
 
     def _look(self) -> Iterator[Absent]:
         if self._names is None or self._launcher is None or (children := _children(self._launcher)) is None:
@@ -76,8 +79,8 @@ class Siblings:
             local = self._number(pid, self._names[1])
             if local is not None:
                 here[local] = self._number(pid, self._names[0]), _has_ended(pid)
-            elif _program(pid) == _program(self._launcher):
-                return  # a child that is still to become a rank
+            elif _program(pid) == _program(self._launcher) or not _STARTS_ONE.search(_read(pid, "cmdline")):
+                return  # a child that is still to become a rank, or one whose environment does not say what it is
         for local in range(self._here):
             if local not in here:
                 yield Absent(local, local if self._here == self._all else None, ended=False)
@@ -86,11 +89,10 @@ class Siblings:
 
     def _number(self, pid: int, name: str) -> Optional[int]:
         """What the environment of a process says; None if it doesn't, or if nobody may look."""
+        found = [word for word in _read(pid, "environ").split(b"\0") if word.startswith(name.encode() + b"=")]
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                found = [word for word in file.read().split(b"\0") if word.startswith(name.encode() + b"=")]
             return int(found[0].partition(b"=")[2])
-        except (OSError, IndexError, ValueError):
+        except (IndexError, ValueError):
             return None
 
 
@@ -163,11 +165,21 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _has_ended(pid: int, generations: int = _GENERATIONS) -> bool:
+def _programs(pid: int) -> list[str]:
+    """What it is called: the file, and what was called, which may be a link to it."""
+    return [os.path.basename(_program(pid)), _read(pid, "comm").decode(errors="replace")]
+
+
+def _read(pid: int, what: str) -> bytes:
+    """Nothing, where nobody may look."""
     try:
-        with open(f"/proc/{pid}/comm") as file:
-            if file.read().strip() == _ENDED:
-                return True
+        with open(f"/proc/{pid}/{what}", "rb") as file:
+            return file.read()
     except OSError:
-        return False
+        return b""
+
+
+def _has_ended(pid: int, generations: int = _GENERATIONS) -> bool:
+    if _read(pid, "comm").strip() == _ENDED.encode():
+        return True
     return generations > 1 and any(_has_ended(child, generations - 1) for child in _children(pid) or [])

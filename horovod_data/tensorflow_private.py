@@ -12,6 +12,7 @@ Seen to work: 2.15 to 2.21.
 | `Dataset._apply_debug_options` | what `iter()` calls first: forks.py |
 | `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: forks.py |
 | `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
+| `context().is_async()`, `.executor`; `tensorflow.python.eager.executor` | an op that runs in its caller's thread, also where the program has others run later |
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
 | `Dataset._variant_tensor` | the input of an op of ours |
@@ -24,21 +25,22 @@ Seen to work: 2.15 to 2.21.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, executor
 from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
+           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "at_once", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
            "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "name",
            "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2",
            "unordered", "variant"]
@@ -75,8 +77,25 @@ def resource_of(iterator: OwnedIterator) -> Any:
     return vars(iterator).get("_iterator_resource")
 
 
-def dataset_of(iterator: OwnedIterator) -> tf.data.Dataset:
-    return iterator._dataset
+def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
+    """None: it was an argument of a tf.function, which knows its resource alone."""
+    return getattr(iterator, "_dataset", None)
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """On this thread ops are done when they return, also after tf.config.experimental.set_synchronous_execution(False). What other
+    threads have under way is not waited for, as TensorFlow's own execution_mode() does: it may wait for us."""
+    if not context.context().is_async():
+        yield
+        return
+    before, ours = context.context().executor, executor.new_executor(False)
+    context.context().executor = ours
+    try:
+        yield
+    finally:
+        context.context().executor = before
+        ours.wait()
 
 
 def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:

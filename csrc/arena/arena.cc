@@ -50,7 +50,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
     offset.reset();
   }
   if (!offset) {
-    ++refused_;
+    ++usage_.refused;
     return nullptr;
   }
   if (free_slots_.empty()) {
@@ -61,7 +61,7 @@ char* Arena::Allocate(uint64_t bytes, For purpose) {
   free_slots_.pop_back();
   offset_of_[slot] = *offset;
   pieces_[*offset] = {size, slot, pipeline};
-  taken_ += size;
+  usage_.taken += size;
   if (pipeline) held_ += size;
   slots_->Begin(slot);
   return data_ + *offset;
@@ -87,7 +87,7 @@ std::optional<Arena::Location> Arena::Share(const char* memory) {
 Arena::Usage Arena::Read() {
   MutexLock lock(&mu_);
   if (CollectLocked() && retired_) TrimLocked();
-  return {taken_, reserved_, refused_, short_of_memory_};
+  return usage_;
 }
 
 void Arena::Retire() {
@@ -99,8 +99,8 @@ void Arena::Retire() {
 void Arena::TrimLocked() {
   for (const auto& [offset, size] : heap_.Free()) region_->Release(segment_.ArenaAt() + offset, size);
   // What lies behind the first hole has to be set aside anew, also where it still is.
-  if (!heap_.Free().empty()) reserved_ = std::min(reserved_, heap_.Free().begin()->first);
-  short_of_memory_ = false;
+  if (!heap_.Free().empty()) usage_.reserved = std::min(usage_.reserved, heap_.Free().begin()->first);
+  usage_.short_of_memory = false;
 }
 
 Arena::Pieces::iterator Arena::FindLocked(const char* memory) {
@@ -116,7 +116,7 @@ bool Arena::CollectLocked() {
     const auto piece = pieces_.find(offset_of_[slot]);
     if (piece == pieces_.end() || piece->second.slot != slot) return;
     heap_.Give(piece->first, piece->second.size);
-    taken_ -= piece->second.size;
+    usage_.taken -= piece->second.size;
     pieces_.erase(piece);
     free_slots_.push_back(slot);
     any = true;
@@ -126,16 +126,16 @@ bool Arena::CollectLocked() {
 
 // Memory up to `end` is there.
 bool Arena::ReserveLocked(uint64_t end) {
-  if (end <= reserved_) return true;
-  if (short_of_memory_ && std::chrono::steady_clock::now() - asked_ < kPeace) return false;
+  if (end <= usage_.reserved) return true;
+  if (usage_.short_of_memory && std::chrono::steady_clock::now() - asked_ < kPeace) return false;
   for (const uint64_t wanted : {std::min(segment_.arena, (end + kChunk - 1) / kChunk * kChunk), end}) {
-    if (region_->Reserve(segment_.ArenaAt() + reserved_, wanted - reserved_)) {
-      reserved_ = wanted;
-      short_of_memory_ = false;
+    if (region_->Reserve(segment_.ArenaAt() + usage_.reserved, wanted - usage_.reserved)) {
+      usage_.reserved = wanted;
+      usage_.short_of_memory = false;
       return true;
     }
   }
-  short_of_memory_ = true;
+  usage_.short_of_memory = true;
   asked_ = std::chrono::steady_clock::now();
   return false;
 }

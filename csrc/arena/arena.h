@@ -84,10 +84,10 @@ class Arena {
   Pieces pieces_ GUARDED_BY(mu_);                      // taken, by offset
   std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);    // by slot
   std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);   // of those used so far
-  uint64_t held_ GUARDED_BY(mu_) = 0, taken_ GUARDED_BY(mu_) = 0, reserved_ GUARDED_BY(mu_) = 0, refused_ GUARDED_BY(mu_) = 0;
+  uint64_t held_ GUARDED_BY(mu_) = 0;
+  Usage usage_ GUARDED_BY(mu_);
   bool retired_ GUARDED_BY(mu_) = false;
-  bool short_of_memory_ GUARDED_BY(mu_) = false;       // the system would not give us more than reserved_
-  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when that was
+  std::chrono::steady_clock::time_point asked_ GUARDED_BY(mu_);  // when the system had no more to set aside
 };
 
 // A trainer's end: another process's arena.

@@ -51,6 +51,17 @@ uid_t UserBehind(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.uid : static_cast<uid_t>(-1);
 }
 
+// Whether one of these events has come in time.
+bool Await(int fd, short events, Handover::Deadline deadline) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd p{fd, events, 0};
+    const int ready = poll(&p, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready > 0) return (p.revents & events) != 0;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
 }  // namespace
 
 std::string RandomDigits(size_t bytes) {
@@ -90,16 +101,7 @@ bool Handover::Reach(Deadline deadline) {
   return ok();
 }
 
-bool Handover::Ready(short events) {
-  if (!Reach(deadline_)) return false;
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
-    pollfd p{fd_, events, 0};
-    const int ready = poll(&p, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
-    if (ready > 0) return (p.revents & events) != 0;
-    if (ready == 0 || errno != EINTR) return false;
-  }
-}
+bool Handover::Ready(short events) { return Reach(deadline_) && Await(fd_, events, deadline_); }
 
 bool Handover::Send(const void* bytes, size_t size, const std::vector<int>& fds) {
   if (!ok() || fds.size() > kMostFds || !Ready(POLLOUT)) return false;
@@ -152,21 +154,16 @@ Listener::~Listener() {
 }
 
 Handover Listener::Accept(Handover::Deadline deadline) {
-  Handover waiting(fd_, deadline);
-  for (bool more = fd_ >= 0; more && waiting.Ready(POLLIN); more = std::chrono::steady_clock::now() < deadline) {
+  for (bool more = fd_ >= 0; more && Await(fd_, POLLIN, deadline); more = std::chrono::steady_clock::now() < deadline) {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) break;
     if (fd < 0) continue;  // who called has gone
     const uid_t user = UserBehind(fd);
-    if (user == geteuid()) {
-      waiting.fd_ = -1;  // stays ours
-      return Handover(fd, deadline);
-    }
+    if (user == geteuid()) return Handover(fd, deadline);
     close(fd);
     ++others_.count;
     if (others_.users.size() < kMostUsers) others_.users.insert(user);
   }
-  waiting.fd_ = -1;
   return Handover();
 }
 

@@ -22,12 +22,6 @@ class Handover {
   Handover() = default;
   Handover(Handover&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), deadline_(other.deadline_), name_(std::move(other.name_)) {}
-  Handover& operator=(Handover&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    std::swap(deadline_, other.deadline_);
-    name_.swap(other.name_);
-    return *this;
-  }
   ~Handover() { Close(); }
 
   // To the process that listens under `name`. Not ok() if nobody of our user does. Doesn't wait: where as many wait to be

@@ -20,8 +20,7 @@ void InChild() {
 
 void WatchForks(void (*in_child)()) {
   if (in_child != nullptr) hook = in_child;
-  static const int installed = pthread_atfork(nullptr, nullptr, InChild);
-  (void)installed;
+  [[maybe_unused]] static const int installed = pthread_atfork(nullptr, nullptr, InChild);
 }
 
 bool InForkedChild() { return forked.load(std::memory_order_relaxed); }

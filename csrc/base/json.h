@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text as JSON has it: Unicode, and bytes that are none (of a file's name in an error, say) as its replacement character.
+// Text as JSON has it: Unicode, and bytes that are none (of a file's name in an error, say) as its replacement character; and objects.
 #pragma once
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace hvdata {
 
@@ -36,5 +37,29 @@ inline std::string Quoted(const std::string& text) {
   }
   return quoted + "\"";
 }
+
+// {"name": 1, "other": [1, 2]}: its members in the order in which they are added.
+class JsonObject {
+ public:
+  template <typename Integer>
+  JsonObject& Add(const std::string& name, Integer number) {
+    return Put(name, std::to_string(number));
+  }
+  template <typename Integer>
+  JsonObject& Add(const std::string& name, const std::vector<Integer>& numbers) {
+    std::string list;
+    for (const Integer number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
+    return Put(name, "[" + list + "]");
+  }
+  // `value`: as JSON has it.
+  JsonObject& Put(const std::string& name, const std::string& value) {
+    text_ += (text_.empty() ? "" : ", ") + Quoted(name) + ": " + value;
+    return *this;
+  }
+  std::string Text() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
 
 }  // namespace hvdata

@@ -8,9 +8,9 @@
 namespace hvdata {
 
 // "[rank 2 on node1, channel train, epoch 2, step 17] "
-inline std::string Place(const std::string& who, const std::string& what) { return "[" + who + (what.empty() ? "" : ", ") + what + "] "; }
-
-inline std::string Place(const std::string& who) { return Place(who, ""); }
+inline std::string Place(const std::string& who, const std::string& what = "") {
+  return "[" + who + (what.empty() ? "" : ", ") + what + "] ";
+}
 
 inline std::string Place(const std::string& who, const std::string& channel, uint64_t epoch, uint64_t step) {
   return Place(who, "channel " + channel + ", epoch " + std::to_string(epoch) + ", step " + std::to_string(step));

@@ -10,6 +10,11 @@
 
 namespace hvdata {
 
+// The steady clock, in nanoseconds.
+inline int64_t SteadyNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // `What`: an enum whose first value, 0, is nothing worth counting, and whose last one is kCount. One thread at a time turns the
 // watch; any may read it. A turn costs a look at the clock and no lock.
 template <typename What>
@@ -30,7 +35,7 @@ class Stopwatch {
     const uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1);  // before we look at the clock: nobody is to have counted beyond that moment
     const size_t doing = doing_.load(std::memory_order_relaxed);
-    const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), Now()};
+    const Lap lap{static_cast<What>(doing), since_.load(std::memory_order_relaxed), SteadyNow()};
     std::atomic<int64_t>& sum = sums_[doing];
     sum.store(sum.load(std::memory_order_relaxed) + lap.spent(), std::memory_order_release);
     doing_.store(static_cast<size_t>(what), std::memory_order_release);
@@ -46,7 +51,7 @@ class Stopwatch {
       const uint64_t before = version_.load(std::memory_order_acquire);
       lap.what = static_cast<What>(doing_.load(std::memory_order_acquire));
       lap.begin = since_.load(std::memory_order_acquire);
-      lap.end = Now();
+      lap.end = SteadyNow();
       if (before % 2 == 0 && version_.load() == before) break;
     }
     return lap;
@@ -59,7 +64,7 @@ class Stopwatch {
       const uint64_t before = version_.load(std::memory_order_acquire);
       for (size_t k = 0; k < kThings; ++k) sums[k] = sums_[k].load(std::memory_order_acquire);
       const size_t doing = doing_.load(std::memory_order_acquire);
-      sums[doing] += Now() - since_.load(std::memory_order_acquire);
+      sums[doing] += SteadyNow() - since_.load(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
     }
     return sums;
@@ -68,14 +73,10 @@ class Stopwatch {
  private:
   static constexpr int kTries = 100000;  // two writers at once, against the rule, must not keep a reader for ever
 
-  static int64_t Now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
   std::atomic<uint64_t> version_{0};  // odd: a turn is under way
   std::array<std::atomic<int64_t>, kThings> sums_{};
   std::atomic<size_t> doing_{0};
-  std::atomic<int64_t> since_{Now()};
+  std::atomic<int64_t> since_{SteadyNow()};
 };
 
 }  // namespace hvdata

@@ -37,6 +37,8 @@ World World::Of(int self, std::vector<Member> members) {
   }
   world.source_indices = IndicesOf(world.sources, world.members.size());
   world.audience_indices = IndicesOf(world.audience, world.members.size());
+  for (int member : world.sources) world.source_readers.push_back(world.members[static_cast<size_t>(member)].reader);
+  for (int member : world.audience) world.audience_ranks.push_back(world.members[static_cast<size_t>(member)].trainer);
   return world;
 }
 
@@ -48,10 +50,6 @@ std::string World::Name(int member) const {
 
 std::string World::ReaderName(int reader) const {
   return "reader " + std::to_string(reader) + " on " + members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
-}
-
-std::string World::SourceName(int lane) const {
-  return ReaderName(members[static_cast<size_t>(sources[static_cast<size_t>(lane)])].reader);
 }
 
 std::string JoinNames(const std::vector<std::string>& names) {

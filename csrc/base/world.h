@@ -41,13 +41,14 @@ struct World {
   int SourceIndex(int member) const { return source_indices[static_cast<size_t>(member)]; }
   int AudienceIndex(int member) const { return audience_indices[static_cast<size_t>(member)]; }
   std::vector<int> source_indices, audience_indices;  // by member: asked for every message
+  std::vector<int> source_readers, audience_ranks;    // by lane: the numbers by which people know them
   bool grouped = false;  // readers have trainers of their own, in several groups, and must keep each other in step
 
   // "rank 2 on node1", or "reader 0 on node0" for a member that does not train.
   std::string Name(int member) const;
   // "reader 0 on node0", also for a reader that trains.
   std::string ReaderName(int reader) const;
-  std::string SourceName(int lane) const;
+  std::string SourceName(int lane) const { return ReaderName(source_readers[static_cast<size_t>(lane)]); }
   std::string AudienceName(int lane) const { return Name(audience[static_cast<size_t>(lane)]); }
   std::string TrainerName(int trainer) const { return Name(trainers[static_cast<size_t>(trainer)]); }
 };

@@ -26,13 +26,6 @@ std::string Hex(uint64_t number, int digits) {
   return text;
 }
 
-template <typename T>
-std::string List(const std::vector<T>& numbers) {
-  std::string text;
-  for (const T number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
-  return "[" + text + "]";
-}
-
 const char* Remainder(const proof::Report& report) {
   switch (static_cast<plan::Remainder>(report.mode[2])) {
     case plan::Remainder::kDrop: return "drop";
@@ -150,37 +143,37 @@ std::string Certificate::Line() const {
 }
 
 std::string Certificate::Record(bool with_elements) const {
-  std::string json = "{\"certificate\": 2, \"channel\": " + Quoted(all.channel) + ", \"epoch\": " + std::to_string(all.number);
-  const auto add = [&json](const char* name, const std::string& value) { json += ", \"" + std::string(name) + "\": " + value; };
   const auto batch = static_cast<plan::Batch>(all.mode[0]);
-  add("verdict", Quoted(!all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete"));
-  add("finding", Quoted(all.finding));
-  add("why", Quoted(all.why));
-  add("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
-  add("schedule", Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
-  add("remainder", Quoted(Remainder(all)));
-  add("note", Quoted(note));
-  add("ranks", std::to_string(ranks));
-  add("readers", std::to_string(readers));
-  add("readers_per_node", apart ? "true" : "false");
-  add("rows", std::to_string(all.delivered.rows));
-  add("elements", std::to_string(all.elements));
-  add("dropped", std::to_string(all.dropped));
-  add("lost", std::to_string(all.lost));
-  add("twice", std::to_string(all.twice));
-  add("altered", std::to_string(all.altered));
-  add("unverified", std::to_string(all.unverified));
-  add("rows_per_rank", List(rows));
-  add("steps_per_rank", List(steps));
-  add("order", Quoted(Hex(all.delivered.order, 16)));
-  add("any_order", Quoted(Hex(all.delivered.sum, 16)));
+  JsonObject json;
+  json.Add("certificate", 2).Put("channel", Quoted(all.channel)).Add("epoch", all.number);
+  json.Put("verdict", Quoted(!all.finding.empty() ? "wrong" : all.complete ? "complete" : "not complete"));
+  json.Put("finding", Quoted(all.finding));
+  json.Put("why", Quoted(all.why));
+  json.Put("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
+  json.Put("schedule", Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
+  json.Put("remainder", Quoted(Remainder(all)));
+  json.Put("note", Quoted(note));
+  json.Add("ranks", ranks);
+  json.Add("readers", readers);
+  json.Put("readers_per_node", apart ? "true" : "false");
+  json.Add("rows", all.delivered.rows);
+  json.Add("elements", all.elements);
+  json.Add("dropped", all.dropped);
+  json.Add("lost", all.lost);
+  json.Add("twice", all.twice);
+  json.Add("altered", all.altered);
+  json.Add("unverified", all.unverified);
+  json.Add("rows_per_rank", rows);
+  json.Add("steps_per_rank", steps);
+  json.Put("order", Quoted(Hex(all.delivered.order, 16)));
+  json.Put("any_order", Quoted(Hex(all.delivered.sum, 16)));
   if (with_elements) {
     std::string listed;
     listed.reserve(all.listed.size() * 4);
     for (size_t at = 1; at < all.listed.size(); at += 2) listed += Hex(all.listed[at] & 0xffffffff, 8);
-    add("digests", Quoted(listed));
+    json.Put("digests", Quoted(listed));
   }
-  return json + "}";
+  return json.Text();
 }
 
 }  // namespace hvdata

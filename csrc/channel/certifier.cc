@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <vector>
 
 #include "base/log.h"
 #include "base/outcome.h"
@@ -57,9 +56,7 @@ void Certifier::OnReport(int reader, const wire::Header& header) {
   MutexLock lock(&mu_);
   if (words->words.empty()) {
     gone_[key.first][reader] = key.second;
-    std::vector<Key> waiting;
-    for (const auto& [one, reports] : reports_) waiting.push_back(one);
-    for (const Key& one : waiting) CertifyIfWhole(one);
+    for (auto next = reports_.begin(); next != reports_.end();) CertifyIfWhole(Key((next++)->first));
     return;
   }
   if (!report.finding.empty()) Tell(key, {kDataLoss, report.finding});
@@ -94,10 +91,7 @@ void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& repo
 }
 
 void Certifier::Tell(const Key& key, const wire::Verified& verified) const {
-  for (size_t member = 0; member < world_->members.size(); ++member) {
-    if (!world_->members[member].trains()) continue;
-    send_(static_cast<int>(member), MakeHeader(key.first, key.second, verified), nullptr);
-  }
+  for (const int member : world_->trainers) send_(member, MakeHeader(key.first, key.second, verified), nullptr);
 }
 
 std::map<std::string, std::string> Certifier::Last() const {

@@ -38,7 +38,8 @@ struct ChannelConfig : ChannelOptions {
   std::vector<int> empty_rules;              // ops/leaves.h
   std::vector<int> dtypes;                   // tensorflow::DataType
   std::vector<int64_t> row_lengths;          // of a ragged tensor's splits whose rows are all as long: how long; -1: any other
-  std::vector<std::optional<std::vector<int64_t>>> shapes;  // as far as they are known: -1 is an unknown size, none an unknown rank
+  // As far as they are known: -1 is an unknown size, none an unknown rank. Of a sparse tensor's dense shape: the shape that it says.
+  std::vector<std::optional<std::vector<int64_t>>> shapes;
 };
 
 }  // namespace hvdata

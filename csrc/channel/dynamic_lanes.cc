@@ -31,8 +31,6 @@ class DynamicLanes : public Lanes {
     Settle();
   }
 
-  void Skip(int, Position) override {}  // a lane has no steps of its own before it is dealt some
-
   void Open(int trainer, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.open = true;

@@ -5,8 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "wire/codec.h"
-
 namespace hvdata {
 
 EpochProof::EpochProof(Source* source, uint64_t epoch) : source_(source), epoch_(epoch) {
@@ -16,7 +14,7 @@ EpochProof::EpochProof(Source* source, uint64_t epoch) : source_(source), epoch_
   std::vector<std::string> names;
   names.reserve(static_cast<size_t>(world.audience_count()));
   for (int t = 0; t < world.audience_count(); ++t) names.push_back(world.AudienceName(t));
-  ledger_ = std::make_unique<proof::Ledger>(std::move(names), config.batch, config.schedule, config.remainder);
+  ledger_ = std::make_unique<proof::Ledger>(std::move(names), config.schedule);
 }
 
 void EpochProof::GoOn(Past past, uint64_t from) {
@@ -84,10 +82,7 @@ void EpochProof::Start(Turn turn, const std::vector<Position>& had) {
 
 std::vector<uint64_t> EpochProof::Ranks() const {
   source_->mu_.AssertHeld();
-  std::vector<uint64_t> ranks;
-  for (const int member : source_->world_->audience) {
-    ranks.push_back(static_cast<uint64_t>(source_->world_->members[static_cast<size_t>(member)].trainer));
-  }
+  std::vector<uint64_t> ranks(source_->world_->audience_ranks.begin(), source_->world_->audience_ranks.end());
   ranks.insert(ranks.end(), other_ranks_.begin(), other_ranks_.end());
   return ranks;
 }
@@ -99,24 +94,6 @@ void EpochProof::Book(Step* step) {
   std::vector<bool> had;
   for (const Position position : had_) had.push_back(step->position() <= position);
   ledger_->Deal(step->first, std::exchange(step->promises, {}), had);
-}
-
-std::string EpochProof::Heard(int trainer, const wire::Checked& checked) {
-  source_->mu_.AssertHeld();
-  if (!ledger_) return "";
-  proof::Word word;
-  word.step = checked.step;
-  word.turn = checked.turn.n;
-  word.element = checked.position - 1;  // dynamic: a step is one element
-  word.tail = checked.tail;
-  word.left = checked.left;
-  word.filler = checked.filler;
-  word.rows = checked.rows;
-  word.seal = checked.seal;
-  for (size_t i = 0; i + sizeof(uint64_t) <= checked.fingerprints.size(); i += sizeof(uint64_t)) {
-    word.fingerprints.push_back(wire::LoadLittleEndian<uint64_t>(checked.fingerprints.data() + i));
-  }
-  return ledger_->Heard(trainer, word);
 }
 
 void EpochProof::Say(const proof::Report& report) {

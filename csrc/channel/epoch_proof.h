@@ -14,7 +14,6 @@
 #include "channel/source.h"
 #include "proof/ledger.h"
 #include "wire/coordinates.h"
-#include "wire/header.h"
 
 namespace hvdata {
 
@@ -53,8 +52,6 @@ class EpochProof {
   // `had`: by trainer, the position up to which it has had its shares in an earlier run.
   void Start(Turn turn, const std::vector<Position>& had);
   void Book(Step* step);
-  // What is wrong, or empty.
-  std::string Heard(int trainer, const wire::Checked& checked);
   // `complete`: the input has come to its own end. `left`: elements that are for whichever trainer asks.
   void Account(Stage stage, bool complete, bool left, const std::string& why);
   void Say(const proof::Report& report);

@@ -56,12 +56,13 @@ class Lanes {
   // Gated lanes: this trainer's next step is here, and not allowed yet.
   virtual bool Held(int) const { return false; }
 
-  // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only.
-  virtual void Skip(int trainer, Position position) = 0;
+  // Before Open: in an earlier run the trainer has had its shares of every step up to this position. Static only: other lanes have
+  // no steps of their own before they are dealt some.
+  virtual void Skip(int, Position) {}
   virtual void Open(int trainer, LaneStep limit) = 0;
   virtual void Taken(int trainer, LaneStep taken, LaneStep limit) = 0;
-  // The trainer dropped what it had not taken, and takes more only up to `limit`.
-  virtual void Recalled(int trainer, LaneStep taken, LaneStep limit) = 0;
+  // The trainer dropped what it had not taken, and takes more only up to `limit`. Dynamic: others don't ask for it.
+  virtual void Recalled(int, LaneStep /*taken*/, LaneStep /*limit*/) {}
   // Also for a trainer that never opened and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;

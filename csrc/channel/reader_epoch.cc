@@ -249,7 +249,6 @@ void ReaderEpoch::Deal(Step step) {
 
 void ReaderEpoch::Dropped(int64_t count, uint64_t stepless) {
   MutexLock lock(&source_->mu_);
-  left_out_ = true;
   dropped_ += count;
   all_dropped_ += count;
   stepless_ += stepless;
@@ -285,7 +284,8 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
     lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
-  if (left_out_ && outcome.ok() && steps.n == 0 && !std::exchange(source_->told_empty_, true)) {
+  const bool left_out = all_dropped_ > 0 || stepless_ > 0;
+  if (left_out && outcome.ok() && steps.n == 0 && !std::exchange(source_->told_empty_, true)) {
     const bool global = source_->config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too
     Log(Where(Now()) + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
                                  "remainder=\"partial\" or \"pad\", or larger batches"

@@ -76,7 +76,7 @@ class ReaderEpoch {
   // What some trainer has not taken of what was dealt, oldest first.
   std::vector<std::pair<uint64_t, BundlePtr>> UntakenElements();
   // Dynamic: the elements that the trainer has taken since UntakenElements().
-  std::vector<uint64_t> TakenSince(int trainer) const;
+  std::vector<uint64_t> TakenSince(int trainer);
   // The answer to a trainer that saves when the epoch is over, having seen its end. Otherwise the answer is empty.
   void KeepLastWords(int trainer, std::string state);
 
@@ -112,7 +112,6 @@ class ReaderEpoch {
   void SayCutShort() REQUIRES(source_->mu_);
   void OnChecked(int trainer, const wire::Checked& checked) REQUIRES(source_->mu_);
   void OnMissing(int trainer, int64_t shares) REQUIRES(source_->mu_);
-  void OnDropped(uint64_t left) REQUIRES(source_->mu_);
   void Found(const std::string& finding) REQUIRES(source_->mu_);
   void Account(bool over = false) REQUIRES(source_->mu_);
   DealtStep Dealt() const REQUIRES(source_->mu_) { return DealtStep(lanes_->dealt()); }
@@ -152,7 +151,6 @@ class ReaderEpoch {
   int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_ GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
   std::set<int> told_end_ GUARDED_BY(source_->mu_);    // trainers
   uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
-  bool left_out_ GUARDED_BY(source_->mu_) = false;     // a batch made no step, or not with all its rows
   const uint64_t plenty_;                              // steps for which there should be room before a dealer that had none goes on
                                                        // (0: a quarter of the lanes' window), and
   uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;       // those for which it waits at the moment

@@ -49,7 +49,7 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
     SayHeld();
     if (go.tells == Tells::kBehind || whys_.empty()) return;
     const auto& [trainer, step] = *whys_.begin();
-    source_->SayStalled(epoch_, step, source_->world_->AudienceName(trainer) + " waits for this step: " + Held(step));
+    source_->SayStalled(epoch_, step, trainer, Held(step));
     return whys_.clear();
   }
   if (lanes_->finished()) return;

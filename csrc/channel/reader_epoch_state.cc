@@ -28,10 +28,9 @@ std::vector<std::pair<uint64_t, BundlePtr>> ReaderEpoch::UntakenElements() {
   return elements;
 }
 
-std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) const {
+std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) {
   MutexLock lock(&source_->mu_);
-  const auto found = taken_since_.find(trainer);
-  return found == taken_since_.end() ? std::vector<uint64_t>() : found->second;
+  return taken_since_[trainer];
 }
 
 void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {

@@ -5,18 +5,14 @@
 namespace hvdata {
 
 void ReaderEpoch::OnChecked(int trainer, const wire::Checked& checked) {
-  if (!started_) return;
-  const std::string finding = proof_.Heard(trainer, checked);
+  if (!proof_.ledger() || !started_) return;
+  const std::string finding = proof_.ledger()->Heard(trainer, checked);
   if (!finding.empty()) Found(finding);
   Account();
 }
 
 void ReaderEpoch::OnMissing(int trainer, int64_t shares) {
   if (proof_.ledger() && started_) Found(proof_.ledger()->Missing(trainer, shares));
-}
-
-void ReaderEpoch::OnDropped(uint64_t left) {
-  if (proof_.ledger()) proof_.ledger()->DropLeft(left);
 }
 
 void ReaderEpoch::Found(const std::string& finding) {

@@ -21,27 +21,26 @@ void Source::On(int trainer, uint64_t epoch, const wire::Why& why) {
     changed_.NotifyAll();
   }
   const std::string text = Explain(trainer, epoch);
-  SayStalled(epoch, why.step, world_->AudienceName(trainer) + " waits for this step: " + text);
+  SayStalled(epoch, why.step, trainer, text);
   Tell(trainer, epoch, wire::Because{text});
 }
 
 // Whether this reader waits for others that keep in step with it. Those are asked, and we answer what we know: they, or the
 // way to them, may be silent.
 bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
-  const World& world = *source_->world_;
   if (!lanes_->Held(trainer) && !(source_->coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();
   whys_[trainer] = step;
-  if (!unanswered) held_by_ = world.ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
+  if (!unanswered) held_by_ = source_->world_->ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
   SayHeld();
   SayReady(wire::Ready::Says::kAsks, Dealt());
-  if (unanswered) source_->SayStalled(epoch_, step, world.AudienceName(trainer) + " waits for this step: " + Held(step));
+  if (unanswered) source_->SayStalled(epoch_, step, trainer, Held(step));
   return true;
 }
 
 // Whoever looks at the reader's output sees what a trainer sees on its own, which waits for this step.
-void Source::SayStalled(uint64_t epoch, EpochStep step, const std::string& what) {
-  SayStalled(Place(Me(), config_.name, epoch, step) + what);
+void Source::SayStalled(uint64_t epoch, EpochStep step, int trainer, const std::string& why) {
+  SayStalled(Place(Me(), config_.name, epoch, step) + world_->AudienceName(trainer) + " waits for this step: " + why);
 }
 
 // One line a minute, however many trainers ask.
@@ -57,7 +56,7 @@ void Source::SayStalled(const std::string& line) {
 void ReaderEpoch::SayFull() {
   if (!whys_.empty()) {
     const auto& [trainer, step] = *whys_.begin();
-    return source_->SayStalled(epoch_, step, source_->world_->AudienceName(trainer) + " waits for this step: " + Held(step));
+    return source_->SayStalled(epoch_, step, trainer, Held(step));
   }
   const auto full = static_cast<int64_t>(lanes_->FullFor(1).size());
   const auto open = std::count_if(source_->trainers_.begin(), source_->trainers_.end(),

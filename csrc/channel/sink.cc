@@ -24,9 +24,7 @@ Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, doubl
               config_.schedule == plan::Schedule::kDynamic) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
-  std::vector<int> readers;
-  for (const int member : world->sources) readers.push_back(world->members[static_cast<size_t>(member)].reader);
-  clock_.TraceTo(trace, config_.number, std::move(readers));
+  clock_.TraceTo(trace, config_.number, world->source_readers);
 }
 
 std::string Sink::Where(uint64_t epoch, EpochStep step) const {
@@ -46,9 +44,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
     Withdraw();
     // Another iterator was restored after this one. Nobody waits for the answer: a refusal ends the epoch with its error.
     for (size_t r = 0; restored.kind != SinkState::kUnused && r < restored.lanes.size(); ++r) {
-      wire::Restore restore = RestoreMessage(restored, r);
-      restore.request = wire::Restore::kNoAnswer;
-      Tell(static_cast<int>(r), opened_ + 1, std::move(restore));
+      Tell(static_cast<int>(r), opened_ + 1, RestoreMessage(restored, r, wire::Restore::kNoAnswer));
     }
   }
   handed_ = nullptr;
@@ -162,15 +158,8 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Checked checked;
-  checked.step = iterator.taken - 1;
-  checked.turn = arrival.turn;
-  checked.position = arrival.position;
-  checked.tail = arrival.tail;
-  checked.left = arrival.left;
-  checked.filler = arrival.filler;
-  checked.rows = found.rows.count();
-  checked.seal = found.seal;
+  wire::Checked checked{iterator.taken - 1, arrival.turn, arrival.position, arrival.tail, arrival.left, arrival.filler,
+                        found.rows.count(), found.seal, ""};
   const bool same = found.seal == arrival.seal && found.rows.count() == arrival.rows;
   for (size_t i = 0; !same && i < found.rows.each.size(); ++i) wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
   Tell(arrival.reader, iterator.epoch, std::move(checked));

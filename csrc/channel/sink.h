@@ -102,7 +102,7 @@ class Sink {
   void OpenEpoch(SinkIterator* iterator) REQUIRES(mu_);
   void CloseEpoch() REQUIRES(mu_);
   void Withdraw() REQUIRES(mu_);
-  wire::Restore RestoreMessage(const SinkState& state, size_t reader) const;
+  static wire::Restore RestoreMessage(const SinkState& state, size_t reader, int64_t request);
   void Tell(int reader, uint64_t epoch, wire::Message message) const;
   std::string AwaitedReader() const REQUIRES(mu_);
   Outcome Wait(MutexLock* lock, const SinkIterator* iterator, const std::function<bool()>& ready,

@@ -6,19 +6,10 @@
 
 namespace hvdata {
 
-wire::Restore Sink::RestoreMessage(const SinkState& state, size_t reader) const {
-  wire::Restore restore;
-  restore.saved_epoch = state.epoch;
-  restore.number = state.number;
-  restore.tail_taken = state.tail_taken;
-  if (reader < state.lanes.size()) {
-    const SinkState::Lane& lane = state.lanes[reader];
-    restore.position = lane.position;
-    restore.turn = lane.turn;
-    restore.words = lane.words;
-  }
-  if (state.kind == SinkState::kExhausted) restore.position = kAllBehind;
-  return restore;
+wire::Restore Sink::RestoreMessage(const SinkState& state, size_t reader, int64_t request) {
+  SinkState::Lane lane = reader < state.lanes.size() ? state.lanes[reader] : SinkState::Lane();
+  const Position position = state.kind == SinkState::kExhausted ? kAllBehind : lane.position;
+  return {request, state.epoch, state.number, position, lane.turn, state.tail_taken, std::move(lane.words)};
 }
 
 void Sink::Withdraw() {
@@ -123,12 +114,7 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   std::vector<std::string> nothing;
   return AskReaders(
       &lock, iterator, opened_ + 1, "restore",
-      [&](int reader, int64_t request) {
-        wire::Restore restore = RestoreMessage(state, static_cast<size_t>(reader));
-        restore.request = request;
-        return restore;
-      },
-      &nothing);
+      [&](int reader, int64_t request) { return RestoreMessage(state, static_cast<size_t>(reader), request); }, &nothing);
 }
 
 }  // namespace hvdata

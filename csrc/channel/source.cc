@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "base/place.h"
 #include "channel/reader_epoch.h"
 #include "channel/window.h"
@@ -21,9 +20,7 @@ Source::Source(ChannelConfig config, const World* world, double stall_seconds, S
   times_.no_room.resize(trainers_.size());
   times_.no_room_times.resize(trainers_.size());
   until_reset_ = times_;
-  std::vector<int> ranks;
-  for (const int member : world->audience) ranks.push_back(world->members[static_cast<size_t>(member)].trainer);
-  clock.TraceTo(trace, config_.number, std::move(ranks));
+  clock.TraceTo(trace, config_.number, world->audience_ranks);
 }
 
 void Source::Tell(int trainer, uint64_t epoch, wire::Message message) const {
@@ -183,7 +180,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
     if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
     epoch_->dropped_ = std::max(epoch_->dropped_, PeersCount(close.dropped));  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
-    if (close.dropped > 0) epoch_->OnDropped(static_cast<uint64_t>(close.dropped));
+    if (close.dropped > 0 && epoch_->proof_.ledger()) epoch_->proof_.ledger()->DropLeft(static_cast<uint64_t>(close.dropped));
     epoch_->Account();
   }
   CancelIfOver();

@@ -99,7 +99,7 @@ class Source {
   void SendLastWords(const SaveRequest& request, Outcome why) REQUIRES(mu_);
   std::string Explain(int trainer, uint64_t epoch) const REQUIRES(mu_);
   void SayReady(uint64_t epoch, wire::Ready ready) const;
-  void SayStalled(uint64_t epoch, EpochStep step, const std::string& what) REQUIRES(mu_);
+  void SayStalled(uint64_t epoch, EpochStep step, int trainer, const std::string& why) REQUIRES(mu_);
   void SayStalled(const std::string& line) REQUIRES(mu_);
 
   void On(int trainer, uint64_t epoch, const wire::Open& open) REQUIRES(mu_);

@@ -87,8 +87,6 @@ class StaticLanes : public Lanes {
     Trim();
   }
 
-  void Recalled(int, LaneStep, LaneStep) override {}  // never asked for
-
   void Close(int trainer, LaneStep taken) override {
     Take(trainer, taken);
     At(trainer).closed = true;

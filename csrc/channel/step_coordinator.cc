@@ -106,11 +106,10 @@ void StepCoordinator::OnReady(int reader, const wire::Header& header) {
   MutexLock lock(&mu_);
   if (ready.says != Says::kLeftForGood) return Note({header.channel, header.epoch}, reader, ready);
   gone_[header.channel].insert(reader);
-  std::vector<Key> touched;
-  for (const auto& [key, epoch] : epochs_) {
-    if (key.first == header.channel) touched.push_back(key);
+  for (auto next = epochs_.begin(); next != epochs_.end();) {
+    const Key key = (next++)->first;
+    if (key.first == header.channel) Note(key, reader, ready);
   }
-  for (const Key& key : touched) Note(key, reader, ready);
 }
 
 void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {

@@ -251,13 +251,7 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
     rotation_.Forward(reader, turn);
     Credit(-1);
   }
-  Arrival arrival;
-  arrival.bundle = std::move(bundle);
-  arrival.position = data.position;
-  arrival.rows = data.rows;
-  arrival.seal = data.seal;
-  arrival.turn = data.turn;
-  lane.queue.push_back(std::move(arrival));
+  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.seal, data.turn});
   if (lane.on_demand) HandBack(reader);
 }
 

@@ -151,7 +151,7 @@ int hvdata_mpi_init(void) try {
 
 int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);
-  Check(MPI_Comm_rank(c, rank), "MPI_Comm_rank");
+  *rank = RankIn(c);
   *size = SizeOf(c);
   return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
@@ -198,12 +198,7 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
                  const char* const* hosts, const void* settings) try {
   const MPI_Comm c = FromPointer(comm);
   std::vector<Member> roles(static_cast<size_t>(SizeOf(c)));
-  for (size_t i = 0; i < roles.size(); ++i) {
-    roles[i].reader = reader_index[i];
-    roles[i].trainer = trainer_index[i];
-    roles[i].group = group[i];
-    roles[i].host = hosts[i];
-  }
+  for (size_t i = 0; i < roles.size(); ++i) roles[i] = {hosts[i], 0, 0, reader_index[i], trainer_index[i], group[i]};
   // Before the first collective step, so that no rank has joined while another one would not notice MPI_Finalize.
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
@@ -311,7 +306,7 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
 
 // options: a ChannelOptions. For each of the `components` tensors of a share, without the weight: its name for error texts
 // ("['image']"), what an empty share holds of it (ops/leaves.h), TensorFlow's DataType, the length of the rows of its splits (-1:
-// any, or it is none), and the rank of its static shape (-1: unknown); dims: of all static shapes, one after the other, -1 for an unknown size.
+// any, or it is none), and the rank of its static shape (-1: unknown; see ChannelConfig); dims: of all static shapes, one after the other, -1 for an unknown size.
 int hvdata_channel_create(const void* options, const char* name, int components, const char* const* names,
                           const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
                           const int64_t* dims) {
@@ -324,13 +319,13 @@ int hvdata_channel_create(const void* options, const char* name, int components,
       else config.shapes.emplace_back(std::vector<int64_t>(dims, dims + ranks[i]));
       dims += std::max(ranks[i], 0);
     }
-    engine.CreateChannel(std::move(config));
+    engine.CreateChannel(config);
   });
 }
 
 // A use of the channel besides its dataset objects (a graph). The channel is released when nothing uses it.
 int hvdata_channel_use(uint32_t channel) {
-  return WithRunning([&](Engine& engine) { engine.UseChannel(channel); });
+  return WithRunning([&](Engine& engine) { engine.channels().Use(channel); });
 }
 
 int hvdata_channel_unuse(uint32_t channel) {
@@ -342,9 +337,9 @@ int hvdata_channel_unuse(uint32_t channel) {
 int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t* number) {
   *epoch = 0;
   return WithEngine([&](Engine& engine) {
-    const auto source = engine.FindSource(channel);
+    const auto source = engine.channels().FindSource(channel);
     const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
-    if (next < 0) engine.EndSource(channel);
+    if (next < 0) engine.channels().EndSource(channel);
     else *epoch = static_cast<uint64_t>(next);
     return next == 0 ? kPending : kOk;
   });
@@ -353,7 +348,7 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
 // Reader: epoch `epoch` could not even begin (or failed outside the deal op): delivers the error to every trainer.
 int hvdata_source_fail(uint32_t channel, uint64_t epoch, int code, const char* message) {
   return WithEngine([&](Engine& engine) {
-    if (const auto source = engine.FindSource(channel)) source->FailEpoch(epoch, {code, message});
+    if (const auto source = engine.channels().FindSource(channel)) source->FailEpoch(epoch, {code, message});
     return kOk;
   });
 }

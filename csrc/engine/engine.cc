@@ -67,8 +67,6 @@ Send Engine::MakeSend() {
 
 // ---- In.
 
-Landing Engine::Land(int source, const Header& header) { return post_->Land(source, header); }
-
 void Engine::Deliver(int source, Header header, Landing landing) {
   completed_.wait();
   post_->Arrived(source, std::move(header), std::move(landing));
@@ -84,7 +82,7 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     return certifier_->OnReport(world_.members[static_cast<size_t>(member)].reader, header);
   }
   if (header.channel > 0 && !std::holds_alternative<wire::Ready>(header.message)) {
-    return DispatchToChannel(member, std::move(header), std::move(bundle));
+    return channels_.Deliver(member, std::move(header), std::move(bundle));
   }
   if (const auto* hello = std::get_if<wire::Hello>(&header.message)) return agreements_->On(member, *hello);
   if (const auto* absent = std::get_if<wire::Absent>(&header.message)) return agreements_->On(member, *absent);
@@ -101,7 +99,7 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
 }
 
 void Engine::NoteUnderWay(int64_t least) {
-  for (const Channel& channel : Channels()) {
+  for (const Channel& channel : channels_.All()) {
     if (channel.sink) channel.sink->NoteUnderWay(least);
     if (channel.source) channel.source->clock.NoteUnderWay(least);
   }
@@ -114,47 +112,11 @@ void Engine::DispatchToTimeline(int member, Header header) {
   else if (auto* events = std::get_if<wire::Events>(&header.message)) timeline_->On(member, std::move(*events));
 }
 
-void Engine::DispatchToChannel(int member, Header header, BundlePtr bundle) {
-  Channel channel;
-  {
-    MutexLock lock(&mu_);
-    const auto found = channels_.find(header.channel);
-    if (found == channels_.end()) {
-      // A trainer may be quicker than we are to create the channel; what comes for one that is gone is dropped.
-      if (header.channel > created_) early_[header.channel].push_back({member, std::move(header)});
-      return;
-    }
-    channel = found->second;
-  }
-  DeliverEarly(channel, header.channel);
-  Deliver(channel, member, std::move(header), std::move(bundle));
-}
-
-void Engine::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) {
-  if (wire::IsForReader(header.message)) {
-    if (channel.source) channel.source->Handle(member, header);
-  } else if (const int reader = world_.SourceIndex(member);
-             channel.sink && (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))) {
-    channel.sink->Handle(reader, std::move(header), std::move(bundle));
-  }
-}
-
-// What came while the channel was made, in front of whatever comes later.
-void Engine::DeliverEarly(const Channel& channel, uint32_t number) {
-  std::vector<Message> messages;
-  {
-    MutexLock lock(&mu_);
-    if (auto early = early_.extract(number)) messages = std::move(early.mapped());
-  }
-  for (Message& message : messages) Deliver(channel, message.member, std::move(message.header), nullptr);
-}
-
 // ---- Channels.
 
-void Engine::CreateChannel(ChannelConfig config) {
+void Engine::CreateChannel(const ChannelConfig& config) {
   const uint32_t number = config.number;
   Channel channel;
-  channel.uses = 1;
   if (world_.me().trains()) {
     channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, MakeSend(),
                                           post_->sink_door(number), trace());
@@ -165,108 +127,33 @@ void Engine::CreateChannel(ChannelConfig config) {
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
-  {
-    MutexLock lock(&mu_);
-    accounts_[config.name] = {};
-    created_ = std::max(created_, number);
-    channels_[number] = std::move(channel);
-  }
+  channels_.Add(config, std::move(channel));
   post_->InTurn([this, number] {
-    Channel made;
+    channels_.DeliverEarly(number);
     std::set<int> byes;
     {
       MutexLock lock(&mu_);
-      const auto found = channels_.find(number);
-      if (found == channels_.end()) return;
-      made = found->second;
       byes = byes_;
     }
-    DeliverEarly(made, number);
-    for (int member : byes) {
-      const int trainer = world_.AudienceIndex(member);
-      if (made.source && trainer >= 0) made.source->OnGone(trainer);
-    }
+    for (const int member : byes) channels_.OnGone(member);
   });
   post_->FetchAll();  // before the dealer looks for an epoch
 }
 
-std::vector<Engine::Channel> Engine::Channels() {
-  MutexLock lock(&mu_);
-  std::vector<Channel> channels;
-  for (const auto& [number, channel] : channels_) channels.push_back(channel);
-  return channels;
-}
-
-std::shared_ptr<Sink> Engine::UseChannel(uint32_t number) {
-  MutexLock lock(&mu_);
-  const auto found = channels_.find(number);
-  if (found == channels_.end() || !found->second.sink) return nullptr;
-  ++found->second.uses;
-  return found->second.sink;
-}
-
 void Engine::UnuseChannel(uint32_t number) {
-  (void)Accounts();
+  if (!channels_.Unuse(number)) return;
   {
     MutexLock lock(&mu_);
-    const auto found = channels_.find(number);
-    if (found == channels_.end() || !found->second.sink || --found->second.uses > 0) return;
-    FreeAfterUnlock(std::move(found->second.sink));
-    if (!found->second.source) channels_.erase(found);
     if (said_bye_ || stopped_) return;
   }
-  for (int member : world_.sources) post_->Send(member, MakeHeader(number, 0, wire::Release()));
+  for (const int member : world_.sources) post_->Send(member, MakeHeader(number, 0, wire::Release()));
   post_->Fetch();
-}
-
-std::shared_ptr<Source> Engine::FindSource(uint32_t number) {
-  MutexLock lock(&mu_);
-  const auto found = channels_.find(number);
-  return found == channels_.end() ? nullptr : found->second.source;
-}
-
-void Engine::EndSource(uint32_t number) {
-  (void)Accounts();
-  MutexLock lock(&mu_);
-  const auto found = channels_.find(number);
-  if (found == channels_.end()) return;
-  FreeAfterUnlock(std::move(found->second.source));
-  if (!found->second.sink) channels_.erase(found);
-}
-
-// Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
-std::map<std::string, Engine::Account> Engine::Accounts(bool reset) {
-  std::map<std::string, Account> live;
-  for (const Channel& channel : Channels()) {
-    if (channel.sink) {
-      Account& account = live[channel.sink->config().name];
-      account.options = channel.sink->config();
-      account.tally = channel.sink->tally();
-      account.trainer = channel.sink->Times(reset);
-    }
-    if (channel.source) {
-      Account& account = live[channel.source->config().name];
-      account.options = channel.source->config();
-      account.reader = channel.source->Times(reset);
-    }
-  }
-  MutexLock lock(&mu_);
-  for (auto& [name, account] : accounts_) {
-    if (reset) account.trainer.reset(), account.reader.reset();  // those that are gone
-  }
-  for (const auto& [name, account] : live) {
-    Account& known = accounts_[name];
-    known.options = account.options;
-    if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
-    if (account.reader) known.reader = account.reader;  // a dealer may outlive its rank's iterators, and they it
-  }
-  return accounts_;
 }
 
 // How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
 std::string Engine::Position() {
   std::string position;
-  for (const auto& [name, account] : Accounts()) {
+  for (const auto& [name, account] : channels_.Accounts()) {
     if (account.tally.epoch == 0) continue;
     position += (position.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
                 ", step " + std::to_string(account.tally.steps);
@@ -276,32 +163,20 @@ std::string Engine::Position() {
 
 std::string Engine::StatsJson(bool reset) {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
-  std::string json = "{";
-  const auto add = [&json](const char* name, uint64_t value) {
-    json += (json.size() > 1 ? ", \"" : "\"") + std::string(name) + "\": " + std::to_string(value);
-  };
-#define HVDATA_ADD(name, shown) add(shown, Count().name);
+  JsonObject json, channels, certificates;
+#define HVDATA_ADD(name, shown) json.Add(shown, Count().name.load());
   HVDATA_COUNTERS(HVDATA_ADD)
-  add("arena_bytes_in_use", arena.taken);
-  add("arena_bytes_reserved", arena.reserved);
-  add("arena_refusals", arena.refused);
-  json += ", \"channels\": {";
-  const char* comma = "";
-  for (const auto& [name, account] : Accounts()) {
+  json.Add("arena_bytes_in_use", arena.taken).Add("arena_bytes_reserved", arena.reserved).Add("arena_refusals", arena.refused);
+  for (const auto& [name, account] : channels_.Accounts()) {
     const Sink::Tally& tally = account.tally;
-    json += comma + Quoted(name) + ": {\"epoch\": " + std::to_string(tally.epoch) + ", \"rows\": " +
-            std::to_string(tally.rows) + ", \"steps\": " + std::to_string(tally.steps) + ", \"dropped\": " +
-            std::to_string(tally.dropped) + "}";
-    comma = ", ";
+    JsonObject channel;
+    channel.Add("epoch", tally.epoch).Add("rows", tally.rows).Add("steps", tally.steps).Add("dropped", tally.dropped);
+    channels.Put(name, channel.Text());
   }
-  json += "}, \"certificates\": {";
-  comma = "";
-  for (const auto& [name, record] : certifier_->Last()) {
-    json += comma + Quoted(name) + ": " + record;
-    comma = ", ";
-  }
+  for (const auto& [name, record] : certifier_->Last()) certificates.Put(name, record);
   if (reset && world_.me().trainer == 0) ResetReaders();
-  return json + "}, \"times\": " + TimesJson(reset) + "}";
+  json.Put("channels", channels.Text()).Put("certificates", certificates.Text());
+  return json.Put("times", TimesJson(reset)).Text();
 }
 
 // ---- The communication thread's turns.

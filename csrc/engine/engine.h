@@ -26,8 +26,7 @@
 #include "base/peers.h"
 #include "base/world.h"
 #include "channel/certifier.h"
-#include "channel/sink.h"
-#include "channel/source.h"
+#include "channel/channels.h"
 #include "channel/step_coordinator.h"
 #include "engine/hooks.h"
 #include "mail/post.h"
@@ -82,14 +81,10 @@ class Engine : public Inbox {
   // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
   std::string AllTimesJson(std::chrono::milliseconds patience);
 
-  // A channel counts its uses: the Python object that makes it, dataset objects, graphs. When the last one goes the
-  // trainer side says RELEASE.
-  void CreateChannel(ChannelConfig config);
-  std::shared_ptr<Sink> UseChannel(uint32_t number);  // null when there is none; otherwise pair with Unuse
+  Channels& channels() { return channels_; }
+  void CreateChannel(const ChannelConfig& config);
+  // When the last use goes the trainer side says RELEASE.
   void UnuseChannel(uint32_t number);
-  std::shared_ptr<Source> FindSource(uint32_t number);
-  // The dealer of this channel has stopped for good.
-  void EndSource(uint32_t number);
 
   // This process's trainer side takes nothing more of any channel.
   void LeaveChannels();
@@ -106,53 +101,30 @@ class Engine : public Inbox {
   void EndForFinalize(void (*on_finalize)());
 
  private:
-  struct Message {
-    int member;
-    wire::Header header;
-  };
-  struct Channel {
-    std::shared_ptr<Sink> sink;
-    std::shared_ptr<Source> source;
-    int uses = 0;
-  };
-
-  // What is known of a channel here, also when it is gone.
-  struct Account {
-    Sink::Tally tally;
-    ChannelOptions options;
-    std::optional<TrainerTimes> trainer;
-    std::optional<ReaderTimes> reader;
-  };
-
   Engine(World world, MPI_Comm own, const EngineSettings& settings, std::unique_ptr<HostLinks> links);
   Post::Ways MakeWays();
   Send MakeSend();
   TraceLog* trace() { return timeline_ ? timeline_->log() : nullptr; }
-  void NoteUnderWay(int64_t least) EXCLUDES(mu_);
+  void NoteUnderWay(int64_t least);
   void AwaitDealers();
   void EndTimeline();
   void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
   void DispatchToTimeline(int member, wire::Header header);
-  void DispatchToChannel(int member, wire::Header header, BundlePtr bundle);
-  void DeliverEarly(const Channel& channel, uint32_t number) EXCLUDES(mu_);
-  void Deliver(const Channel& channel, int member, wire::Header header, BundlePtr bundle);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
   // When the program has closed descriptors that are MPI's and ours: false, and this process ends soon, by an error if it
   // takes one.
   bool CheckDescriptors();
-  std::vector<Channel> Channels() EXCLUDES(mu_);
-  std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
   void ResetReaders();
-  std::string TimesJson(bool reset = false) EXCLUDES(mu_);
+  std::string TimesJson(bool reset = false);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
-  std::string Position() EXCLUDES(mu_);
+  std::string Position();
 
   // Inbox.
-  Landing Land(int source, const wire::Header& header) override;
+  Landing Land(int source, const wire::Header& header) override { return post_->Land(source, header); }
   void Deliver(int source, wire::Header header, Landing landing) override;
   void PassOn(int source, int member, uint32_t bells, std::string_view bag) override;
   std::shared_ptr<char> Passage(size_t bytes) override { return post_->Passage(bytes); }
@@ -173,20 +145,16 @@ class Engine : public Inbox {
   std::unique_ptr<Certifier> certifier_;
   std::unique_ptr<Timeline> timeline_;  // null: nobody wants one
   std::unique_ptr<Post> post_;
+  Channels channels_{&world_};
 
   Mutex mu_;
   CondVar changed_;
-  std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
-  std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // came before this process had made the channel
-  std::map<std::string, Account> accounts_ GUARDED_BY(mu_);      // of all channels there have been, by name
   std::map<int, std::string> times_ GUARDED_BY(mu_);             // what others have said last of theirs, by member
-  uint32_t created_ GUARDED_BY(mu_) = 0;                         // highest number so far
   std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);                           // since then, where this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
-  std::atomic<bool> cut_off_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
   std::promise<void> complete_;                  // the communication thread begins before we have its handle

@@ -27,7 +27,7 @@ constexpr auto kEnds = std::chrono::seconds(1), kAccounts = std::chrono::seconds
 }  // namespace
 
 void Engine::LeaveChannels() {
-  for (const Channel& channel : Channels()) {
+  for (const Channel& channel : channels_.All()) {
     if (channel.sink) channel.sink->Leave(ShutDownOutcome());
   }
   post_->Fetch();
@@ -53,7 +53,7 @@ void Engine::Bye() {
 // nothing is sent any more when this one has left.
 void Engine::AwaitDealers() {
   const auto begun = std::chrono::steady_clock::now();
-  for (const Channel& channel : Channels()) {
+  for (const Channel& channel : channels_.All()) {
     if (!channel.source || (!timeline_ && !channel.source->config().verify)) continue;
     const auto most = channel.source->config().verify ? kAccounts : kEnds;
     channel.source->AwaitEnd(begun + most - std::chrono::steady_clock::now());
@@ -93,10 +93,7 @@ void Engine::OnBye(int member, const wire::Bye& bye) {
     byes_.insert(member);
     changed_.NotifyAll();
   }
-  const int trainer = world_.AudienceIndex(member);
-  for (const Channel& channel : Channels()) {
-    if (channel.source && trainer >= 0) channel.source->OnGone(trainer);
-  }
+  channels_.OnGone(member);
   agreements_->OnGone(member);
   exchange_->OnGone(member, bye.told);
 }
@@ -126,7 +123,7 @@ void Engine::Stop() {
     if (std::exchange(stopped_, true)) return;
     changed_.NotifyAll();
   }
-  for (const Channel& channel : Channels()) {
+  for (const Channel& channel : channels_.All()) {
     if (channel.source) channel.source->Shut();
   }
   certifier_->OnEnd();
@@ -167,7 +164,7 @@ void Engine::FailAll(const Outcome& outcome) {
     MutexLock lock(&mu_);
     changed_.NotifyAll();
   }
-  for (const Channel& channel : Channels()) {
+  for (const Channel& channel : channels_.All()) {
     if (channel.sink) channel.sink->Fail(outcome);
     if (channel.source) channel.source->Shut();
   }
@@ -177,12 +174,11 @@ void Engine::FailAll(const Outcome& outcome) {
 
 bool Engine::CheckDescriptors() {
   if (world_.members.size() == 1 || descriptors_.Intact()) return true;
-  if (cut_off_.exchange(true)) return false;
+  if (!CutOff()) return false;
   const std::string what =
       "the program of " + world_.Name(world_.self) + " has closed file descriptors that are not its own (by os.closerange, say, "
       "as code does that makes a daemon of its process), MPI's among them: the job has to end. Close only what the program "
       "has opened itself, or do it before horovod_data.init()";
-  CutOff();
   const bool ends = RunDetached([] {
     sleep(kCutOffPatience);
     Abort(1);

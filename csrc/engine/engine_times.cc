@@ -2,36 +2,12 @@
 // The engine of this process: where the time of its channels goes, for itself and for whoever asks.
 #include <chrono>
 #include <set>
-#include <utility>
 
 #include "base/json.h"
 #include "engine/engine.h"
 
 namespace hvdata {
 namespace {
-
-// {"name": 1, "other": [1, 2]}, of integers.
-class Numbers {
- public:
-  template <typename Integer>
-  Numbers& Add(const char* name, Integer number) {
-    return Put(name, std::to_string(number));
-  }
-  template <typename Integer>
-  Numbers& Add(const char* name, const std::vector<Integer>& numbers) {
-    std::string list;
-    for (const Integer number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
-    return Put(name, "[" + list + "]");
-  }
-  std::string Json() const { return "{" + text_ + "}"; }
-
- private:
-  Numbers& Put(const char* name, const std::string& value) {
-    text_ += (text_.empty() ? "" : ", ") + Quoted(name) + ": " + value;
-    return *this;
-  }
-  std::string text_;
-};
 
 template <typename Sums, typename Does>
 int64_t At(const Sums& sums, Does does) {
@@ -40,17 +16,18 @@ int64_t At(const Sums& sums, Does does) {
 
 std::string Json(const TrainerTimes& times) {
   using Does = TrainerDoes;
-  return Numbers().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
+  return JsonObject().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
       .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("rows", times.rows).Add("waits", times.waits)
-      .Add("queued", times.queued).Add("epochs", times.epochs).Add("window", times.window).Add("first", times.first).Add("waited_for", times.waited_for).Json();
+      .Add("queued", times.queued).Add("epochs", times.epochs).Add("window", times.window).Add("first", times.first)
+      .Add("waited_for", times.waited_for).Text();
 }
 
 std::string Json(const ReaderTimes& times) {
   using Does = ReaderDoes;
-  return Numbers().Add("pipeline", At(times.sums, Does::kPulls)).Add("deal", At(times.sums, Does::kDeals))
+  return JsonObject().Add("pipeline", At(times.sums, Does::kPulls)).Add("deal", At(times.sums, Does::kDeals))
       .Add("room", At(times.sums, Does::kHasNoRoom)).Add("serve", At(times.sums, Does::kServes))
       .Add("elements", times.elements).Add("steps", times.steps).Add("untaken", times.untaken).Add("room_of", times.no_room)
-      .Add("room_times_of", times.no_room_times).Json();
+      .Add("room_times_of", times.no_room_times).Text();
 }
 
 }  // namespace
@@ -58,23 +35,20 @@ std::string Json(const ReaderTimes& times) {
 // Times in nanoseconds. Readers and trainers are named by their numbers, and lists are by these.
 std::string Engine::TimesJson(bool reset) {
   const Member& me = world_.me();
-  std::vector<int> sources, audience;
-  for (const int member : world_.sources) sources.push_back(world_.members[static_cast<size_t>(member)].reader);
-  for (const int member : world_.audience) audience.push_back(world_.members[static_cast<size_t>(member)].trainer);
-  std::string channels;
-  for (const auto& [name, account] : Accounts(reset)) {
-    Numbers options;
+  JsonObject channels;
+  for (const auto& [name, account] : channels_.Accounts(reset)) {
+    JsonObject options, channel;
     options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
     options.Add("prefetch", account.options.prefetch);
-    channels += (channels.empty() ? "" : ", ") + Quoted(name) + ": {\"options\": " + options.Json();
-    if (account.trainer) channels += ", \"trainer\": " + Json(*account.trainer);
-    if (account.reader) channels += ", \"reader\": " + Json(*account.reader);
-    channels += "}";
+    channel.Put("options", options.Text());
+    if (account.trainer) channel.Put("trainer", Json(*account.trainer));
+    if (account.reader) channel.Put("reader", Json(*account.reader));
+    channels.Put(name, channel.Text());
   }
-  Numbers process;
-  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count()).Add("sources", sources).Add("audience", audience);
-  const std::string text = process.Json();
-  return text.substr(0, text.size() - 1) + ", \"host\": " + Quoted(me.host) + ", \"channels\": {" + channels + "}}";
+  JsonObject process;
+  process.Add("rank", me.trainer).Add("reader", me.reader).Add("ranks", world_.trainer_count());
+  process.Add("sources", world_.source_readers).Add("audience", world_.audience_ranks);
+  return process.Put("host", Quoted(me.host)).Put("channels", channels.Text()).Text();
 }
 
 // Dedicated ones, whose programs can't ask for it: they are inside serve().

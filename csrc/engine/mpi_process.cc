@@ -31,8 +31,7 @@ void AtExit(int status, void*) {
 }
 
 void WatchExit() {
-  static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
-  (void)watched;
+  [[maybe_unused]] static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
 }
 
 }  // namespace
@@ -80,7 +79,7 @@ void BeforeMpiFinalize(void (*stop)()) {
   MPI_Comm_free_keyval(&key);  // it lasts as long as the attribute
 }
 
-void CutOff() { cut_off = true; }
+bool CutOff() { return !cut_off.exchange(true); }
 
 void Abort(int status) {
   if (cut_off) _exit(status);  // MPI_Abort would wait for an answer

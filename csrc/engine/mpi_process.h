@@ -20,8 +20,9 @@ Outcome InitMpi();
 // Calls `stop` at the start of MPI_Finalize, whoever calls that, and just before it where we do. Once per process.
 void BeforeMpiFinalize(void (*stop)());
 
-// MPI's connections to the launcher are gone: from now on Abort() ends this process alone, of which the launcher hears.
-void CutOff();
+// MPI's connections to the launcher are gone: from now on Abort() ends this process alone, of which the launcher hears. False: that
+// was known.
+bool CutOff();
 
 // Ends the whole job, or at least this process. Does not return.
 [[noreturn]] void Abort(int status);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/host_links.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <set>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mail/post.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "arena/copy.h"
@@ -106,7 +105,7 @@ void Post::Send(int member, Header header, const Share* share) {
   parcel.header = std::move(header);
   Route* const route = RouteTo(member);
   HostLink* const link = LinkTo(member);
-  PlacePayloads(&parcel, link != nullptr && link->lends() ? arena() : nullptr);
+  PlacePayloads(&parcel, link != nullptr && link->lends() ? arena().get() : nullptr);
   Header& h = parcel.header;
   CountPlaces(h);
   // What belongs to no channel nobody waits for at a ring: there the communication thread would find it a nap later than

@@ -73,8 +73,7 @@ class Post {
   Doorbell source_door(uint32_t channel);
 
   // Null where this process reads for nobody else on its host.
-  Arena* arena() const { return links_->arena.get(); }
-  const std::shared_ptr<Arena>& shared_arena() const { return links_->arena; }
+  const std::shared_ptr<Arena>& arena() const { return links_->arena; }
 
  private:
   struct Route;  // between us and one member with a link, or with a porter between us

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes from another host for all ranks of this one comes to one of them, the porter, which passes it on.
-#include <algorithm>
-
 #include "base/counters.h"
 #include "mail/placement.h"
 #include "mail/post_route.h"

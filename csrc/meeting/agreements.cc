@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/place.h"
@@ -60,16 +61,13 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   return std::nullopt;
 }
 
-std::vector<int64_t> Agreements::Numbers() const {
-  std::vector<int64_t> numbers;
-  for (const auto& [number, meeting] : meetings_) numbers.push_back(number);
-  return numbers;
-}
-
 void Agreements::Refuse(std::string why) {
   MutexLock lock(&mu_);
   refusal_ = std::move(why);
-  for (int64_t number : Numbers()) Settle(number, {kFailedPrecondition, meetings_[number].what + ": " + refusal_});
+  for (auto next = meetings_.begin(); next != meetings_.end();) {
+    const auto& [number, meeting] = *next++;
+    Settle(number, {kFailedPrecondition, meeting.what + ": " + refusal_});
+  }
 }
 
 std::string Agreements::Those(const Meeting& meeting, bool present) const {
@@ -121,13 +119,13 @@ void Agreements::On(int member, const wire::Hello& hello) {
 void Agreements::OnGone(int member) {
   MutexLock lock(&mu_);
   gone_.insert(member);
-  for (int64_t number : Numbers()) CompleteIfTime(number);
+  for (auto next = meetings_.begin(); next != meetings_.end();) CompleteIfTime((next++)->first);
 }
 
 void Agreements::Tick() {
   MutexLock lock(&mu_);
-  for (int64_t number : Numbers()) {
-    Meeting& meeting = meetings_[number];
+  for (auto next = meetings_.begin(); next != meetings_.end();) {
+    auto& [number, meeting] = *next++;
     if (meeting.patience.Over()) {
       Settle(number, {kDeadlineExceeded,
                       meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +

@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/outcome.h"
@@ -52,7 +51,6 @@ class Agreements {
   std::string Those(const Meeting& meeting, bool present) const;
   void CompleteIfTime(int64_t number) REQUIRES(mu_);
   void Settle(int64_t number, Outcome outcome) REQUIRES(mu_);
-  std::vector<int64_t> Numbers() const REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;

@@ -80,18 +80,10 @@ void Exchange::Begin(const Key& key, Call* call) {
   EndWaitsForGone();
 }
 
-void Exchange::Release(const std::string& name, uint64_t call, const std::shared_ptr<const Share>& nothing) {
+void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
   MutexLock lock(&mu_);
-  const auto found = calls_.find({name, call});
-  if (found == calls_.end()) return;  // it has ended, badly
-  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), kOk}, nothing.get());
-}
-
-void Exchange::RefuseGather(const std::string& name, uint64_t call, int code, const std::string& text) {
-  MutexLock lock(&mu_);
-  const auto found = calls_.find({name, call});
-  if (found == calls_.end()) return;
-  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), code, text});
+  if (calls_.count({name, call}) == 0) return;  // it has ended, badly
+  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
@@ -292,20 +284,18 @@ bool Exchange::Has(const Call& call, int trainer) {
 // Ends every call that waits for one who has left.
 void Exchange::EndWaitsForGone() {
   if (gone_.empty()) return;
-  std::vector<std::pair<Key, int>> over;
-  for (const auto& [key, call] : calls_) {
-    for (int t : gone_) {
-      if (t == me() || (call.root == me() ? Has(call, t) : t != call.root)) continue;
-      over.emplace_back(key, t);
-      break;
+  for (auto next = calls_.begin(); next != calls_.end();) {
+    const auto at = next++;
+    const Key key = at->first;
+    const Call& call = at->second;
+    const bool root = call.root == me();
+    const auto lost = std::find_if(gone_.begin(), gone_.end(), [&](int t) { return t != me() && (root ? !Has(call, t) : t == call.root); });
+    if (lost == gone_.end()) continue;
+    const std::string text = GoneText(key.first, *lost);
+    for (int t = 0; root && t < world_->trainer_count(); ++t) {  // the others wait for it alone
+      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, text});
     }
-  }
-  for (const auto& [key, trainer] : over) {
-    const bool root = calls_.at(key).root == me();  // the others wait for it alone
-    for (int t = 0; root && t < world_->trainer_count(); ++t) {
-      if (t != me()) Tell(t, wire::Scatter{key.first, key.second, me(), kUnavailable, GoneText(key.first, trainer)});
-    }
-    Finish(key, {kUnavailable, GoneText(key.first, trainer)});
+    Finish(key, {kUnavailable, text});
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;

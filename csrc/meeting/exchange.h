@@ -44,7 +44,7 @@ class Exchange {
   // Called once, with no lock held, with the parcel or an error.
   using Callback = std::function<void(Outcome, Exchanged)>;
   using Parts = std::vector<std::shared_ptr<const Share>>;  // by trainer
-  // On the root of a gather, with the call's number and what every trainer gave: then it has to call Release or Refuse.
+  // On the root of a gather, with the call's number and what every trainer gave: then it has to call EndGather.
   using Collected = std::function<void(uint64_t, std::vector<BundlePtr>)>;
 
   Exchange(const World* world, double stall_seconds, double timeout_seconds, Send send);
@@ -55,9 +55,8 @@ class Exchange {
   void Refuse(const std::string& name, int root, int code, const Share& text);
   // This rank's next gather of this name. Ends, with nothing but the root's status, when the root has looked at all parts.
   void Gather(const std::string& name, int root, const Share& part, Collected collected, Callback callback);
-  // The root has found the parts of its gather right: everybody gets `nothing`. Or not: everybody gets `code` and `text`.
-  void Release(const std::string& name, uint64_t call, const std::shared_ptr<const Share>& nothing);
-  void RefuseGather(const std::string& name, uint64_t call, int code, const std::string& text);
+  // The root has looked at the parts of its gather: everybody gets `nothing`, or (then it is null) what was wrong with them.
+  void EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing);
   // A gradient: the part that `to` gets of what belongs to call number `call`, and the wait for that of `trainer`.
   void Give(const std::string& name, uint64_t call, int to, const Share& part);
   void Expect(const std::string& name, uint64_t call, int trainer, Callback callback);

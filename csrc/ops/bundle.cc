@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "engine/hooks.h"
 #include "ops/allocators.h"
+#include "ops/leaves.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
@@ -163,14 +164,12 @@ char* Land(const wire::Component& c, Block found, Bundle* bundle) {
       auto bytes = std::make_shared<std::string>(wrong.empty() || c.where == wire::Where::kInline ? c.bytes : 0, '\0');
       bundle->encoded.push_back({*bytes, bytes});
     }
-    bundle->tensors.emplace_back(tensorflow::DT_STRING, shape);
-    if (!bundle->tensors.back().IsInitialized()) throw std::bad_alloc();
+    bundle->tensors.push_back(InMemory(Tensor(tensorflow::DT_STRING, shape)));
     return const_cast<char*>(bundle->encoded.back().bytes.data());
   }
   bundle->encoded.emplace_back();
-  bundle->tensors.push_back(in_arena ? TensorOver(std::move(found), dtype, TensorShape(c.dims))
-                                     : Tensor(ReceiveAllocator(c.bytes), dtype, TensorShape(c.dims)));
-  if (!bundle->tensors.back().IsInitialized()) throw std::bad_alloc();
+  bundle->tensors.push_back(InMemory(in_arena ? TensorOver(std::move(found), dtype, TensorShape(c.dims))
+                                              : Tensor(ReceiveAllocator(c.bytes), dtype, TensorShape(c.dims))));
   return static_cast<char*>(bundle->tensors.back().data());
 }
 
@@ -198,7 +197,7 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
   return landing;
 }
 
-const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
+[[maybe_unused]] const bool registered = (TheHooks() = {LandTensors, SweepRoots}, true);
 
 }  // namespace
 
@@ -211,12 +210,11 @@ uint64_t BytesOf(const Tensor& tensor) {
 }
 
 std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
-  (void)registered;
   auto share = std::make_shared<Share>();
   for (const Tensor& tensor : tensors) share->bytes += BytesOf(tensor);
   if (audience.here) {
     auto bundle = std::make_shared<Bundle>();
-    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena())));
+    for (const Tensor& tensor : tensors) bundle->tensors.push_back(Aligned(ReadOnly(tensor, post->arena().get())));
     share->bundle = std::move(bundle);
   }
   if (!audience.there) return share;

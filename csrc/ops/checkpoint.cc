@@ -35,9 +35,11 @@ absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channe
 }  // namespace
 
 Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
-    : source_(source), epoch_(epoch), input_(input), prover_(source->config(), source->world().audience_count()) {
-  epoch_id_ = RandomNumber();
-}
+    : source_(source),
+      epoch_(epoch),
+      input_(input),
+      prover_(source->config(), source->world().audience_count()),
+      epoch_id_(RandomNumber()) {}
 
 std::string Checkpoint::Mode() const {
   const ChannelConfig& c = source_->config();
@@ -71,11 +73,7 @@ absl::Status Checkpoint::Capture(State* state) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  if (source_->config().verify) {
-    uint64_t first = state->pulled;
-    for (const auto& [number, tensors] : state->elements) first = std::min(first, number);
-    state->mark = epoch_->proof().Mark(first).Encode();
-  }
+  if (source_->config().verify) state->mark = epoch_->proof().Mark(state->From()).Encode();
   // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
@@ -217,7 +215,8 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
   const ChannelConfig& c = source_->config();
   tensorflow::PartialTensorShape known;
   if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
-    if (of_share && !dims->empty()) dims->front() = -1;
+    if (static_cast<EmptyRule>(c.empty_rules[component]) == EmptyRule::kDenseShape) dims = {static_cast<int64_t>(dims->size())};
+    else if (of_share && !dims->empty()) dims->front() = -1;
     known = tensorflow::PartialTensorShape(*dims);
   }
   const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);

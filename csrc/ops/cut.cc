@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cut.h"
 
+#include <algorithm>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "ops/take_rows.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace hvdata {
 
@@ -17,12 +18,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 namespace {
-
-// Without memory a tensor has a null pointer; whoever deals makes an error of what is thrown.
-Tensor InMemory(Tensor tensor) {
-  if (!tensor.IsInitialized()) throw std::bad_alloc();
-  return tensor;
-}
 
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   const Tensor zeros = InMemory(Tensor(dtype, shape));
@@ -36,6 +31,16 @@ Tensor Weights(int64_t ones, int64_t zeros) {
   auto flat = weights.flat<float>();
   for (int64_t i = 0; i < ones + zeros; ++i) flat(i) = i < ones ? 1.0f : 0.0f;
   return weights;
+}
+
+// Of `rows` rows of this length.
+Tensor Splits(tensorflow::DataType dtype, int64_t rows, int64_t length) {
+  Tensor splits = InMemory(Tensor(dtype, TensorShape({rows + 1})));
+  for (int64_t row = 0; row <= rows; ++row) {
+    if (dtype == tensorflow::DT_INT32) splits.flat<int32_t>()(row) = static_cast<int32_t>(row * length);
+    else splits.flat<int64_t>()(row) = row * length;
+  }
+  return splits;
 }
 
 }  // namespace
@@ -85,18 +90,14 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
 
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
   int64_t rows = 0;
-  absl::Status status = OneAxis(element, &rows);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(OneAxis(element, &rows));
   *dropped = plan::DroppedRows(rows, trainers_, config_.remainder);
   shares->clear();
   if (!plan::MakesStep(rows, trainers_, config_.remainder)) return absl::OkStatus();
   std::vector<plan::Rows> parts;
   for (int t = 0; t < trainers_; ++t) parts.push_back(plan::RowsOf(rows, trainers_, t, config_.remainder));
   shares->resize(parts.size());
-  for (const Leaf& leaf : leaves_) {
-    status = CutLeaf(leaf, element, parts, shares);
-    if (!status.ok()) return status;
-  }
+  for (const Leaf& leaf : leaves_) TF_RETURN_IF_ERROR(CutLeaf(leaf, element, parts, shares));
   for (size_t t = 0; config_.add_weight && t < parts.size(); ++t) {
     (*shares)[t].push_back(Weights(parts[t].count, parts[t].padding));
   }
@@ -112,20 +113,13 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
   const auto count = static_cast<int64_t>(elements.size());
   shares->clear();
   *dropped = 0;
-  if (count < trainers_ && !plan::TailMakesStep(count, trainers_, config_.remainder)) {
+  if (count < trainers_ && !plan::TailMakesStep(count, config_.remainder)) {
     *dropped = count;
     return absl::OkStatus();
   }
   for (int t = 0; t < trainers_; ++t) {
     Tensors share;
-    const bool real = t < count;
-    absl::Status status;
-    if (real) {
-      status = CutOne(elements[static_cast<size_t>(t)], &share);
-    } else {
-      status = CutEmpty(ModelOf(elements[0]), t, &share);
-    }
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share) : CutEmpty(ModelOf(elements[0]), t, &share));
     shares->push_back(std::move(share));
   }
   return absl::OkStatus();
@@ -142,17 +136,38 @@ Cutter::Model Cutter::ModelOf(const Tensors& share) const {
 }
 
 Cutter::Model Cutter::ModelOfSpec() const {
-  Model model;
-  for (size_t i = 0; i < config_.empty_rules.size(); ++i) {
-    const bool splits = static_cast<EmptyRule>(config_.empty_rules[i]) == EmptyRule::kRowSplits;
-    std::vector<int64_t> dims = config_.shapes[i].value_or(std::vector<int64_t>{-1});  // of an unknown rank the simplest
-    if (!dims.empty() && dims[0] > 0 && config_.batch != plan::Batch::kPerRank) {
-      dims[0] = plan::RowsOf(dims[0] - (splits ? 1 : 0), trainers_, 0, config_.remainder).count + (splits ? 1 : 0);
+  Model model(config_.empty_rules.size());
+  for (const Leaf& leaf : leaves_) {
+    Part* parts = &model[leaf.first];
+    const auto sizes_of = [&](size_t part) {  // of an unknown rank the simplest
+      std::vector<int64_t> sizes = config_.shapes[leaf.first + part].value_or(std::vector<int64_t>{0});
+      for (int64_t& size : sizes) size = std::max<int64_t>(size, 0);
+      return sizes;
+    };
+    for (size_t part = 0; part < leaf.parts; ++part) {
+      parts[part].dtype = static_cast<tensorflow::DataType>(config_.dtypes[leaf.first + part]);
     }
-    for (int64_t& dim : dims) dim = dim < 0 ? (splits ? 1 : 0) : dim;
-    Part part{static_cast<tensorflow::DataType>(config_.dtypes[i]), TensorShape(dims), Tensor()};
-    part.values = Zeros(part.dtype, part.shape);
-    model.push_back(std::move(part));
+    const size_t knows_rows = leaf.kind == Leaf::kDense ? 0 : leaf.kind == Leaf::kRagged ? 1 : 2;
+    std::vector<int64_t> sizes = sizes_of(knows_rows);
+    int64_t rows = sizes.empty() ? 0 : std::max<int64_t>(sizes[0] - (leaf.kind == Leaf::kRagged ? 1 : 0), 0);
+    if (rows > 0 && config_.batch != plan::Batch::kPerRank) rows = plan::RowsOf(rows, trainers_, 0, config_.remainder).count;
+    if (leaf.kind == Leaf::kSparse) {
+      if (!sizes.empty()) sizes[0] = rows;
+      const auto rank = static_cast<int64_t>(sizes.size());
+      parts[0].shape = TensorShape({0, rank}), parts[1].shape = TensorShape({0}), parts[2].shape = TensorShape({rank});
+      parts[2].values = InMemory(Tensor(parts[2].dtype, parts[2].shape));
+      std::copy(sizes.begin(), sizes.end(), parts[2].values.flat<int64_t>().data());
+      continue;
+    }
+    for (size_t part = 1; part < leaf.parts; ++part) {  // rows of an axis that isn't ragged are as long as they always are
+      const int64_t length = std::max<int64_t>(config_.row_lengths[leaf.first + part], 0);
+      parts[part].shape = TensorShape({rows + 1});
+      parts[part].values = Splits(parts[part].dtype, rows, length);
+      rows *= length;
+    }
+    sizes = sizes_of(0);
+    if (!sizes.empty()) sizes[0] = rows;
+    parts[0].shape = TensorShape(sizes);
   }
   return model;
 }

@@ -19,6 +19,7 @@
 #include "ops/prover.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
 #include "tensorflow/core/profiler/lib/traceme_encode.h"
 
@@ -29,16 +30,9 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Trainers in the order of their lanes.
-std::vector<int> RanksOf(const World& world) {
-  std::vector<int> ranks;
-  for (int member : world.audience) ranks.push_back(world.members[static_cast<size_t>(member)].trainer);
-  return ranks;
-}
-
 // Where the ranks of this host can see it.
 tensorflow::Allocator* Memory(const Post* post) {
-  return post->arena() ? ArenaAllocator(post->shared_arena()) : tensorflow::cpu_allocator();
+  return post->arena() ? ArenaAllocator(post->arena()) : tensorflow::cpu_allocator();
 }
 
 class Dealer {
@@ -49,7 +43,7 @@ class Dealer {
         input_(input),
         post_(post),
         checkpoint_(checkpoint),
-        cutter_(source->config(), RanksOf(source->world()), Memory(post)),
+        cutter_(source->config(), source->world().audience_ranks, Memory(post)),
         prover_(source->config(), source->world().audience_count()) {}
 
   void Run() {
@@ -72,7 +66,10 @@ class Dealer {
 
   // The input has ended, or failed, perhaps before its first element.
   void Finish(const absl::Status& status) {
-    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) MakeFillers();
+    if (epoch_->fills() && (status.ok() || source_->config().on_error_continue)) {
+      const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
+      if (!made.ok()) epoch_->CannotFill(std::string(made.message()));
+    }
     if (status.ok()) epoch_->Finish({});
     else epoch_->FinishFailed(ToOutcome(status));
   }
@@ -83,9 +80,8 @@ class Dealer {
     const tsl::profiler::TraceMe trace([&] {
       return tsl::profiler::TraceMeEncode("HorovodDataDealElement", {{"channel", config.name}, {"element", input_->position()}});
     });
-    if (config.batch != plan::Batch::kPerRank) return DealGlobal(end);
-    if (config.schedule == plan::Schedule::kDynamic) return DealDynamic(end);
-    return DealGroup(end);
+    const bool dynamic = config.schedule == plan::Schedule::kDynamic;
+    return dynamic || config.batch != plan::Batch::kPerRank ? DealElement(dynamic, end) : DealGroup(end);
   }
 
   absl::Status Pull(Tensors* element, bool* end) {
@@ -95,32 +91,20 @@ class Dealer {
     return status;
   }
 
-  absl::Status DealGlobal(bool* end) {
+  // A global batch; or, where whoever asks first is served, an element that is one share.
+  absl::Status DealElement(bool dynamic, bool* end) {
     Tensors element;
     const absl::Status status = Pull(&element, end);
     if (!status.ok() || *end) return status;
     const Prover::Rows yielded = prover_.Yielded(element);
-    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, source_->world().audience_count(), post_);
-    std::vector<Tensors> shares;
+    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, dynamic ? 1 : source_->world().audience_count(), post_);
+    std::vector<Tensors> shares(1);
     int64_t dropped = 0;
-    const absl::Status cut = cutter_.CutGlobal(element, &shares, &dropped);
-    if (!cut.ok()) return cut;
+    TF_RETURN_IF_ERROR(dynamic ? cutter_.CutOne(element, &shares[0]) : cutter_.CutGlobal(element, &shares, &dropped));
     if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
     if (!shares.empty()) Release({std::move(element)}, std::move(shares), {yielded});
     else epoch_->proof().NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
     return absl::OkStatus();
-  }
-
-  absl::Status DealDynamic(bool* end) {
-    Tensors element;
-    absl::Status status = Pull(&element, end);
-    if (!status.ok() || *end) return status;
-    const Prover::Rows yielded = prover_.Yielded(element);
-    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, 1, post_);
-    std::vector<Tensors> share(1);
-    status = cutter_.CutOne(element, &share[0]);
-    if (status.ok()) Release({std::move(element)}, std::move(share), {yielded});
-    return status;
   }
 
   absl::Status DealGroup(bool* end) {
@@ -129,8 +113,7 @@ class Dealer {
     const auto trainers = static_cast<size_t>(source_->world().audience_count());
     while (group.size() < trainers) {
       Tensors element;
-      const absl::Status status = Pull(&element, end);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(Pull(&element, end));
       if (*end) break;
       yielded.push_back(prover_.Yielded(element));
       const int member = source_->world().audience[group.size()];
@@ -141,8 +124,7 @@ class Dealer {
     if (*end && epoch_->shares_tail()) return Leave(std::move(group), yielded);
     std::vector<Tensors> shares;
     int64_t dropped = 0;
-    const absl::Status cut = cutter_.CutGroup(group, &shares, &dropped);
-    if (!cut.ok()) return cut;
+    TF_RETURN_IF_ERROR(cutter_.CutGroup(group, &shares, &dropped));
     if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
     if (!shares.empty()) Release(std::move(group), std::move(shares), yielded);
     else epoch_->proof().NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
@@ -159,14 +141,13 @@ class Dealer {
     for (Tensors& element : group) {
       ReaderEpoch::Left one;
       Tensors share;
-      absl::Status status = cutter_.CutOne(element, &share);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(cutter_.CutOne(element, &share));
       proof::Promises promises = prover_.Promise({yielded[left.size()]}, {share});
       one.share = Sealed(MakeShare(std::move(share), anybody, post_), prover_.Count(element), promises, 0);
       if (!promises.shares.empty()) one.yield = promises.elements[0], one.promise = std::move(promises.shares[0]);
       if (source_->config().remainder != plan::Remainder::kDrop) {
         Tensors filler;
-        status = cutter_.CutEmpty(cutter_.ModelOf(element), -1, &filler);
+        const absl::Status status = cutter_.CutEmpty(cutter_.ModelOf(element), -1, &filler);
         if (status.ok()) {
           promises = prover_.Promise({}, {filler});
           one.filler = Sealed(MakeShare(std::move(filler), anybody, post_), 0, promises, 0);
@@ -174,9 +155,7 @@ class Dealer {
         }
         else no_filler = std::string(status.message());
       }
-      auto bundle = std::make_shared<Bundle>();
-      bundle->tensors = std::move(element);
-      one.element = std::move(bundle);
+      one.element = std::make_shared<Bundle>(Bundle{std::move(element), {}, ""});
       left.push_back(std::move(one));
     }
     epoch_->Leave(std::move(left), first, std::move(no_filler));
@@ -216,11 +195,7 @@ class Dealer {
       if (!dynamic) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
       step.shares.push_back(Sealed(MakeShare(std::move(shares[t]), audience, post_), rows[t], step.promises, t));
     }
-    for (Tensors& element : elements) {
-      auto bundle = std::make_shared<Bundle>();
-      bundle->tensors = std::move(element);
-      step.elements.push_back(std::move(bundle));
-    }
+    for (Tensors& element : elements) step.elements.push_back(std::make_shared<Bundle>(Bundle{std::move(element), {}, ""}));
     epoch_->Deal(std::move(step));
   }
 
@@ -275,7 +250,7 @@ class DealOp : public AsyncOpKernel {
     const auto channel = static_cast<uint32_t>(ctx->input(1).scalar<int64_t>()());
     const auto epoch = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
     const std::shared_ptr<Engine> engine = Engine::Current();
-    std::shared_ptr<Source> source = engine ? engine->FindSource(channel) : nullptr;
+    std::shared_ptr<Source> source = engine ? engine->channels().FindSource(channel) : nullptr;
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
     const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {

@@ -18,13 +18,13 @@ class Fingerprints {
  public:
   explicit Fingerprints(const ChannelConfig& config);
 
-  // Of `width()` components from `first` on, by part. The parts follow each other; what lies between them counts for none. A row
-  // of a ragged tensor is its values and lengths, one of a sparse tensor its entries: the same row, whatever lies before it.
+  // Of as many components from `first` on as the channel has, by part. The parts follow each other; what lies between them counts
+  // for none. A row of a ragged tensor is its values and lengths, one of a sparse tensor its entries: the same row, whatever lies
+  // before it.
   std::vector<proof::RowPrints> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
   proof::RowPrints Rows(const tensorflow::Tensor* first) const;
   // The number of these, which costs nothing.
   size_t Count(const tensorflow::Tensor* first) const;
-  size_t width() const { return width_; }
 
   // What a share of which the first rows have these fingerprints is to be known by. All else that it holds (padding,
   // weights) is taken from the share.

@@ -111,11 +111,8 @@ class GatherOp : public ExchangeOp {
   static std::string Described(const Tensor& part) { return DataTypeString(part.dtype()) + " " + part.shape().DebugString(); }
 
   void Answer(Engine* engine, uint64_t number, const absl::Status& status) const {
-    if (status.ok()) {
-      engine->exchange().Release(name_, number, MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()));
-    } else {
-      engine->exchange().RefuseGather(name_, number, static_cast<int>(status.code()), std::string(status.message()));
-    }
+    const auto nothing = status.ok() ? MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()) : nullptr;
+    engine->exchange().EndGather(name_, number, ToOutcome(status), nothing.get());
     engine->post().Fetch();
   }
 

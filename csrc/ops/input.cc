@@ -8,6 +8,7 @@
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/data/serialization_utils.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/hash.h"
 
 namespace hvdata {
@@ -71,13 +72,11 @@ std::function<void()> Input::Canceller() const {
 
 absl::Status Input::Finalize() {
   DatasetBase* dataset = nullptr;
-  absl::Status status = tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(tensorflow::data::GetDatasetFromVariantTensor(ctx_->input(0), &dataset));
   if (IsReadyMade(*dataset)) {
     dataset->Ref();
   } else {
-    status = tensorflow::data::FinalizeDataset(ctx_, dataset, &dataset);
-    if (!status.ok()) return status;
+    TF_RETURN_IF_ERROR(tensorflow::data::FinalizeDataset(ctx_, dataset, &dataset));
   }
   dataset_.reset(dataset);
   keeps_tensors_ = KeepsTensors(*dataset);
@@ -107,8 +106,7 @@ absl::Status Input::Start(uint64_t number) {
 }
 
 absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check) {
-  absl::Status status = Finalize();
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(Finalize());
   std::vector<tensorflow::VariantTensorData> data(saved.size());
   std::vector<const tensorflow::VariantTensorData*> views;
   for (size_t i = 0; i < saved.size(); ++i) {
@@ -119,7 +117,7 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t po
   check_ = std::move(check);
   position_ = pulled_ = position;
   number_ = (*made_)++;
-  status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
+  const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
   if (status.ok()) return status;
   // Which may be a file that is gone, but is mostly another pipeline: then TensorFlow names a part that has no state, only.
   return absl::Status(status.code(), "the input can't be restored from its saved state (" + std::string(status.message()) +

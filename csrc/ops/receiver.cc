@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "base/exceptions.h"
 #include "base/mutex.h"
 #include "base/place.h"
@@ -66,7 +65,7 @@ class ChannelUse {
           "' belongs to another run of horovod_data (a saved graph?). Call distribute_dataset in this run");
     }
     const auto channel = static_cast<uint32_t>(arguments.channel);
-    std::shared_ptr<Sink> sink = engine->UseChannel(channel);
+    std::shared_ptr<Sink> sink = engine->channels().Use(channel);
     if (!sink && engine->world().me().trains()) {
       return absl::FailedPreconditionError("channel '" + arguments.channel_name + "' has been released on this rank");
     }
@@ -182,9 +181,8 @@ class ReceiverOp : public DatasetOpKernel {
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
-        const absl::Status registered = tensorflow::RegisterCancellationCallback(
-            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister);
-        if (!registered.ok()) return registered;
+        TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
+            ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
         const Outcome outcome = Engine::State() == EngineState::kForked
                                     ? Engine::NotRunning()
                                     : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scatter and its gradient: one tensor, cut by rows.
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>

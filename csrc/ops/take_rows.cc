@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -21,12 +20,9 @@ using tensorflow::tstring;
 
 namespace {
 
-// Without memory a tensor has a null pointer; whoever deals makes an error of what is thrown.
 Tensor New(tensorflow::DataType dtype, const TensorShape& shape, Allocator* memory) {
   // Strings are born empty, and what they say lies elsewhere.
-  Tensor tensor = dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape);
-  if (!tensor.IsInitialized()) throw std::bad_alloc();
-  return tensor;
+  return InMemory(dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape));
 }
 
 void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& to, int64_t place) {
@@ -39,10 +35,6 @@ void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& t
   const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
   std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
               static_cast<size_t>(count * size));
-}
-
-absl::Status Torn() {
-  return absl::InvalidArgumentError("it is a ragged tensor whose row splits don't fit its values");
 }
 
 // Of one level: *rows becomes what these are a level further down, where there are `below` rows.
@@ -87,7 +79,7 @@ absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* le
     const Tensor part = New(whole.dtype(), TensorShape({at.count + at.padding + 1}), memory);
     const bool fits = whole.dtype() == tensorflow::DT_INT32 ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
                                                             : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
-    if (!fits) return Torn();
+    if (!fits) return absl::InvalidArgumentError("it is a ragged tensor whose row splits don't fit its values");
     share->push_back(part);
   }
   (*share)[values] = TakeRows(parts[0], at, memory);

@@ -39,15 +39,15 @@ inline int64_t DroppedRows(int64_t rows, int trainers, Remainder remainder) {
   return remainder == Remainder::kDrop ? rows % trainers : 0;
 }
 
-// What becomes of the last `elements` < trainers elements of an epoch of per-rank batches.
+// What becomes of the last elements, fewer than there are trainers, of an epoch of per-rank batches.
 // True when they still make a step (elements > 0 and not kDrop); ranks past them then get an empty or padding share.
-inline bool TailMakesStep(int64_t elements, int /*trainers*/, Remainder remainder) {
+inline bool TailMakesStep(int64_t elements, Remainder remainder) {
   return elements > 0 && remainder != Remainder::kDrop;
 }
 
 // Steps that `elements` elements make: the cardinality that trainers see, for kPerRank under kStatic.
 inline int64_t StepsOf(int64_t elements, int trainers, Remainder remainder) {
-  return elements / trainers + (TailMakesStep(elements % trainers, trainers, remainder) ? 1 : 0);
+  return elements / trainers + (TailMakesStep(elements % trainers, remainder) ? 1 : 0);
 }
 
 // The order in which readers deal steps: in round k every reader that has a k-th step deals it, reader 0 first. So while all

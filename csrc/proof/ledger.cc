@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "wire/codec.h"
+
 namespace hvdata::proof {
 
 namespace {
@@ -17,13 +19,8 @@ Yield NotHandedOut(const Yield& element) { return {Digest(), element.digest.rows
 
 }  // namespace
 
-Ledger::Ledger(std::vector<std::string> names, plan::Batch batch, plan::Schedule schedule, plan::Remainder remainder)
-    : names_(std::move(names)),
-      batch_(batch),
-      anyone_(schedule == plan::Schedule::kDynamic),
-      remainder_(remainder),
-      next_(names_.size()),
-      gone_(names_.size()) {
+Ledger::Ledger(std::vector<std::string> names, plan::Schedule schedule)
+    : names_(std::move(names)), anyone_(schedule == plan::Schedule::kDynamic), next_(names_.size()), gone_(names_.size()) {
   Start({});
 }
 
@@ -133,7 +130,7 @@ void Ledger::DropFrom(uint64_t turn) {
 
 // ---- What trainers say.
 
-std::string Ledger::Heard(int trainer, const Word& word) {
+std::string Ledger::Heard(int trainer, const wire::Checked& word) {
   const auto t = static_cast<size_t>(trainer);
   std::string finding = word.tail ? HeardOfLeft(trainer, word) : anyone_ ? HeardOfElement(trainer, word) : HeardOfTurn(trainer, word);
   report_.rows[t] += word.rows;
@@ -161,25 +158,25 @@ std::string Ledger::Missing(int trainer, int64_t shares) {
   return finding;
 }
 
-std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
+std::string Ledger::HeardOfTurn(int trainer, const wire::Checked& word) {
   const auto t = static_cast<size_t>(trainer);
   const uint64_t due = next_[t];
-  if (word.turn < due || word.turn < first_turn_) {  // the latter of one that has left, if it speaks all the same
+  if (word.turn.n < due || word.turn.n < first_turn_) {  // the latter of one that has left, if it speaks all the same
     report_.twice += word.rows;
-    return Rows(word.rows) + " came twice: the share of the reader's step " + std::to_string(word.turn) + " came before";
+    return Rows(word.rows) + " came twice: the share of the reader's step " + std::to_string(word.turn.n) + " came before";
   }
-  if (word.turn >= NextTurn() && (t >= fillers_.size() || word.turn == ~uint64_t{0})) {
+  if (word.turn.n >= NextTurn() && (t >= fillers_.size() || word.turn.n == ~uint64_t{0})) {
     report_.twice += word.rows;
-    return "a share came of the reader's step " + std::to_string(word.turn) + ", which it has not dealt";
+    return "a share came of the reader's step " + std::to_string(word.turn.n) + ", which it has not dealt";
   }
-  next_[t] = word.turn + 1;
-  if (word.turn > due) {
-    for (uint64_t turn = due; turn < word.turn && turn < NextTurn(); ++turn) {
+  next_[t] = word.turn.n + 1;
+  if (word.turn.n > due) {
+    for (uint64_t turn = due; turn < word.turn.n && turn < NextTurn(); ++turn) {
       if (turn >= first_turn_) report_.lost += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.count();
     }
-    return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " + std::to_string(word.turn) + " came";
+    return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " + std::to_string(word.turn.n) + " came";
   }
-  const size_t at = static_cast<size_t>(word.turn - first_turn_);
+  const size_t at = static_cast<size_t>(word.turn.n - first_turn_);
   if (at >= turns_.size()) return Compare(trainer, word, fillers_[t]);
   Dealt& turn = turns_[at];
   std::string finding = Compare(trainer, word, turn.shares[t]);
@@ -189,19 +186,20 @@ std::string Ledger::HeardOfTurn(int trainer, const Word& word) {
   return finding;
 }
 
-std::string Ledger::HeardOfElement(int trainer, const Word& word) {
-  const auto found = open_.find(word.element);
+std::string Ledger::HeardOfElement(int trainer, const wire::Checked& word) {
+  const uint64_t element = word.position - 1;  // dynamic: a step is one element
+  const auto found = open_.find(element);
   if (found == open_.end()) {
     report_.twice += word.rows;
-    return Rows(word.rows) + " came twice: some rank has had element " + std::to_string(word.element) + " of the epoch before";
+    return Rows(word.rows) + " came twice: some rank has had element " + std::to_string(element) + " of the epoch before";
   }
   std::string finding = Compare(trainer, word, found->second);
   open_.erase(found);
-  if (finding.empty()) HandedOut(word.element);
+  if (finding.empty()) HandedOut(element);
   return finding;
 }
 
-std::string Ledger::HeardOfLeft(int trainer, const Word& word) {
+std::string Ledger::HeardOfLeft(int trainer, const wire::Checked& word) {
   const auto i = static_cast<size_t>(word.left);
   const std::vector<Promise>& promises = word.filler ? left_fillers_ : left_;
   if (i >= promises.size()) return "a share came of an element that the reader had not left";
@@ -221,24 +219,24 @@ void Ledger::HandedOut(uint64_t element) {
 }
 
 // Where the share is another one's, that says more than what its rows are.
-std::string Ledger::WhoseIs(int trainer, const Word& word, Fingerprint seal) const {
+std::string Ledger::WhoseIs(int trainer, const wire::Checked& word, Fingerprint seal) const {
   for (size_t k = turns_.size(); k-- > 0;) {
     const uint64_t turn = first_turn_ + k;
     for (size_t i = 0; i < turns_[k].shares.size(); ++i) {
-      if (turns_[k].shares[i].seal != seal || (static_cast<int>(i) == trainer && turn == word.turn)) continue;
+      if (turns_[k].shares[i].seal != seal || (static_cast<int>(i) == trainer && turn == word.turn.n)) continue;
       return "it got the share of " + names_[i] + " of the reader's step " + std::to_string(turn) + " in place of its own of step " +
-             std::to_string(word.turn);
+             std::to_string(word.turn.n);
     }
   }
   for (const auto& [element, promise] : open_) {
     if (promise.seal == seal) {
-      return "it got element " + std::to_string(element) + " of the epoch in place of element " + std::to_string(word.element);
+      return "it got element " + std::to_string(element) + " of the epoch in place of element " + std::to_string(word.position - 1);
     }
   }
   return "";
 }
 
-std::string Ledger::Compare(int trainer, const Word& word, const Promise& promise) {
+std::string Ledger::Compare(int trainer, const wire::Checked& word, const Promise& promise) {
   if (word.seal == promise.seal && word.rows == promise.rows.count()) return "";
   // A swap: these rows are another's, and its own are missing.
   if (std::string whose = WhoseIs(trainer, word, word.seal); !whose.empty()) {
@@ -246,7 +244,10 @@ std::string Ledger::Compare(int trainer, const Word& word, const Promise& promis
     report_.lost += promise.rows.count();
     return whose + " (swapped)";
   }
-  std::vector<Fingerprint> missing = promise.rows.each, extra = word.fingerprints;
+  std::vector<Fingerprint> missing = promise.rows.each, extra;
+  for (size_t i = 0; i + sizeof(uint64_t) <= word.fingerprints.size(); i += sizeof(uint64_t)) {
+    extra.push_back(wire::LoadLittleEndian<uint64_t>(word.fingerprints.data() + i));
+  }
   if (!promise.rows.has_each() || extra.size() != word.rows) {
     report_.altered += promise.rows.count();
     return "its share is not what the pipeline yielded for it (altered)";

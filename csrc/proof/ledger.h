@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "proof/promise.h"
 #include "proof/report.h"
+#include "wire/messages.h"
 
 namespace hvdata::proof {
 
@@ -22,23 +23,10 @@ struct Promises {
   std::vector<Promise> shares;
 };
 
-// What a trainer says (wire::Checked).
-struct Word {
-  uint64_t step = 0;     // the trainer's own, for people
-  uint64_t turn = 0;     // static: the reader's step, of which it is the trainer's share
-  uint64_t element = 0;  // dynamic: this element's
-  bool tail = false;     // element `left` of those that the reader had left, or a filler on its model
-  uint64_t left = 0;
-  bool filler = false;
-  uint64_t rows = 0;
-  Fingerprint seal = 0;
-  std::vector<Fingerprint> fingerprints;
-};
-
 class Ledger {
  public:
   // `names`: the trainers', for people.
-  Ledger(std::vector<std::string> names, plan::Batch batch, plan::Schedule schedule, plan::Remainder remainder);
+  Ledger(std::vector<std::string> names, plan::Schedule schedule);
 
   // Where an epoch goes on: with the reader's step `turn` and element number `element`.
   struct Begin {
@@ -66,8 +54,8 @@ class Ledger {
   // The trainer takes nothing more.
   void Gone(int trainer) { gone_[static_cast<size_t>(trainer)] = true; }
 
-  // What is wrong with it, for people; mostly nothing.
-  std::string Heard(int trainer, const Word& word);
+  // What is wrong with what a trainer says of a share, for people; mostly nothing.
+  std::string Heard(int trainer, const wire::Checked& word);
   // The trainer has come to its end, and of its shares so many have not; below 0: so many too many. What is wrong, for people.
   std::string Missing(int trainer, int64_t shares);
   // Whether the trainer has said of every share dealt so far that it has it.
@@ -94,11 +82,11 @@ class Ledger {
 
   Element& At(uint64_t number) { return elements_[static_cast<size_t>(number - first_)]; }
   bool Known(uint64_t number) const { return number >= first_ && number - first_ < elements_.size(); }
-  std::string Compare(int trainer, const Word& word, const Promise& promise);
-  std::string WhoseIs(int trainer, const Word& word, Fingerprint seal) const;
-  std::string HeardOfLeft(int trainer, const Word& word);
-  std::string HeardOfTurn(int trainer, const Word& word);
-  std::string HeardOfElement(int trainer, const Word& word);
+  std::string Compare(int trainer, const wire::Checked& word, const Promise& promise);
+  std::string WhoseIs(int trainer, const wire::Checked& word, Fingerprint seal) const;
+  std::string HeardOfLeft(int trainer, const wire::Checked& word);
+  std::string HeardOfTurn(int trainer, const wire::Checked& word);
+  std::string HeardOfElement(int trainer, const wire::Checked& word);
   void HandedOut(uint64_t element);
   void KeepShares(uint64_t first, const std::vector<Promise>& shares);
   void Unverified(uint64_t element);
@@ -108,9 +96,7 @@ class Ledger {
   uint64_t NextTurn() const { return first_turn_ + turns_.size(); }
 
   const std::vector<std::string> names_;
-  const plan::Batch batch_;
   const bool anyone_;  // dynamic: a share is whoever's takes it
-  const plan::Remainder remainder_;
   Report report_;                 // all folded elements; and the counts
   Report passed_;                 // of each trainer's rows and steps, those of folded elements alone
   bool verified_before_ = true;

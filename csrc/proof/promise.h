@@ -17,7 +17,11 @@ struct RowPrints {
   Digest digest;
   std::vector<Fingerprint> each;
 
-  void Add(const Fingerprint* rows, size_t count);
+  void Add(const Fingerprint* rows, size_t count) {
+    for (size_t i = 0; i < count; ++i) digest.Add(rows[i]);
+    if (digest.rows <= kMostKept) each.insert(each.end(), rows, rows + count);
+    else ForgetEach();
+  }
   uint64_t count() const { return digest.rows; }
   void ForgetEach() { std::vector<Fingerprint>().swap(each); }  // and give the memory back
   bool has_each() const { return each.size() == count(); }

@@ -26,5 +26,13 @@ TEST(Json, WhatIsNoTextIsReplaced) {
   EXPECT_EQ(Quoted("\xe2\x82"), "\"" + other + other + "\"") << "cut off";
 }
 
+TEST(Json, AnObjectHasItsMembersInOrder) {
+  EXPECT_EQ(JsonObject().Text(), "{}");
+  JsonObject object;
+  object.Add("b", -1).Put("a \"quoted\"", JsonObject().Add("most", ~uint64_t{0}).Text());
+  object.Add("none", std::vector<int64_t>()).Add("some", std::vector<int>{1, -2});
+  EXPECT_EQ(object.Text(), "{\"b\": -1, \"a \\\"quoted\\\"\": {\"most\": 18446744073709551615}, \"none\": [], \"some\": [1, -2]}");
+}
+
 }  // namespace
 }  // namespace hvdata

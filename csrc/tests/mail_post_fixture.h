@@ -217,7 +217,7 @@ class PostTest : public testing::Test {
     for (const wire::Component& component : got.header.components) places.push_back(component.where);
     return places;
   }
-  Arena* arena() { return parties_[0].post->arena(); }
+  Arena* arena() { return parties_[0].post->arena().get(); }
 
   Party parties_[2];
   HostLinks* links_[2];

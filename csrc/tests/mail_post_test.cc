@@ -66,7 +66,7 @@ TEST_F(PostTest, WhatLiesInTheArenaIsNotCopied) {
 
 TEST_F(PostTest, TrainersSendTheirLargePayloadsAsMessages) {
   Start(Payload::kArena);
-  EXPECT_EQ(parties_[1].post->arena(), nullptr);
+  EXPECT_EQ(parties_[1].post->arena().get(), nullptr);
   Send(1, Make(1, {50, 100000}));
   const auto got = Take(0, 1);
   ExpectWhole(got.at(0));

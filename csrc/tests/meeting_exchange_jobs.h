@@ -64,8 +64,8 @@ class Jobs {
       got_[static_cast<size_t>(trainer)].push_back(all);
       auto nothing = std::make_shared<Share>();
       nothing->bundle = std::make_shared<Token>(Token{0, -1});
-      if (refuse) (*this)[trainer].RefuseGather(name, call, kInvalidArgument, "they don't fit");
-      else (*this)[trainer].Release(name, call, nothing);
+      if (refuse) (*this)[trainer].EndGather(name, call, {kInvalidArgument, "they don't fit"}, nullptr);
+      else (*this)[trainer].EndGather(name, call, {}, nothing.get());
     };
     (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name == "" ? name : name.substr(2)));
   }

@@ -161,7 +161,7 @@ TEST(StepsOf, AgreesWithCounting) {
             waiting = 0;
           }
         }
-        if (TailMakesStep(waiting, trainers, remainder)) ++steps;
+        if (TailMakesStep(waiting, remainder)) ++steps;
         ASSERT_EQ(StepsOf(elements, trainers, remainder), steps) << elements << " elements, " << trainers;
       }
     }
@@ -169,10 +169,10 @@ TEST(StepsOf, AgreesWithCounting) {
 }
 
 TEST(TailMakesStep, OnlyElementsThatMayBePartial) {
-  for (const Remainder remainder : kAll) EXPECT_FALSE(TailMakesStep(0, 4, remainder));
-  EXPECT_FALSE(TailMakesStep(1, 4, Remainder::kDrop));
-  EXPECT_TRUE(TailMakesStep(1, 4, Remainder::kPartial));
-  EXPECT_TRUE(TailMakesStep(3, 4, Remainder::kPad));
+  for (const Remainder remainder : kAll) EXPECT_FALSE(TailMakesStep(0, remainder));
+  EXPECT_FALSE(TailMakesStep(1, Remainder::kDrop));
+  EXPECT_TRUE(TailMakesStep(1, Remainder::kPartial));
+  EXPECT_TRUE(TailMakesStep(3, Remainder::kPad));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "wire/codec.h"
+
 namespace hvdata::proof {
 namespace {
 
@@ -24,11 +26,17 @@ Yield YieldOf(const std::vector<Promise>& shares) {
   return yield;
 }
 
+wire::Checked WordOfTurn(uint64_t turn) {
+  wire::Checked word;
+  word.turn = Turn(turn);
+  return word;
+}
+
 // One reader's run. Step k has its element k (global), or one for each trainer; trainer t gets k + t + 1 rows.
 class OneRun {
  public:
   OneRun(size_t trainers, plan::Batch batch)
-      : batch_(batch), trainers_(trainers), ledger_(Names(trainers), batch, plan::Schedule::kStatic, plan::Remainder::kPartial) {}
+      : batch_(batch), trainers_(trainers), ledger_(Names(trainers), plan::Schedule::kStatic) {}
 
   Ledger* operator->() { return &ledger_; }
   uint64_t each() const { return batch_ == plan::Batch::kPerRank ? trainers_ : 1; }
@@ -57,8 +65,9 @@ class OneRun {
   }
   void Hear(size_t trainer, uint64_t turn) {
     const Promise& promise = shares_[turn][trainer];
-    Word word;
-    word.turn = turn, word.rows = promise.rows.count(), word.seal = promise.seal, word.fingerprints = promise.rows.each;
+    wire::Checked word = WordOfTurn(turn);
+    word.rows = promise.rows.count(), word.seal = promise.seal;
+    for (const Fingerprint row : promise.rows.each) wire::AppendLittleEndian(row, &word.fingerprints);
     EXPECT_EQ(ledger_.Heard(static_cast<int>(trainer), word), "");
   }
   void DealAndHear(uint64_t turns) {
@@ -83,7 +92,7 @@ class OneRun {
 
 // Which element it was that never came nobody knows: any rank might have had it.
 TEST(Ledger, OfADynamicEpochTheSharesThatNeverCameAreCounted) {
-  Ledger ledger({"rank 0", "rank 1"}, plan::Batch::kPerRank, plan::Schedule::kDynamic, plan::Remainder::kDrop);
+  Ledger ledger({"rank 0", "rank 1"}, plan::Schedule::kDynamic);
   for (uint64_t k = 0; k < 3; ++k) {
     const Fingerprint rows[] = {2 * k, 2 * k + 1};
     Promise share;
@@ -103,9 +112,8 @@ TEST(Ledger, NoNumberOfAPeersLeadsOutside) {
   run.DealAndHear(40);  // so that the first ones are forgotten
   run.Deal();
   for (const uint64_t turn : {uint64_t{41}, ~uint64_t{0}}) {
-    Word word;
-    word.turn = turn;
-    EXPECT_NE(run->Heard(1, word).find("the reader's step " + std::to_string(turn) + ", which it has not dealt"), std::string::npos);
+    const std::string finding = run->Heard(1, WordOfTurn(turn));
+    EXPECT_NE(finding.find("the reader's step " + std::to_string(turn) + ", which it has not dealt"), std::string::npos);
   }
   EXPECT_NE(run->Missing(1, INT64_MIN).find("9223372036854775808 shares more came"), std::string::npos);
   run.Hear(0, 40);
@@ -121,9 +129,7 @@ TEST(Ledger, NoNumberOfAPeersLeadsOutside) {
     left.Deal();
     left.Hear(0, turn);
   }
-  Word word;
-  word.turn = 5;
-  EXPECT_NE(left->Heard(1, word).find("the share of the reader's step 5 came before"), std::string::npos);
+  EXPECT_NE(left->Heard(1, WordOfTurn(5)).find("the share of the reader's step 5 came before"), std::string::npos);
 }
 
 class OverACheckpoint : public testing::TestWithParam<plan::Batch> {};
@@ -181,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Batches, OverACheckpoint, testing::Values(plan::Batch::
 
 // dynamic: what was taken out of its order, and comes between elements that are still to be dealt.
 TEST(Mark, KnowsWhatAnEarlierRunHadFurtherOn) {
-  Ledger ledger({"rank 0"}, plan::Batch::kPerRank, plan::Schedule::kDynamic, plan::Remainder::kDrop);
+  Ledger ledger({"rank 0"}, plan::Schedule::kDynamic);
   const Promise late = PromiseOf(500, 5);
   Ledger::Begin begin;
   begin.element = 2;
@@ -229,12 +235,12 @@ TEST(ManyRows, AreKnownByTheirDigestAlone) {
   EXPECT_EQ(rows.each.capacity(), 0u);
 
   for (const bool altered : {false, true}) {
-    Ledger ledger({"rank 0"}, plan::Batch::kPerRank, plan::Schedule::kStatic, plan::Remainder::kPartial);
+    Ledger ledger({"rank 0"}, plan::Schedule::kStatic);
     Promises promises;
     promises.shares.push_back({rows, 1});
     promises.elements.push_back({rows.digest, 0});
     ledger.Deal(0, promises, {});
-    Word word;
+    wire::Checked word;
     word.rows = rows.count();
     word.seal = altered ? 2 : 1;
     EXPECT_EQ(ledger.Heard(0, word),

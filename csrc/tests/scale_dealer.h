@@ -38,12 +38,12 @@ class MadeUpDealer {
 
   // Until no trainer uses the channel any more.
   void Run() {
-    const std::shared_ptr<Source> source = engine_->FindSource(channel_);
+    const std::shared_ptr<Source> source = engine_->channels().FindSource(channel_);
     uint64_t number = 0;
     for (int64_t epoch = 0; (epoch = source->WaitEpoch(std::chrono::seconds(1), &number)) >= 0;) {
       if (epoch > 0) RunEpoch(source.get(), static_cast<uint64_t>(epoch));
     }
-    engine_->EndSource(channel_);
+    engine_->channels().EndSource(channel_);
   }
 
  private:

@@ -218,7 +218,7 @@ class Process {
     double first = 0, last = 0, waited = 0;
     uint64_t steps = 0;
     if (engine_->world().me().trains()) {
-      const std::shared_ptr<Sink> sink = engine_->UseChannel(channel);
+      const std::shared_ptr<Sink> sink = engine_->channels().Use(channel);
       SinkIterator iterator;
       for (bool end = false;;) {
         Arrival arrival;

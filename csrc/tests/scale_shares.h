@@ -28,7 +28,7 @@ inline Bytes NewBytes(size_t size) {
 
 // Where the trainers of this host see it, if there is room; as a pipeline's memory is.
 inline Bytes NewElement(Post* post, size_t size) {
-  const std::shared_ptr<Arena> arena = post->shared_arena();
+  const std::shared_ptr<Arena> arena = post->arena();
   char* const memory = arena ? arena->Allocate(size, Arena::For::kPipeline) : nullptr;
   if (memory == nullptr) return NewBytes(size);
   const auto free = [arena](const void* data) { arena->Free(static_cast<const char*>(data)); };

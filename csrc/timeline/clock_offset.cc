@@ -25,13 +25,8 @@ void ClockOffset::Fix(int64_t now) {
     fixes_.back().here = now;  // still
     return;
   }
-  if (n > 0) {
-    // Their clock goes on, too.
-    const int64_t least = fixes_.back().offset - (now - fixes_.back().here);
-    fixes_.push_back({now, std::max(offset, least)});
-  } else {
-    fixes_.push_back({now, offset});
-  }
+  const int64_t least = n > 0 ? fixes_.back().offset - (now - fixes_.back().here) : offset;  // their clock goes on, too
+  fixes_.push_back({now, std::max(offset, least)});
   if (fixes_.size() > kFixes) fixes_.pop_front();
 }
 

@@ -10,6 +10,7 @@
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/place.h"
+#include "base/stopwatch.h"
 #include "base/threads.h"
 
 namespace hvdata {
@@ -23,10 +24,6 @@ constexpr int kQuestions = 4;        // one upon the other: the first finds thre
 constexpr size_t kMostLines = 256 << 10;  // bytes of a message
 constexpr int64_t kWorthTelling = 100000;  // ns that the clocks have drifted apart
 
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 int64_t WallMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -39,7 +36,7 @@ Timeline::Timeline(const World* world, Send send, const std::string& path, uint6
       log_(most_events),
       collector_(world->readers[0] == world->self ? std::make_unique<TimelineCollector>(world, path, most_bytes) : nullptr),
       clock_(SteadyClockId()),
-      own_zero_(Now()),
+      own_zero_(SteadyNow()),
       lines_(*world) {
   batch_.reserve(most_events);
 }
@@ -129,7 +126,7 @@ void Timeline::Round(milliseconds patience, bool last) {
 bool Timeline::Ask(int times, milliseconds patience) {
   MutexLock lock(&mu_);
   to_ask_ = times - 1;
-  asked_ = Now();
+  asked_ = SteadyNow();
   send_(writer(), MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
   changed_.WaitFor(&mu_, patience, [&] { return mu_.AssertHeld(), (asked_ == 0 && to_ask_ == 0) || given_up_; });
   return std::exchange(asked_, 0) == 0 && offset_.known();
@@ -141,7 +138,7 @@ void Timeline::Tell(milliseconds patience, bool last) {
   events.left_out = std::exchange(left_out_, 0) + left_out;
   ClockOffset offset;
   int64_t zero;
-  const int64_t now = Now();
+  const int64_t now = SteadyNow();
   {
     MutexLock lock(&mu_);
     offset_.Fix(now);
@@ -154,7 +151,7 @@ void Timeline::Tell(milliseconds patience, bool last) {
   if (first || last || std::abs(offset.offset() - told_offset_) > kWorthTelling) {
     told_offset_ = offset.offset();
     std::string* const where = first || last ? &events.head : &events.lines;  // of these there are few, and they are always written
-    *where += lines_.Clock(WallMicros() - told(Now()) / 1000, offset.offset(), offset.round_trip());
+    *where += lines_.Clock(WallMicros() - told(SteadyNow()) / 1000, offset.offset(), offset.round_trip());
   }
   if (events.left_out > 0) events.lines += lines_.LeftOut(events.left_out, told(now));
   for (size_t i = 0; i < batch_.size(); ++i) {
@@ -179,11 +176,11 @@ void Timeline::Pass(wire::Events events) {
 // ---- Messages.
 
 void Timeline::On(int member, const wire::Ping& ping) {
-  if (collector_) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, Now(), own_zero_, clock_}), nullptr);
+  if (collector_) send_(member, MakeHeader(0, 0, wire::Pong{ping.asked, SteadyNow(), own_zero_, clock_}), nullptr);
 }
 
 void Timeline::On(const wire::Pong& pong) {
-  const int64_t back = Now();
+  const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // too late
   if (clock_ != 0 && pong.clock == clock_) offset_.Same();
@@ -191,7 +188,7 @@ void Timeline::On(const wire::Pong& pong) {
   zero_ = pong.zero;
   if (to_ask_ > 0) {
     --to_ask_;
-    asked_ = Now();
+    asked_ = SteadyNow();
     return send_(writer(), MakeHeader(0, 0, wire::Ping{asked_}), nullptr);
   }
   asked_ = 0;

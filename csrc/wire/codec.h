@@ -12,6 +12,8 @@
 
 namespace hvdata::wire {
 
+constexpr uint16_t kVersion = 4;  // of all messages; a process refuses those of another
+
 // Byte by byte, so that it holds on any machine; compilers make one load or store of it.
 template <typename T>
 char* StoreLittleEndian(T value, char* out) {
@@ -40,6 +42,11 @@ T LoadLittleEndian(const char* bytes) {
 class Writer {
  public:
   explicit Writer(std::string* out) : out_(out) {}
+
+  void Front(uint32_t magic) {
+    AppendLittleEndian(magic, out_);
+    AppendLittleEndian(kVersion, out_);
+  }
 
   template <typename T>
   void Int(const char* /*field*/, const T& value) {
@@ -78,6 +85,19 @@ class Writer {
 class Reader {
  public:
   explicit Reader(std::string_view message) : rest_(message), size_(message.size()) {}
+
+  // What every message and bag begins with: which of these it is, and of which version.
+  void Front(uint32_t magic) {
+    uint32_t found;
+    uint16_t version;
+    Int("magic", found);
+    if (ok() && found != magic) Fail("it does not begin as one");
+    Int("version", version);
+    if (ok() && version != kVersion) {
+      Fail("it is of wire version " + std::to_string(version) + ", this process speaks " + std::to_string(kVersion) +
+           "; install the same horovod_data on every host");
+    }
+  }
 
   template <typename T>
   void Int(const char* field, T& value) {
@@ -132,7 +152,11 @@ class Reader {
     rest_ = {};
   }
   bool ok() const { return error_.empty(); }
-  const std::string& error() const { return error_; }
+  // Whether all was well; where not, `*error` says why.
+  bool Succeeded(const char* what, std::string* error) const {
+    if (!ok()) *error = "not a valid horovod_data " + std::string(what) + ": " + error_;
+    return ok();
+  }
   std::string_view rest() const { return rest_; }
 
  private:

@@ -72,11 +72,6 @@ void Check(const Header& header, Reader* reader) {
 
 }  // namespace
 
-std::string OtherVersion(uint16_t version) {
-  return "it is of wire version " + std::to_string(version) + ", this process speaks " + std::to_string(kVersion) +
-         "; install the same horovod_data on every host";
-}
-
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
   *count = 1;
   bool empty = false;
@@ -110,27 +105,18 @@ std::string Encode(const Header& header) {
   std::string message;
   message.reserve(96 + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
   Writer writer(&message);
-  writer.Int("magic", kMagic);
-  writer.Int("version", kVersion);
+  writer.Front(kMagic);
   HeaderFields(&writer, header);
   return message;
 }
 
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error) {
   Reader reader(message);
-  uint32_t magic;
-  uint16_t version;
   Header decoded;
-  reader.Int("magic", magic);
-  if (reader.ok() && magic != kMagic) reader.Fail("it does not begin as one");
-  reader.Int("version", version);
-  if (reader.ok() && version != kVersion) reader.Fail(OtherVersion(version));
+  reader.Front(kMagic);
   if (reader.ok()) HeaderFields(&reader, decoded);
   if (reader.ok()) Check(decoded, &reader);
-  if (!reader.ok()) {
-    *error = "not a valid horovod_data message: " + reader.error();
-    return false;
-  }
+  if (!reader.Succeeded("message", error)) return false;
   *header = std::move(decoded);
   *inline_payload = reader.rest();
   return true;

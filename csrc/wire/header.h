@@ -50,8 +50,6 @@ struct Header {
   const char* name() const;  // "OPEN", "DATA", ..., for error texts and the debug log
 };
 
-constexpr uint16_t kVersion = 4;  // of all messages; a process refuses those of another
-std::string OtherVersion(uint16_t version);  // why
 constexpr uint32_t kMaxComponents = 1u << 16;
 constexpr uint32_t kMaxRank = 254;             // dims of a tensor, as in TensorFlow
 

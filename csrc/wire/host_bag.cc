@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "wire/codec.h"
-#include "wire/header.h"
 
 namespace hvdata::wire {
 namespace {
@@ -42,8 +41,7 @@ HostBag::Packed HostBag::Take() {
     packed.bytes = parts_[0].bag.Take(&packed.offset);
   } else if (!parts_.empty()) {
     packed.bytes.reserve(bytes());
-    AppendLittleEndian(kHostBagMagic, &packed.bytes);
-    AppendLittleEndian(kVersion, &packed.bytes);
+    Writer(&packed.bytes).Front(kHostBagMagic);
     for (Part& part : parts_) {
       size_t offset = 0;
       const std::string bag = part.bag.Take(&offset);
@@ -64,13 +62,8 @@ bool IsHostBag(std::string_view message) {
 
 bool Unpack(std::string_view bag, std::vector<ForMember>* parts, std::string* error) {
   Reader reader(bag);
-  uint32_t magic;
-  uint16_t version;
   std::vector<ForMember> found;
-  reader.Int("magic", magic);
-  if (reader.ok() && magic != kHostBagMagic) reader.Fail("it does not begin as one");
-  reader.Int("version", version);
-  if (reader.ok() && version != kVersion) reader.Fail(OtherVersion(version));
+  reader.Front(kHostBagMagic);
   do {
     ForMember part;
     uint32_t size;
@@ -81,10 +74,7 @@ bool Unpack(std::string_view bag, std::vector<ForMember>* parts, std::string* er
     part.bag = reader.Bytes("part", size);
     if (reader.ok()) found.push_back(part);
   } while (reader.ok() && !reader.rest().empty());
-  if (!reader.ok()) {
-    *error = "not a valid horovod_data host bag: " + reader.error();
-    return false;
-  }
+  if (!reader.Succeeded("host bag", error)) return false;
   *parts = std::move(found);
   return true;
 }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "wire/codec.h"
-#include "wire/header.h"
 
 namespace hvdata::wire {
 namespace {
@@ -15,12 +14,8 @@ constexpr uint32_t kBagMagic = 0x42445648;  // "HVDB" in the message
 }  // namespace
 
 std::string* Mailbag::Add() {
-  if (count_++ == 0) {
-    AppendLittleEndian(kBagMagic, &bytes_);
-    AppendLittleEndian(kVersion, &bytes_);
-  } else {
-    Close();
-  }
+  if (count_++ == 0) Writer(&bytes_).Front(kBagMagic);
+  else Close();
   open_ = bytes_.size();
   AppendLittleEndian(uint32_t{0}, &bytes_);
   return &bytes_;
@@ -41,13 +36,8 @@ bool IsMailbag(std::string_view message) {
 
 bool Unpack(std::string_view bag, std::vector<std::string_view>* messages, std::string* error) {
   Reader reader(bag);
-  uint32_t magic;
-  uint16_t version;
   std::vector<std::string_view> found;
-  reader.Int("magic", magic);
-  if (reader.ok() && magic != kBagMagic) reader.Fail("it does not begin as one");
-  reader.Int("version", version);
-  if (reader.ok() && version != kVersion) reader.Fail(OtherVersion(version));
+  reader.Front(kBagMagic);
   do {
     uint32_t size;
     reader.Int("message size", size);
@@ -55,10 +45,7 @@ bool Unpack(std::string_view bag, std::vector<std::string_view>* messages, std::
     const std::string_view message = reader.Bytes("message", size);
     if (reader.ok()) found.push_back(message);
   } while (reader.ok() && !reader.rest().empty());
-  if (!reader.ok()) {
-    *error = "not a valid horovod_data mailbag: " + reader.error();
-    return false;
-  }
+  if (!reader.Succeeded("mailbag", error)) return false;
   *messages = std::move(found);
   return true;
 }

@@ -43,10 +43,7 @@ bool Decode(std::string_view record, PassedOn* passed, std::string_view* bag, st
   if (reader.ok() && (decoded.bytes == 0 || reader.rest().size() != behind)) {
     reader.Fail("it has " + std::to_string(reader.rest().size()) + " bytes behind it, but announces " + std::to_string(behind));
   }
-  if (!reader.ok()) {
-    *error = "not a valid horovod_data record of what is passed on: " + reader.error();
-    return false;
-  }
+  if (!reader.Succeeded("record of what is passed on", error)) return false;
   *passed = decoded;
   *bag = reader.rest();
   return true;

@@ -146,6 +146,8 @@ def _composite(leaf: Any) -> Column:
     dtype = leaf.dtype.name
     if hasattr(leaf, "dense_shape"):
         indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
+        by_row = np.argsort(indices[:, 0], kind="stable")  # TensorFlow doesn't ask that they are in order
+        indices, values = indices[by_row], values[by_row]
         inner, outer = (f"sparse {dtype}{'x'.join(map(str, dims))}" for dims in (shape[1:], shape))
 
         def part(a: int, b: int) -> list[bytes]:

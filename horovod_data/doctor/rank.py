@@ -24,6 +24,8 @@ from . import children, inside, mpi_variables, transports
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
+# Files and lines of the training, where the doctor runs in its place.
+_OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
 # Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
 _VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info",
@@ -40,6 +42,8 @@ def main() -> None:
     if not findings:
         for name in [name for name in os.environ if name.startswith("HOROVOD_DATA_")]:
             del os.environ[name]  # the job is ours, so are its settings; the user's are looked at elsewhere
+    for name in _OF_TRAINING:
+        os.environ.pop(name, None)
     os.environ.update({**_VERBOSE, **_SETTINGS, "HOROVOD_DATA_PAYLOAD": payload})
     if findings:
         children.end_with_parent()

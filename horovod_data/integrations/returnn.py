@@ -11,7 +11,7 @@ import copy
 import functools
 from typing import Any, Callable
 
-from .. import roles
+from .. import core, roles
 from ..dataset import distribute_dataset
 from ..serving import serve
 
@@ -70,7 +70,9 @@ def attach(**options: Any) -> bool:
     """
     from returnn.tf import data_pipeline
 
-    roles.init()
+    if core.state() is core.State.NEVER_STARTED:
+        roles.init()
+    roles.current("returnn.attach()")
     _options.clear()
     _options.update({"batch": "per_rank", "remainder": "partial", **options})
     if not _attached:

@@ -112,7 +112,7 @@ def _run(words: list[str]) -> None:
         return
     if words[:1] == ["-c"]:
         sys.argv[:], first, text = ["-c", *words[2:]], "", words[1]
-        code = compile(text, "<string>", "exec")
+        code = compile(text, "<string>", "exec", dont_inherit=True)  # our future statements
     else:
         sys.argv[:], first = words, os.path.dirname(os.path.realpath(words[0]))
         if not os.path.isfile(words[0]) or zipfile.is_zipfile(words[0]):
@@ -122,7 +122,7 @@ def _run(words: list[str]) -> None:
             return
         path = os.path.abspath(words[0])
         with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec")
+            code = compile(file.read(), path, "exec", dont_inherit=True)
     if not safe_path:
         sys.path[0] = first
     main_module = types.ModuleType("__main__")  # which stays: threads and exit handlers may look for it later
@@ -142,12 +142,12 @@ def _status_of(code: Any) -> int:
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
+    if _forked():  # no rank
+        return
     exits: Any = sys.modules.get("horovod_data.exits")
     if exits is not None and exits.in_charge():
         return
     if status == 0:
-        if _forked():  # no rank
-            return
         if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
             return  # Python waits for these, and they may still come to init()
         tell_end()

@@ -145,11 +145,16 @@ def test_a_core_that_crashes(tmp_path, monkeypatch):
 
 
 def test_inside_a_job(tmp_path):
-    """Where Open MPI's settings are known, in one that is slower than need be."""
+    """Where Open MPI's settings are known, in one that is slower than need be. What the training has written stays."""
     ranks = 3
+    files = {name: tmp_path / name for name in ("HOROVOD_DATA_TIMELINE", "HOROVOD_DATA_CERTIFICATE")}
+    for file in files.values():
+        file.write_text("of the training")
     settings = ["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "0"] if OPEN_MPI else []
     found = findings(tmp_path, "--seconds", "0.4", status=0, OMPI_MCA_mpi_yield_when_idle=None,
-                     launcher=[*launch.launcher(), "-np", str(ranks), *settings])  # fmt: skip
+                     launcher=[*launch.launcher(), "-np", str(ranks), *settings], HOROVOD_DATA_VERIFY="1",
+                     **{name: str(file) for name, file in files.items()})  # fmt: skip
+    assert [file.read_text() for file in files.values()] == ["of the training"] * 2
     assert found["this job.start"]["value"].startswith(f"{ranks} ranks on 1 host")
     assert "every rank got its own" in found["this job.delivery"]["value"]
     assert found["this job.lanes"]["value"].count("GB/s (arena)") == ranks - 1

@@ -185,15 +185,18 @@ def test_leaving_by_os_exit_without_ever_starting_mpi_is_none(script, before):
     assert "MPI_Finalize" not in job.output
 
 
-def test_a_forked_child_leaves_as_it_likes(script):
-    job = run_launcher("-np", "2", *script("""
+@pytest.mark.parametrize("end, status", [("os._exit(0)", 0), ("sys.exit(3)", 3), ("raise ValueError('of a child')", 1)])
+def test_a_forked_child_leaves_as_it_likes(script, end, status):
+    job = run_launcher("-np", "2", *script(f"""
 from mpi4py import MPI
 child = os.fork()
 if child == 0:
-    os._exit(0)
-say("CHILD", os.waitpid(child, 0)[1])
+    {end}
+ended = os.waitpid(child, 0)[1]
+time.sleep(2)  # nobody ends the job for it
+say("CHILD", os.waitstatus_to_exitcode(ended))
 """))
-    assert job.returncode == 0 and job.lines("CHILD") == ["0", "0"], job.output
+    assert job.returncode == 0 and job.lines("CHILD") == [str(status)] * 2, job.output
 
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["to the launcher", "from the terminal"])
@@ -219,9 +222,10 @@ def test_a_killed_launcher_leaves_nobody(script):
 
 PROGRAM = """
 import __main__, json, os, sys
-def here(): pass
+def here(number: int): pass
 first = os.path.realpath(sys.path[0] or os.getcwd())
-print("RUNS", json.dumps([__name__, __main__.here is here, here.__module__, globals().get("__file__"), sys.argv, first]))
+print("RUNS", json.dumps([__name__, __main__.here is here, here.__module__, globals().get("__file__"), sys.argv, first,
+                          repr(here.__annotations__)]))
 """
 
 

@@ -127,6 +127,43 @@ def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
                 assert element.shape == (0, 5)
 
 
+def composites(table):
+    """Sparse; ragged, with rows that are all as long; ragged, with such rows in between."""
+    pairs = tf.RaggedTensor.from_row_lengths(tf.ones([36]), tf.repeat([1, 2], 12))
+    return tf.sparse.from_dense(table), tf.RaggedTensor.from_tensor(table), tf.RaggedTensor.from_uniform_row_length(pairs, 2)
+
+
+def described(part):
+    """What a tensor is, if TensorFlow takes it for whole."""
+    if isinstance(part, tf.SparseTensor):
+        tf.sparse.to_dense(part)
+        return "sparse", part.dense_shape.numpy().tolist(), int(part.values.shape[0])
+    if isinstance(part, tf.RaggedTensor):
+        part.to_tensor()
+        return "ragged", int(part.nrows()), int(part.flat_values.shape[0])
+    return part.numpy().tolist()
+
+
+@pytest.mark.parametrize("batch", ["per_rank", "global"])
+@pytest.mark.parametrize("remainder", ["partial", "pad"])
+def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder):
+    """They are whole, and say what the spec knows."""
+    def function(context):
+        n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
+        return tf.data.Dataset.range(n).map(lambda i: composites(tf.fill([12, 5], tf.cast(i, tf.float32))))
+
+    ds = hvdata.distribute_dataset(function, batch=batch, remainder=remainder)
+
+    def local():
+        return hvdata.rank(), [[described(part) for part in tf.nest.flatten(element)] for element in ds] if hvdata.is_trainer() else []
+
+    got = dict(results(comm, local))
+    rows = 0 if remainder == "partial" else 12 if batch == "per_rank" else 12 // hosts.sizes[1]
+    want = [("sparse", [rows, 5], 0), ("ragged", rows, 5 * rows), ("ragged", rows, 0)] + [[0.0] * rows] * (remainder == "pad")
+    for rank in hosts.ranks[1]:
+        assert got[rank] == [want] * (4 * max(hosts.sizes) // (hosts.sizes[0] if batch == "per_rank" else 1))
+
+
 @pytest.mark.parametrize("lengths", [(4, 4), (4, 6), (0, 0)])
 def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
     """A share without rows can't be made of them, and is needed only where hosts end on different steps."""

@@ -222,6 +222,13 @@ TABLES = {  # rows that are tables
 }
 
 
+def test_a_sparse_tensor_whose_values_are_in_no_order():
+    """As TensorFlow allows; within a row their order counts."""
+    ordered = tf.SparseTensor([[0, 0], [1, 0], [1, 2]], [6, 5, 7], [3, 3])
+    shuffled = tf.SparseTensor([[1, 0], [0, 0], [1, 2]], [5, 6, 7], [3, 3])
+    assert keys.content_keys(shuffled).tolist() == keys.content_keys(ordered).tolist()
+
+
 @pytest.mark.parametrize("name", ["numbers", "texts", "bools", "tensors", "bfloat16", "sparse", *TABLES])
 def test_unbatched_rows_have_the_keys_that_they_have_in_a_batch(name):
     rows = tf.data.Dataset.from_tensor_slices({**ELEMENTS, **TABLES}[name]).enumerate()

@@ -120,6 +120,9 @@ def test_cores_of_nested_groups(groups, files, cgroup, cores):
      6 << 30, 1 << 30),
     ({"memory/slurm/job_7/memory.limit_in_bytes": 3 << 30, "memory/slurm/job_7/memory.usage_in_bytes": 1 << 30}, V1,
      3 << 30, 2 << 30),
+    ({"memory.max": 3 << 30, "memory.current": 3 << 30, "memory.stat": f"anon 7\ninactive_file {1 << 30}"}, "0::/", 3 << 30, 1 << 30),
+    ({"memory/memory.limit_in_bytes": 2 << 30, "memory/memory.usage_in_bytes": 2 << 30,
+      "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {3 << 29}"}, V1, 2 << 30, 3 << 29),
     ({"memory/memory.limit_in_bytes": (1 << 63) - 4096, "memory/memory.usage_in_bytes": 1 << 30}, V1, 8 << 30, 4 << 30),
 ])  # fmt: skip
 def test_memory_of_nested_groups(groups, tmp_path, files, cgroup, total, available):

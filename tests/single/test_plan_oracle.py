@@ -32,8 +32,8 @@ int makes_step(int64_t rows, int trainers, int remainder) {
 int64_t dropped_rows(int64_t rows, int trainers, int remainder) {
   return DroppedRows(rows, trainers, static_cast<Remainder>(remainder));
 }
-int tail_makes_step(int64_t elements, int trainers, int remainder) {
-  return TailMakesStep(elements, trainers, static_cast<Remainder>(remainder));
+int tail_makes_step(int64_t elements, int, int remainder) {
+  return TailMakesStep(elements, static_cast<Remainder>(remainder));
 }
 int64_t steps_of(int64_t elements, int trainers, int remainder) {
   return StepsOf(elements, trainers, static_cast<Remainder>(remainder));

@@ -9,12 +9,14 @@ import pytest
 # As a launcher does it: a process for each rank, with variables that say which. It waits for rank 0.
 LAUNCHER = """
 import os, subprocess, sys
+with open("/proc/self/comm", "w") as file:
+    file.write("orted")
 names = sys.argv[1].split(",")
 def start(rank, command):
     values = {names[0]: str(rank + int(sys.argv[2])), names[1]: str(rank), names[2]: "3", names[3]: sys.argv[3]}
     return subprocess.Popen(command, env={**os.environ, **values})
 ranks = [start(rank, command) for rank, command in enumerate([
-    [sys.executable, "-c", sys.argv[4]], [sys.executable, "-c", sys.argv[5]], ["sleep", "60"]])]
+    [*sys.argv[6:], sys.executable, "-c", sys.argv[4]], [sys.executable, "-c", sys.argv[5]], ["sleep", "60"]])]
 gone = ranks[1].wait() if sys.argv[5] == "" else None
 ranks[0].wait()
 for rank in ranks[1:]:
@@ -34,8 +36,17 @@ HYDRA = "PMI_RANK,MPI_LOCALRANKID,MPI_LOCALNRANKS,PMI_SIZE"
 pytestmark = pytest.mark.limit(90)
 
 
-def looked(names, first, size, other, most=0):
-    done = subprocess.run([sys.executable, "-c", LAUNCHER, names, str(first), str(size), LOOKS.format(most=most), other],
+# What starts a program, and stays, and hands on no environment of its own: a container's runtime, sudo.
+WRAPPER = """
+import json, os, subprocess, sys
+if "FULL" in os.environ:
+    sys.exit(subprocess.call(sys.argv[1:], env=json.loads(os.environ["FULL"])))
+os.execve(sys.executable, [sys.executable, "-c", *sys.orig_argv[2:]], {"FULL": json.dumps(dict(os.environ))})
+"""
+
+
+def looked(names, first, size, other, most=0, wrapper=()):
+    done = subprocess.run([sys.executable, "-c", LAUNCHER, names, str(first), str(size), LOOKS.format(most=most), other, *wrapper],
                           capture_output=True, text=True, timeout=80)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -58,6 +69,17 @@ def test_one_whose_program_has_ended():
 
 def test_all_are_there():
     assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(60)", most=4) == "[]"
+
+
+def test_a_wrapper_between_the_launcher_and_the_rank():
+    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(60)", most=4, wrapper=[sys.executable, "-c", WRAPPER]) == "[]"
+
+
+def test_a_wrapper_around_another_rank():
+    """Which of the launcher's children it is, and whether it is one, nobody can tell."""
+    wrapped = f"import sys; sys.argv[1:] = ['sleep', '60']\n" + WRAPPER.replace("sys.orig_argv[2:]", "(WRAPPER, 'sleep', '60')")
+    wrapped = f"WRAPPER = {WRAPPER!r}\n" + wrapped
+    assert looked(OPEN_MPI, 0, 3, wrapped, most=4) == "[]"
 
 
 def test_under_no_launcher():

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "channel/channels.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace hvdata {
+
+using wire::Header;
+
+void Channels::Add(const ChannelConfig& config, Channel channel) {
+  MutexLock lock(&mu_);
+  accounts_[config.name] = {};
+  made_ = std::max(made_, config.number);
+  channels_[config.number] = std::move(channel);
+}
+
+std::vector<Channel> Channels::All() const {
+  MutexLock lock(&mu_);
+  std::vector<Channel> channels;
+  for (const auto& [number, channel] : channels_) channels.push_back(channel);
+  return channels;
+}
+
+std::shared_ptr<Sink> Channels::Use(uint32_t number) {
+  MutexLock lock(&mu_);
+  const auto found = channels_.find(number);
+  if (found == channels_.end() || !found->second.sink) return nullptr;
+  ++found->second.uses;
+  return found->second.sink;
+}
+
+bool Channels::Unuse(uint32_t number) {
+  (void)Accounts();
+  MutexLock lock(&mu_);
+  const auto found = channels_.find(number);
+  if (found == channels_.end() || !found->second.sink || --found->second.uses > 0) return false;
+  FreeAfterUnlock(std::move(found->second.sink));
+  if (!found->second.source) channels_.erase(found);
+  return true;
+}
+
+std::shared_ptr<Source> Channels::FindSource(uint32_t number) const {
+  MutexLock lock(&mu_);
+  const auto found = channels_.find(number);
+  return found == channels_.end() ? nullptr : found->second.source;
+}
+
+void Channels::EndSource(uint32_t number) {
+  (void)Accounts();
+  MutexLock lock(&mu_);
+  const auto found = channels_.find(number);
+  if (found == channels_.end()) return;
+  FreeAfterUnlock(std::move(found->second.source));
+  if (!found->second.sink) channels_.erase(found);
+}
+
+// ---- The network.
+
+void Channels::Deliver(int member, Header header, BundlePtr bundle) {
+  Channel channel;
+  {
+    MutexLock lock(&mu_);
+    const auto found = channels_.find(header.channel);
+    if (found == channels_.end()) {  // what comes for one that is gone is dropped
+      if (header.channel > made_) early_[header.channel].push_back({member, std::move(header)});
+      return;
+    }
+    channel = found->second;
+  }
+  DeliverEarly(channel, header.channel);
+  Deliver(channel, member, std::move(header), std::move(bundle));
+}
+
+void Channels::DeliverEarly(uint32_t number) {
+  Channel channel;
+  {
+    MutexLock lock(&mu_);
+    const auto found = channels_.find(number);
+    if (found == channels_.end()) return;
+    channel = found->second;
+  }
+  DeliverEarly(channel, number);
+}
+
+void Channels::DeliverEarly(const Channel& channel, uint32_t number) {
+  std::vector<Message> messages;
+  {
+    MutexLock lock(&mu_);
+    if (auto early = early_.extract(number)) messages = std::move(early.mapped());
+  }
+  for (Message& message : messages) Deliver(channel, message.member, std::move(message.header), nullptr);
+}
+
+void Channels::Deliver(const Channel& channel, int member, Header header, BundlePtr bundle) const {
+  if (wire::IsForReader(header.message)) {
+    if (channel.source) channel.source->Handle(member, header);
+  } else if (const int reader = world_->SourceIndex(member);
+             channel.sink && (reader >= 0 || std::holds_alternative<wire::Verified>(header.message))) {
+    channel.sink->Handle(reader, std::move(header), std::move(bundle));
+  }
+}
+
+void Channels::OnGone(int member) {
+  const int trainer = world_->AudienceIndex(member);
+  if (trainer < 0) return;
+  for (const Channel& channel : All()) {
+    if (channel.source) channel.source->OnGone(trainer);
+  }
+}
+
+// Those that are gone count too: when a channel goes is a matter of each process's garbage, and all are to know the same names.
+std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
+  std::map<std::string, Account> live;
+  for (const Channel& channel : All()) {
+    if (channel.sink) {
+      Account& account = live[channel.sink->config().name];
+      account.options = channel.sink->config();
+      account.tally = channel.sink->tally();
+      account.trainer = channel.sink->Times(reset);
+    }
+    if (channel.source) {
+      Account& account = live[channel.source->config().name];
+      account.options = channel.source->config();
+      account.reader = channel.source->Times(reset);
+    }
+  }
+  MutexLock lock(&mu_);
+  for (auto& [name, account] : accounts_) {
+    if (reset) account.trainer.reset(), account.reader.reset();  // those that are gone
+  }
+  for (const auto& [name, account] : live) {
+    Account& known = accounts_[name];
+    known.options = account.options;
+    if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
+    if (account.reader) known.reader = account.reader;  // a dealer may outlive its rank's iterators, and they it
+  }
+  return accounts_;
+}
+
+}  // namespace hvdata

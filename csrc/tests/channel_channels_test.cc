@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes for a channel before it is made, or when it is gone; and what is known of channels that are gone.
+#include "channel/channels.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/reader_epoch.h"
+#include "channel_job.h"
+
+namespace hvdata {
+namespace {
+
+// A dedicated reader, member 0, of two trainers; its channels' numbers are 1, 2, ...
+class ChannelsTest : public testing::Test {
+ protected:
+  std::shared_ptr<Source> Add(uint32_t number, const std::string& name = "train") {
+    ChannelConfig config;
+    config.number = number;
+    config.name = name;
+    config.batch = plan::Batch::kPerRank;
+    Channel channel;
+    channel.source = std::make_shared<Source>(config, &world_, 60, [](int, wire::Header, const Share*) {});
+    std::shared_ptr<Source> source = channel.source;
+    channels_.Add(config, std::move(channel));
+    return source;
+  }
+  void Come(uint32_t number, int trainer, wire::Message message) {
+    channels_.Deliver(world_.audience[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)), nullptr);
+  }
+  void Restores(uint32_t number, int trainer) {
+    Come(number, trainer, wire::Restore{1, 1, 1, 4, Turn(2), 0, "words"});
+  }
+  static int64_t NextEpoch(Source* source) {
+    uint64_t number = 0;
+    return source->WaitEpoch(std::chrono::milliseconds(0), &number);
+  }
+
+  const World world_ = MakeWorld(0, 2, 1, true);
+  Channels channels_{&world_};
+};
+
+// The channel is there, and DeliverEarly, which waits for its turn, has not been called yet.
+TEST_F(ChannelsTest, ALiveOpenDoesNotOvertakeAKeptRestore) {
+  Restores(1, 0);
+  const std::shared_ptr<Source> source = Add(1);
+  for (const int trainer : {0, 1}) Come(1, trainer, wire::Open{LaneStep(2)});
+  ASSERT_EQ(NextEpoch(source.get()), 1);
+  const std::shared_ptr<ReaderEpoch> epoch = source->Begin(1, nullptr);
+  ASSERT_EQ(epoch->handed().size(), 1u) << "the epoch began without what its trainer had restored";
+  EXPECT_EQ(epoch->handed().at(0).words, "words");
+  channels_.DeliverEarly(1);
+  EXPECT_EQ(NextEpoch(source.get()), 0);
+}
+
+TEST_F(ChannelsTest, WhatCameEarlyIsDeliveredInItsOrder) {
+  Restores(2, 1);
+  for (const int trainer : {1, 0}) Come(2, trainer, wire::Open{LaneStep(2)});
+  const std::shared_ptr<Source> first = Add(1), second = Add(2, "valid");
+  EXPECT_EQ(NextEpoch(second.get()), 0);
+  channels_.DeliverEarly(1);
+  channels_.DeliverEarly(2);
+  EXPECT_EQ(NextEpoch(first.get()), 0) << "it was for the other channel";
+  ASSERT_EQ(NextEpoch(second.get()), 1);
+  EXPECT_EQ(second->Begin(1, nullptr)->handed().count(1), 1u);
+}
+
+TEST_F(ChannelsTest, WhatComesForOneThatIsGoneIsDropped) {
+  Add(1);
+  channels_.EndSource(1);
+  EXPECT_EQ(channels_.FindSource(1), nullptr);
+  EXPECT_TRUE(channels_.All().empty());
+  for (const int trainer : {0, 1}) Come(1, trainer, wire::Open{LaneStep(2)});
+  const std::shared_ptr<Source> source = Add(1);  // never so in a job, where a number is one channel's
+  channels_.DeliverEarly(1);
+  EXPECT_EQ(NextEpoch(source.get()), 0);
+}
+
+TEST_F(ChannelsTest, AChannelThatAllHaveLeftEnds) {
+  const std::shared_ptr<Source> source = Add(1);
+  for (const int member : world_.audience) channels_.OnGone(member);
+  EXPECT_EQ(NextEpoch(source.get()), -1);
+  channels_.OnGone(0);  // the reader itself, nobody's trainer
+}
+
+TEST_F(ChannelsTest, AccountsOutliveTheirChannels) {
+  Add(1, "train");
+  Add(2, "valid");
+  channels_.EndSource(1);
+  EXPECT_EQ(channels_.Accounts().size(), 2u);
+  EXPECT_TRUE(channels_.Accounts().at("train").reader);
+  EXPECT_TRUE(channels_.Accounts(true).at("valid").reader);
+  EXPECT_FALSE(channels_.Accounts().at("train").reader) << "times have begun anew, and it is gone";
+}
+
+TEST(ChannelsOfATrainerTest, TheLastUseLetsTheSinkGo) {
+  const World world = MakeWorld(1, 2, 1, true);
+  Channels channels(&world);
+  ChannelConfig config;
+  config.number = 1;
+  config.name = "train";
+  Channel channel;
+  channel.sink = std::make_shared<Sink>(config, &world, 60, 0, [](int, wire::Header, const Share*) {});
+  const std::weak_ptr<Sink> sink = channel.sink;
+  channels.Add(config, std::move(channel));
+  EXPECT_EQ(channels.Use(1), sink.lock());
+  EXPECT_EQ(channels.Use(2), nullptr);
+  EXPECT_FALSE(channels.Unuse(1));
+  EXPECT_TRUE(channels.Unuse(1));
+  EXPECT_TRUE(sink.expired());
+  EXPECT_FALSE(channels.Unuse(1));
+  EXPECT_EQ(channels.Use(1), nullptr);
+  EXPECT_TRUE(channels.Accounts().at("train").trainer);
+}
+
+}  // namespace
+}  // namespace hvdata
