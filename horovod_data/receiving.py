@@ -21,7 +21,7 @@ class _ReceiverDataset(private.DatasetSource):
         parts = elements.components(spec)
         types, shapes = elements.flat_types(parts)
         session = core.session()
-        with tf.device("/CPU:0"):
+        with private.at_once(), tf.device("/CPU:0"):  # the caller's use of the channel may go next
             variant = loader.load().ops.horovod_data_receiver(
                 tf.constant(channel, tf.int64), tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
                 label, tf.constant(steps, tf.int64), output_types=types, output_shapes=shapes)
