@@ -142,12 +142,14 @@ def _status_of(code: Any) -> int:
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
-    if _forked():  # no rank
-        return
     exits: Any = sys.modules.get("horovod_data.exits")
     if exits is not None and exits.in_charge():
         return
+    if forked := _forked():
+        hydra = None  # no rank: the job does not end with it
     if status == 0:
+        if forked:
+            return
         if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
             return  # Python waits for these, and they may still come to init()
         tell_end()
