@@ -39,6 +39,7 @@ def _in_child() -> None:
     refuse = functools.partial(_refuse, "a dataset of horovod_data")
     refuse_session = functools.partial(_refuse, "a session of TensorFlow")
     bases = private.OwnedIterator, private.BaseSession, tf.data.Dataset
+    private.keep_functions()
     gc.unfreeze()  # get_objects() leaves out what the parent has frozen
     known: dict[type, Any] = {}  # which of these a type is; there are half a million objects, and few types
     for one in gc.get_objects():
@@ -53,7 +54,7 @@ def _in_child() -> None:
         elif base is tf.data.Dataset:
             if receiving.ends_of_channels(one):
                 vars(one)[private.DATASET_CALL] = refuse
-        elif (resource := private.resource_of(one)) is not None:
+        elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):  # else one of a graph's
             _keep(resource)
             if (dataset := private.dataset_of(one)) is not None and receiving.ends_of_channels(dataset):
                 vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))

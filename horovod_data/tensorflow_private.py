@@ -12,6 +12,7 @@ Seen to work: 2.15 to 2.21.
 | `Dataset._apply_debug_options` | what `iter()` calls first: forks.py |
 | `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: forks.py |
 | `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
+| `context_safe()`, `Context.remove_function` | what a forked child must not do when it ends: forks.py |
 | `context().is_async()`, `.executor`; `tensorflow.python.eager.executor` | an op that runs in its caller's thread, also where the program has others run later |
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
@@ -41,7 +42,7 @@ from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
            "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "at_once", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
-           "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_python_functions", "name",
+           "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_functions", "keep_python_functions", "name",
            "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2",
            "unordered", "variant"]
 
@@ -80,6 +81,12 @@ def resource_of(iterator: OwnedIterator) -> Any:
 def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
     """None: it was an argument of a tf.function, which knows its resource alone."""
     return getattr(iterator, "_dataset", None)
+
+
+def keep_functions() -> None:
+    """Those that are freed from now on stay in the runtime: where a forked child ends it may be gone before them."""
+    if (runtime := context.context_safe()) is not None:
+        vars(runtime)["remove_function"] = lambda name: None
 
 
 @contextlib.contextmanager
