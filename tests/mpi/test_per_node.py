@@ -139,8 +139,9 @@ def described(part):
         tf.sparse.to_dense(part)
         return "sparse", part.dense_shape.numpy().tolist(), int(part.values.shape[0])
     if isinstance(part, tf.RaggedTensor):
-        part.to_tensor()
-        return "ragged", int(part.nrows()), int(part.flat_values.shape[0])
+        sizes = [len(splits) - 1 for splits in part.nested_row_splits] + [int(part.flat_values.shape[0])]
+        assert [int(splits[-1]) for splits in part.nested_row_splits] == sizes[1:], part
+        return "ragged", sizes[0], sizes[-1]
     return part.numpy().tolist()
 
 
