@@ -77,8 +77,7 @@ def test_a_wrapper_between_the_launcher_and_the_rank():
 
 def test_a_wrapper_around_another_rank():
     """Which of the launcher's children it is, and whether it is one, nobody can tell."""
-    words = "(WRAPPER, 'sleep', '8')"
-    wrapped = f"WRAPPER = {WRAPPER!r}\nimport sys; sys.argv[1:] = {words}[1:]\n" + WRAPPER.replace("sys.orig_argv[2:]", words)
+    wrapped = "import os; os.execvpe('sleep', ['sleep', '8'], {'PATH': os.environ['PATH']})"
     assert looked(OPEN_MPI, 0, 3, wrapped, most=4) == "[]"
 
 
