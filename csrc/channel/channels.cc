@@ -59,17 +59,18 @@ void Channels::EndSource(uint32_t number) {
 // ---- The network.
 
 void Channels::Deliver(int member, Header header, BundlePtr bundle) {
+  const uint32_t number = header.channel;
   Channel channel;
   {
     MutexLock lock(&mu_);
-    const auto found = channels_.find(header.channel);
+    const auto found = channels_.find(number);
     if (found == channels_.end()) {  // what comes for one that is gone is dropped
-      if (header.channel > made_) early_[header.channel].push_back({member, std::move(header)});
+      if (number > made_) early_[number].push_back({member, std::move(header)});
       return;
     }
     channel = found->second;
   }
-  DeliverEarly(channel, header.channel);
+  DeliverEarly(channel, number);
   Deliver(channel, member, std::move(header), std::move(bundle));
 }
 
