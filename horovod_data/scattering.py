@@ -120,7 +120,8 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
     root = op.get_attr("root")
     with tf.device("/CPU:0"):
         gathered = loader.load().ops.horovod_data_scatter_gradient(
-            tf.convert_to_tensor(gradient), op.outputs[1], root=root, scatter_name=matching.label_of(op, "scatter_name"))
+            tf.convert_to_tensor(gradient), op.outputs[1], tf.shape(op.outputs[0], tf.int64), root=root,
+            scatter_name=matching.label_of(op, "scatter_name"))
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
     if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/fork.h"
+#include "base/threads.h"
 
 namespace hvdata {
 namespace {
@@ -101,6 +102,8 @@ Region::~Region() {
 }
 
 bool Region::Reserve(uint64_t offset, uint64_t bytes) const {
+  // Kernels before 2024 give it up at any signal, and take back what they had done: a profiler's timer could have it begin for ever.
+  const SignalsBlocked blocked;
   int failed;
   do {
     failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));

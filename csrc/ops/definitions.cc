@@ -84,6 +84,7 @@ number: of this scatter among those of its name.
 REGISTER_OP("HorovodDataScatterGradient")
     .Input("part: T")
     .Input("number: int64")
+    .Input("shape: int64")
     .Attr("T: type")
     .Attr("root: int >= 0")
     .Attr("scatter_name: string")
@@ -96,8 +97,9 @@ REGISTER_OP("HorovodDataScatterGradient")
     .Doc(R"doc(
 The root gets every rank's rows, in rank order: the gradient of HorovodDataScatter.
 
-part: this rank's rows. All ranks' parts agree in all axes but the first.
+part: the gradient of this rank's rows.
 number: of the scatter.
+shape: of this rank's rows. A part of another shape is an error on this rank and on the root.
 root: the rank that gets the value.
 scatter_name: of the scatter.
 value: on the root the parts joined along axis 0; elsewhere a tensor with no rows.

@@ -15,8 +15,8 @@
 #include "meeting/exchange.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
+#include "ops/take_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/errors.h"
 
@@ -94,6 +94,15 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
       return absl::OkStatus();
     });
     return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
+  }
+
+  // The rows of all; or that there is no memory for them.
+  absl::Status Join(const World& world, const Tensors& parts, tensorflow::Tensor* whole) const {
+    const absl::Status status = Caught([&] {
+      *whole = JoinRows(parts);
+      return absl::OkStatus();
+    });
+    return status.ok() ? status : absl::Status(status.code(), Where(world) + std::string(status.message()));
   }
 
   // The tensor in a parcel that came from `trainer`, whose header may carry an error instead.

@@ -52,7 +52,7 @@ class GatherOp : public ExchangeOp {
             gathering->joining = true;
           }
           const auto run = [this, engine, gathering, end, number, bundles] {
-            const absl::Status status = Caught([&] { return Join(engine.get(), bundles, gathering.get()); });
+            const absl::Status status = Caught([&] { return JoinAll(engine.get(), bundles, gathering.get()); });
             Answer(engine.get(), number, status);
             MutexLock lock(&gathering->mu);
             gathering->joining = false;
@@ -79,9 +79,9 @@ class GatherOp : public ExchangeOp {
     return ReasonFor(engine, root_, Where(engine->world()) + "a scalar has no rows to gather");
   }
 
-  absl::Status Join(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
+  absl::Status JoinAll(Engine* engine, const std::vector<BundlePtr>& bundles, Gathering* gathering) const {
     const World& world = engine->world();
-    std::vector<Tensor> parts;
+    Tensors parts;
     Tensor rows(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(bundles.size())}));
     for (size_t t = 0; t < bundles.size(); ++t) {
       std::vector<Tensor> tensors;
@@ -93,9 +93,7 @@ class GatherOp : public ExchangeOp {
         return absl::InternalError(world.TrainerName(static_cast<int>(t)) + " has sent no tensor with rows");
       }
       const Tensor& first = parts.empty() ? tensors[0] : parts[0];
-      TensorShape here = tensors[0].shape(), there = first.shape();
-      here.RemoveDim(0), there.RemoveDim(0);
-      if (tensors[0].dtype() != first.dtype() || here != there) {
+      if (!HaveRowsAlike(tensors[0], first)) {
         return absl::InvalidArgumentError("the ranks' tensors don't fit together: " + Described(first) + " on " +
                                           world.TrainerName(0) + ", " + Described(tensors[0]) + " on " +
                                           world.TrainerName(static_cast<int>(t)) +
@@ -105,7 +103,7 @@ class GatherOp : public ExchangeOp {
       parts.push_back(std::move(tensors[0]));
     }
     gathering->rows = rows;
-    return tensorflow::tensor::Concat(parts, &gathering->value);
+    return Join(world, parts, &gathering->value);
   }
 
   static std::string Described(const Tensor& part) { return DataTypeString(part.dtype()) + " " + part.shape().DebugString(); }

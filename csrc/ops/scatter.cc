@@ -107,10 +107,12 @@ class ScatterGradientOp : public ExchangeOp {
     OP_REQUIRES_OK_ASYNC(ctx, Find(&engine), done);
     const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());
     const Tensor& part = ctx->input(0);
-    OP_REQUIRES_ASYNC(ctx, part.dims() > 0, absl::InvalidArgumentError("a scalar has no rows to gather"), done);
     const World& world = engine->world();
-    engine->exchange().Give(name_, number, root_, *RowsFor(engine.get(), root_, part));
+    const std::string wrong = Misfit(world, part, ctx->input(2));  // the root waits for its part: it gets the error in its place
+    const auto share = wrong.empty() ? RowsFor(engine.get(), root_, part) : ReasonFor(engine.get(), root_, wrong);
+    engine->exchange().Give(name_, number, root_, *share);
     if (world.me().trainer != root_) {
+      OP_REQUIRES_ASYNC(ctx, wrong.empty(), absl::InvalidArgumentError(wrong), done);
       TensorShape shape = part.shape();
       shape.set_dim(0, 0);
       ctx->set_output(0, Tensor(dtype_, shape));
@@ -124,7 +126,7 @@ class ScatterGradientOp : public ExchangeOp {
           [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
             Part& part = parts->of[static_cast<size_t>(t)];
             part = {std::move(outcome), std::move(exchanged)};
-            if (--parts->missing == 0) Later(ctx, done, [this, ctx, engine, parts] { return Join(ctx, *engine, *parts); });
+            if (--parts->missing == 0) Later(ctx, done, [this, ctx, engine, parts] { return JoinAll(ctx, *engine, *parts); });
           });
     }
     engine->post().Fetch();
@@ -141,17 +143,31 @@ class ScatterGradientOp : public ExchangeOp {
     std::atomic<int> missing;
   };
 
-  absl::Status Join(OpKernelContext* ctx, const Engine& engine, const Parts& parts) const {
-    std::vector<Tensor> tensors(parts.of.size());
-    Tensor value;
+  // What is wrong with this rank's gradient, which may be one that a user made (output_gradients=). `scattered`: its part's shape.
+  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& scattered) const {
+    TensorShape shape;
+    const auto sizes = scattered.flat<int64_t>();
+    const bool known = tensorflow::TensorShapeUtils::MakeShape(sizes.data(), sizes.size(), &shape).ok();
+    if (known && shape.dims() > 0 && gradient.shape() == shape) return "";
+    return Place(world.Name(world.self), "gradient of " + CallName(name_)) + "the gradient has shape " +
+           gradient.shape().DebugString() + ", but this rank was given a part of shape " + shape.DebugString() +
+           ". Pass output_gradients of the shape of what scatter() returned";
+  }
+
+  absl::Status JoinAll(OpKernelContext* ctx, const Engine& engine, const Parts& parts) const {
+    Tensors tensors(parts.of.size());
     for (size_t t = 0; t < tensors.size(); ++t) {
       const Part& part = parts.of[t];
       TF_RETURN_IF_ERROR(ToStatus(part.outcome));
       TF_RETURN_IF_ERROR(Take(engine.world(), static_cast<int>(t), part.exchanged, &tensors[t]));
+      if (!HaveRowsAlike(tensors[t], tensors[0])) {
+        return absl::InternalError(Where(engine.world()) + "the parts of the gradient are not the rows of one tensor");
+      }
     }
-    const absl::Status status = tensorflow::tensor::Concat(tensors, &value);
-    if (status.ok()) ctx->set_output(0, value);
-    return status;
+    Tensor whole;
+    TF_RETURN_IF_ERROR(Join(engine.world(), tensors, &whole));
+    ctx->set_output(0, whole);
+    return absl::OkStatus();
   }
 };
 

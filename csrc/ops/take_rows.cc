@@ -86,6 +86,27 @@ absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* le
   return absl::OkStatus();
 }
 
+bool HaveRowsAlike(const Tensor& one, const Tensor& other) {
+  if (one.dtype() != other.dtype() || one.dims() == 0 || other.dims() == 0) return false;
+  TensorShape here = one.shape(), there = other.shape();
+  here.RemoveDim(0), there.RemoveDim(0);
+  return here == there;
+}
+
+Tensor JoinRows(const Tensors& parts) {
+  if (parts.size() == 1) return parts[0];
+  int64_t rows = 0, place = 0;
+  for (const Tensor& part : parts) rows += part.dim_size(0);
+  TensorShape shape = parts[0].shape();
+  shape.set_dim(0, rows);
+  const Tensor joined = New(parts[0].dtype(), shape, tensorflow::cpu_allocator());
+  for (const Tensor& part : parts) {
+    CopyElements(part, 0, part.NumElements(), joined, place);
+    place += part.NumElements();
+  }
+  return joined;
+}
+
 SparseRows::SparseRows(const Tensor* parts) : indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {
   const auto* indices = static_cast<const int64_t*>(indices_.data());
   const auto row = [indices, rank = indices_.dim_size(1)](int64_t k) { return indices[k * rank]; };

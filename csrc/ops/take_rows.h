@@ -21,6 +21,12 @@ tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& r
 absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const int64_t* lengths, const plan::Rows& rows,
                             tensorflow::Allocator* memory, Tensors* share);
 
+// Whether these have rows that fit together: one dtype, and one shape but for axis 0.
+bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& other);
+
+// The rows of all, one after the other. They are alike, and there is at least one tensor.
+tensorflow::Tensor JoinRows(const Tensors& parts);
+
 // Of one sparse leaf, for which there are RowsOf(). Its entries may be in any order, and stay in it.
 class SparseRows {
  public:

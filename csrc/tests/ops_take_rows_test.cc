@@ -49,6 +49,25 @@ TEST(TakeRaggedRows, SplitsThatDoNotFitAreAnError) {
   }
 }
 
+TEST(JoinRows, OneAfterTheOther) {
+  const Tensors numbers{Vector<int64_t>({1, 2}), Vector<int64_t>({}), Vector<int64_t>({3})};
+  EXPECT_EQ(Listed<int64_t>(JoinRows(numbers)), (std::vector<int64_t>{1, 2, 3}));
+  const Tensors texts{Vector<tensorflow::tstring>({"a"}), Vector<tensorflow::tstring>({"", "longer than what lies in the string itself"})};
+  EXPECT_EQ(Listed<tensorflow::tstring>(JoinRows(texts)),
+            (std::vector<tensorflow::tstring>{"a", "", "longer than what lies in the string itself"}));
+}
+
+TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {
+  const auto zeros = [](std::initializer_list<int64_t> shape, tensorflow::DataType dtype = tensorflow::DT_FLOAT) {
+    return Tensor(dtype, TensorShape(shape));
+  };
+  EXPECT_TRUE(HaveRowsAlike(zeros({2, 3}), zeros({0, 3})));
+  EXPECT_FALSE(HaveRowsAlike(zeros({2, 3}), zeros({2, 4})));
+  EXPECT_FALSE(HaveRowsAlike(zeros({2, 3}), zeros({2})));
+  EXPECT_FALSE(HaveRowsAlike(zeros({2}), zeros({2}, tensorflow::DT_INT32)));
+  EXPECT_FALSE(HaveRowsAlike(zeros({}), zeros({})));
+}
+
 Tensors Sparse(const std::vector<int64_t>& rows, const std::vector<int32_t>& values) {
   Tensor indices(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(rows.size()), 1}));
   for (size_t i = 0; i < rows.size(); ++i) indices.flat<int64_t>()(static_cast<int64_t>(i)) = rows[i];

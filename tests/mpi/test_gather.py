@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.gather: the rows of all ranks, joined on the root; its gradient scatters them back."""
 
+import os
 import re
+import resource
 
 import numpy as np
 import pytest
@@ -207,6 +209,28 @@ def test_a_gradient_of_other_rows(hvdata, comm, root, more):
                       rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},3\], but {2 * comm.size} rows "
                       r"were gathered\. Pass output_gradients")
     assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0)))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="a sanitizer ends the process where memory is short")
+def test_no_memory_to_join_the_rows(hvdata, comm, root):
+    """The root has room for the other's rows, and not for all together."""
+    part = tf.ones([128 << 20], tf.uint8)
+
+    def short():
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm") as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+        if comm.rank == root:
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + (200 << 20), before[1]))
+        try:
+            return len(hvdata.gather(part, root=root, name="large"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    for one in outcomes(comm, short):
+        assert isinstance(one, Raised) and one.kind is tf.errors.ResourceExhaustedError and f"[rank {root} on " in one.text, one
+    assert results(comm, lambda: len(hvdata.gather(part, root=root, name="large")))[root] == 256 << 20
 
 
 @pytest.mark.slow

@@ -313,6 +313,29 @@ def test_gradient(hvdata, comm, root, function):
             assert got is None or not np.any(got)
 
 
+@pytest.mark.parametrize("shape", [[5, 3], [2, 4], [2], []], ids=str)
+def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
+    """One that the last rank's user made: its own error, and that of the root, which waits for it."""
+    who = comm.size - 1
+
+    def gradient(wrong):
+        value = tf.constant(table(2 * comm.size, 3)) if comm.rank == root else tf.zeros([0, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            y = hvdata.scatter(value, root=root, name="odd")
+        return tape.gradient(y, value, output_gradients=tf.ones(shape if wrong and comm.rank == who else [2, 3])).numpy()
+
+    for rank, got in enumerate(outcomes(comm, lambda: gradient(True))):
+        if rank not in (root, who):
+            assert not np.any(got)
+            continue
+        assert isinstance(got, Raised) and got.kind is tf.errors.InvalidArgumentError, got
+        shown = ",".join(map(str, shape))
+        assert re.search(rf"\[rank {who} on \S+, gradient of scatter 'odd'\] the gradient has shape \[{shown}\], but this rank was given a part "
+                         r"of shape \[2,3\]\. Pass output_gradients of the shape of what scatter\(\) returned", got.text), got.text
+    assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)
+
+
 def test_gradient_through_layers(hvdata, comm):
     """The root's variables get the gradient of every rank's loss: the same as one process with the whole batch."""
     x = np.random.default_rng(1).normal(size=(4 * comm.size, 3)).astype(np.float32)
