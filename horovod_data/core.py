@@ -135,7 +135,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "on_finalize": (c_int, [c_void_p]),
     "call_beside": (c_int, [c_void_p]),
     "join_beside": (c_int, [c_int]),
-    "abort": (None, [c_int]),
+    "abort": (None, [c_int, c_int]),
     "stats": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
@@ -327,9 +327,9 @@ def join_beside() -> None:
     _wait(lambda: int(_call("join_beside", SLICE_MS)))
 
 
-def abort(status: int) -> NoReturn:
-    """Ends the whole job at once with `status`."""
-    _call("abort", status)
+def abort(status: int, *, said: bool) -> NoReturn:
+    """Ends the whole job at once with `status`. Says which rank that was, and how far it had come, if it has not been `said`."""
+    _call("abort", status, said)
     raise AssertionError("hvdata_abort returned")
 
 

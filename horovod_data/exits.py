@@ -37,6 +37,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
 from . import core
+from .errors import text_of
 from .processes import fork_check
 
 # An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
@@ -45,6 +46,7 @@ _GRACE_SECONDS = 0.5
 _PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
+_NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
 _EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (\d+)\s*$", re.MULTILINE)
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
@@ -52,6 +54,7 @@ _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 _forked: Optional[Callable[[], bool]] = None  # from the process that install() was called in: children end as they like
 _root: Optional[CodeType] = None  # the outermost code that runs in the main thread: the program
 _status: Optional[int] = None  # the status of a failure; None: no failure
+_said = False  # the failure's own text says which rank it is, and how far it has come; or the user knows
 _on_exit: Callable[[], object] = lambda: None
 
 
@@ -85,7 +88,7 @@ def _wrap_hooks() -> None:
         finally:
             # Programs also call the hook themselves to print an error that they have caught: then they are running.
             if _in_main() and not _interactive() and not _running():
-                _note(_status_of_uncaught(value))
+                _note_uncaught(value)
 
     sys.excepthook = excepthook
     previous_exit = sys.exit
@@ -133,12 +136,21 @@ def _status_of_uncaught(error: Optional[BaseException]) -> int:
     return (int(in_pipeline[1]) & 0xFF or 1) if in_pipeline else 1
 
 
+def _note_uncaught(error: Optional[BaseException]) -> None:
+    global _said
+    if error is not None and _status is None:
+        _said = isinstance(error, KeyboardInterrupt) or bool(_NAMES_A_PLACE.search(text_of(error)))
+    _note(_status_of_uncaught(error))
+
+
 def _note(status: int) -> None:
     """This process is about to end with `status`."""
     global _status
     if status == 0 or not in_charge() or _status is not None:
         return
     _status = status
+    if _alone():  # then Python ends as it likes
+        return
 
     def end() -> None:
         time.sleep(_PATIENCE_SECONDS)
@@ -166,7 +178,7 @@ def _at_exit() -> None:
         return
     try:
         if _status is None and _uncaught():
-            _note(_status_of_uncaught(getattr(sys, "last_value", None)))
+            _note_uncaught(getattr(sys, "last_value", None))
         if _status is None or _alone():
             _on_exit()
     except KeyboardInterrupt:
@@ -185,7 +197,7 @@ def _abort(status: int) -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):  # closed, a broken pipe, or None
             pass
-    core.abort(status)
+    core.abort(status, said=_said)
 
 
 def _alone() -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import loader, matching, roles
-from .errors import explain
+from .errors import explain, text_of
 
 
 def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
@@ -54,9 +54,9 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 def _tensor(x: Any, job: roles.Job) -> tf.Tensor:
     try:
         value = tf.convert_to_tensor(x)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
         kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
-        raise kind(explain(f"x can't be made a tensor: {error}",
+        raise kind(explain(f"x can't be made a tensor: {text_of(error)}",
                            "Pass a tensor; of a ragged or sparse one gather the tensors that it is made of", job.where)) from None
     if value.dtype in (tf.resource, tf.variant):
         raise TypeError(explain(f"x is a tensor of {value.dtype.name}, which can't be sent to another rank",

@@ -83,8 +83,6 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         return None
     if refused is None and int(shares.cardinality()) == _INFINITE:
         refused = ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
-    if refused is not None:
-        raise refused
     rounds = _Rounds(job, channel)
     outputs = _Outputs()
     function: Any = None
@@ -94,8 +92,11 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         failure: Optional[Exception] = None
         ended = False
         try:
-            if step == 0:
+            if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
+                if refused is not None:
+                    raise refused
                 function = _function(model_or_fn, job)
+            elif iterator is None:
                 iterator = iter(shares)
             while step < rounds.next_step and not ended:
                 if (element := next(iterator, _END)) is _END:
@@ -194,7 +195,7 @@ class _Rounds:
     """The gathers, one after another, and what rank 0 has got by them."""
 
     def __init__(self, job: roles.Job, channel: Optional[str]):
-        self.next_step = 1  # behind how many steps the next one is
+        self.next_step = 0  # behind how many steps the next one is
         self.done = False
         self.joined: Any = None  # on rank 0, when done
         self._job = job

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import loader, matching, roles
-from .errors import explain
+from .errors import explain, text_of
 
 
 def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = None, dtype: Any = None) -> tf.Tensor:
@@ -78,9 +78,9 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
     else:
         try:
             value = tf.convert_to_tensor(x, dtype=dtype)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
             kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
-            raise kind(explain(f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {error}",
+            raise kind(explain(f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
                                "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
                                job.where)) from None
         _check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype, job)
@@ -88,7 +88,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
         return value, tf.constant(0, tf.int64)  # a scalar: none given
     try:
         counts = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
-    except (TypeError, ValueError):
+    except Exception:
         counts = None
     # A cast would cut 1.9 rows down to 1.
     if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):

@@ -261,8 +261,16 @@ int hvdata_join_beside(int slice_ms) {
   return beside.wait_for(std::chrono::milliseconds(slice_ms)) == std::future_status::ready ? kOk : kPending;
 }
 
-// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return.
-void hvdata_abort(int status) { Abort(status); }
+// MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return. `said`: whoever looks for the
+// job's end has been told already which rank it was.
+void hvdata_abort(int status, int said) {
+  try {
+    const auto engine = said == 0 ? Engine::Current() : nullptr;
+    if (engine) engine->SayItEnds(status);
+  } catch (const std::exception&) {  // no memory for a text
+  }
+  Abort(status);
+}
 
 // JSON: the counters of this process. `reset`: its times begin anew.
 const char* hvdata_stats(int reset) try {

@@ -161,6 +161,11 @@ std::string Engine::Position() {
   return position.empty() ? "" : position + ")";
 }
 
+void Engine::SayItEnds(int status) {
+  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) + Position() +
+      ", and the job with it");
+}
+
 std::string Engine::StatsJson(bool reset) {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   JsonObject json, channels, certificates;

@@ -77,6 +77,7 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
+  void SayItEnds(int status);  // to whoever looks for the rank with which the job has ended
   std::string StatsJson(bool reset);
   // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
   std::string AllTimesJson(std::chrono::milliseconds patience);

@@ -129,7 +129,9 @@ Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
 Tensor Aligned(const Tensor& tensor) {
   if (tensor.IsAligned()) return tensor;
   if (tensor.dtype() != tensorflow::DT_STRING) Add(&Count().realigned, tensor.TotalBytes());
-  return tensorflow::tensor::DeepCopy(tensor);
+  Tensor copy = InMemory(Tensor(tensor.dtype(), tensor.shape()));
+  tensorflow::tensor::DeepCopy(tensor, &copy);
+  return copy;
 }
 
 // Where the receiver sees it, if that is not in the header.

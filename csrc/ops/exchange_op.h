@@ -98,10 +98,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
   // The rows of all; or that there is no memory for them.
   absl::Status Join(const World& world, const Tensors& parts, tensorflow::Tensor* whole) const {
-    const absl::Status status = Caught([&] {
-      *whole = JoinRows(parts);
-      return absl::OkStatus();
-    });
+    const absl::Status status = Caught([&] { return JoinRows(parts, whole); });
     return status.ok() ? status : absl::Status(status.code(), Where(world) + std::string(status.message()));
   }
 

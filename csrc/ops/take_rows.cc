@@ -88,23 +88,26 @@ absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* le
 
 bool HaveRowsAlike(const Tensor& one, const Tensor& other) {
   if (one.dtype() != other.dtype() || one.dims() == 0 || other.dims() == 0) return false;
-  TensorShape here = one.shape(), there = other.shape();
-  here.RemoveDim(0), there.RemoveDim(0);
-  return here == there;
+  bool alike = one.dims() == other.dims();
+  for (int d = 1; alike && d < one.dims(); ++d) alike = one.dim_size(d) == other.dim_size(d);
+  return alike;
 }
 
-Tensor JoinRows(const Tensors& parts) {
-  if (parts.size() == 1) return parts[0];
+absl::Status JoinRows(const Tensors& parts, Tensor* whole) {
   int64_t rows = 0, place = 0;
-  for (const Tensor& part : parts) rows += part.dim_size(0);
+  bool fits = true;  // rows may be of no bytes, and then of any number
+  for (const Tensor& part : parts) fits = !__builtin_add_overflow(rows, part.dim_size(0), &rows) && fits;
   TensorShape shape = parts[0].shape();
-  shape.set_dim(0, rows);
+  if (!fits || !shape.SetDimWithStatus(0, rows).ok()) {
+    return absl::InvalidArgumentError("the ranks have more rows than a tensor can have");
+  }
   const Tensor joined = New(parts[0].dtype(), shape, tensorflow::cpu_allocator());
   for (const Tensor& part : parts) {
     CopyElements(part, 0, part.NumElements(), joined, place);
     place += part.NumElements();
   }
-  return joined;
+  *whole = joined;
+  return absl::OkStatus();
 }
 
 SparseRows::SparseRows(const Tensor* parts) : indices_(parts[0]), values_(parts[1]), shape_(parts[2]) {

@@ -25,7 +25,7 @@ absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const
 bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& other);
 
 // The rows of all, one after the other. They are alike, and there is at least one tensor.
-tensorflow::Tensor JoinRows(const Tensors& parts);
+absl::Status JoinRows(const Tensors& parts, tensorflow::Tensor* whole);
 
 // Of one sparse leaf, for which there are RowsOf(). Its entries may be in any order, and stay in it.
 class SparseRows {

@@ -51,10 +51,19 @@ TEST(TakeRaggedRows, SplitsThatDoNotFitAreAnError) {
 
 TEST(JoinRows, OneAfterTheOther) {
   const Tensors numbers{Vector<int64_t>({1, 2}), Vector<int64_t>({}), Vector<int64_t>({3})};
-  EXPECT_EQ(Listed<int64_t>(JoinRows(numbers)), (std::vector<int64_t>{1, 2, 3}));
+  Tensor whole;
+  ASSERT_TRUE(JoinRows(numbers, &whole).ok());
+  EXPECT_EQ(Listed<int64_t>(whole), (std::vector<int64_t>{1, 2, 3}));
   const Tensors texts{Vector<tensorflow::tstring>({"a"}), Vector<tensorflow::tstring>({"", "longer than what lies in the string itself"})};
-  EXPECT_EQ(Listed<tensorflow::tstring>(JoinRows(texts)),
+  ASSERT_TRUE(JoinRows(texts, &whole).ok());
+  EXPECT_EQ(Listed<tensorflow::tstring>(whole),
             (std::vector<tensorflow::tstring>{"a", "", "longer than what lies in the string itself"}));
+}
+
+TEST(JoinRows, MoreThanATensorCanHaveAreAnError) {
+  const Tensors parts(2, Tensor(tensorflow::DT_FLOAT, TensorShape({int64_t{1} << 62, 0})));
+  Tensor whole;
+  EXPECT_EQ(JoinRows(parts, &whole).message(), "the ranks have more rows than a tensor can have");
 }
 
 TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {

@@ -84,7 +84,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
         for key, _ in settings:
             _check_key(key, f"{where}: {line!r}")
         slots = [value for key, value in settings if key in _SLOTS] + ([count] if count else [])
-        if match is None or len(slots) > 1 or not all(one.isdigit() for one in slots):
+        if match is None or len(slots) > 1 or not all(one.isdecimal() for one in slots):
             raise LaunchError(explain(f"{where}: {line!r} is not a host with its slots",
                                       "Write each line as `host slots=4`, `host:4`, or `host` once for each slot"))
         found.append((name, _slots(slots[0] if slots else None, where)))
@@ -100,7 +100,7 @@ def parse_pairs(text: str, variable: str) -> tuple[Host, ...]:
       LaunchError: not of this form; names `variable`.
     """
     words = text.split()
-    if not words or len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
+    if not words or len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
         raise LaunchError(explain(f"{variable}={text!r} is not a list of hosts, each with its slots",
                                   "Say where to run with -H host1:4,host2:4"))
     return together((name, _slots(count, variable)) for name, count in zip(words[::2], words[1::2]))

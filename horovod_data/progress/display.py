@@ -44,7 +44,11 @@ class Display(Protocol):
 
 def make(how: str, seconds: float) -> Display:
     """Args: how: one of settings.PROGRESS; seconds: from line to line."""
-    if how != "bar" and not sys.stderr.isatty():
+    try:
+        terminal = sys.stderr.isatty()
+    except (AttributeError, OSError, ValueError):  # none, closed, or an object of the program's that writes to a file as well
+        terminal = False
+    if how != "bar" and not terminal:
         return Lines(seconds)
     try:
         return Bars()

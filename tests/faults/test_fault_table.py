@@ -99,7 +99,10 @@ def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers, place)
         if victim == "reader":  # it comes as an error of the pipeline, on every rank
             told = rf"\[reader 0 on {HOST}, channel train, epoch 1, step 5\] (SystemExit: 3|.*MemoryError)"
             assert re.search(told, said), job.describe()
-        else:
+        else:  # the others have no time to say anything
+            ends = (rf"horovod_data: \[{name}\] the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), "
+                    "and the job with it")
+            assert len(re.findall(ends, said)) == 1, job.describe()
             assert fault != "memory" or "MemoryError" in job.stderr[1], job.describe()
     elif fault == "closed files":
         assert re.search(rf"the program of {name} has closed file descriptors", said), job.describe()

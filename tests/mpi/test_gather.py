@@ -211,6 +211,13 @@ def test_a_gradient_of_other_rows(hvdata, comm, root, more):
     assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0)))
 
 
+@pytest.mark.ranks(2, 4)
+def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
+    """Of no bytes each."""
+    raises_everywhere(comm, lambda: hvdata.gather(tf.zeros([2**62, 0]), root=root, name="countless"), tf.errors.InvalidArgumentError,
+                      "the ranks have more rows than a tensor can have")
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="a sanitizer ends the process where memory is short")
 def test_no_memory_to_join_the_rows(hvdata, comm, root):

@@ -195,6 +195,13 @@ def test_neither_model_nor_function(hvdata, comm):
                       "predict.. takes a model or a function, not 'model'")
 
 
+def test_a_rank_without_a_model(hvdata, comm):
+    """Rank 0, which reads and needs none, its user thinks; or the last one."""
+    for who in sorted({0, comm.size - 1}):
+        raises_everywhere(comm, lambda who=who: hvdata.predict(None if comm.rank == who else lambda x: x, given_to(hvdata, numbers(4, 4))),
+                          TypeError, "predict.. takes a model or a function, not None")
+
+
 def test_a_pipeline_that_raises(hvdata, comm):
     broken = numbers(64, 4).map(lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.where(x < 30, 1.0, 0.0), "bad row"))
     raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, broken)), tf.errors.InvalidArgumentError, "bad row")

@@ -336,6 +336,23 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
     assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)
 
 
+class Unwilling:
+    def __array__(self, *_, **__):
+        raise RuntimeError("requires grad")
+
+
+def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
+    """The call counts, as with any other wrong argument."""
+    for call, name in (hvdata.scatter, "scatter"), (hvdata.gather, "gather"):
+        got = outcomes(comm, lambda call=call, name=name: call(Unwilling() if comm.rank == root else tf.zeros([2]), root=root, name=f"odd {name}"))
+        for rank, one in enumerate(got):
+            assert isinstance(one, Raised) and "x can't be made a tensor" in one.text and "requires grad" in one.text, one
+            assert one.kind is (ValueError if rank == root else tf.errors.InvalidArgumentError), one
+    x = table(2 * comm.size)
+    got = results(comm, lambda: hvdata.scatter(**mine(comm, root, x), root=root, name="odd scatter").numpy())
+    assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
+
+
 def test_gradient_through_layers(hvdata, comm):
     """The root's variables get the gradient of every rank's loss: the same as one process with the whole batch."""
     x = np.random.default_rng(1).normal(size=(4 * comm.size, 3)).astype(np.float32)
