@@ -6,6 +6,8 @@ import re
 import pytest
 from blocks import PAGES, ROOT
 
+from horovod_data.plan import MEASURED
+
 SOURCES = [*ROOT.glob("csrc/**/*.cc"), *ROOT.glob("csrc/**/*.h"), *ROOT.glob("horovod_data/**/*.py")]
 
 
@@ -60,3 +62,10 @@ def test_changelog_has_the_four_headings():
     for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         assert re.findall(r"^### (.*)$", version, re.MULTILINE) == [
             "New features", "Breaking changes", "Deprecations", "Bug fixes"]
+
+
+def test_the_planning_model_s_constants_are_those_of_the_page():
+    page = (ROOT / "docs" / "planning.md").read_text()
+    assert f"n x {MEASURED.seconds_per_batch * 1e6:g} us / w" in page
+    assert f"l B / {MEASURED.copy_bytes_per_second / 1e9:g} GB/s / w" in page
+    assert f"(n - l) B / {MEASURED.send_bytes_per_second / 1e9:g} GB/s / w" in page

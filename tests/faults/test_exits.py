@@ -413,3 +413,16 @@ hvdata.shutdown()
     assert job.returncode == 0, job.describe()
     line = r"horovod_data: \[rank 0 on \S+\] is done, and reads on for rank 1 on \S+, who is not, 1 s later\. Whoever waits for this rank"
     assert re.search(line, job.stderr[0]) and "is done" not in job.stderr[1], job.describe()
+
+
+@pytest.mark.slow
+def test_alone_a_failing_program_ends_as_it_likes():
+    """Nobody waits for it: what it does at its end may take longer than where others do."""
+    job = run_job("""
+import atexit, sys, time
+import horovod_data as hvdata
+hvdata.init()
+atexit.register(lambda: (time.sleep(7), print("written", flush=True)))
+sys.exit(3)
+""", np=1)
+    assert (job.returncode, job.stdout[0]) == (3, "written\n"), job.describe()
