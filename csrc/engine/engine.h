@@ -76,8 +76,8 @@ class Engine : public Inbox {
   Agreements& agreements() { return *agreements_; }
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
-  // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
   void SayItEnds(int status);  // to whoever looks for the rank with which the job has ended
+  // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
   std::string StatsJson(bool reset);
   // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
   std::string AllTimesJson(std::chrono::milliseconds patience);

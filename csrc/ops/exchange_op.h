@@ -96,7 +96,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     return status.ok() ? share : ReasonFor(engine, trainer, Where(engine->world()) + std::string(status.message()));
   }
 
-  // The rows of all; or that there is no memory for them.
+  // The rows of all; or that there is no memory for them, or that they are too many.
   absl::Status Join(const World& world, const Tensors& parts, tensorflow::Tensor* whole) const {
     const absl::Status status = Caught([&] { return JoinRows(parts, whole); });
     return status.ok() ? status : absl::Status(status.code(), Where(world) + std::string(status.message()));
