@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from . import core, roles, times
 from .errors import explain, forked, whole
+from .reading import eagerly
 
 
 class DeliveryScalars:
@@ -44,7 +45,8 @@ class DeliveryScalars:
             raise RuntimeError(explain("DeliveryScalars() was called on a dedicated reader, which gets no batches",
                                        "Call horovod_data.serve() before it"))
         self._channel = channel
-        self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
+        with eagerly():  # in a TF1 graph there would be ops, which nobody runs
+            self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
         self._last, self._resets = times.trainers(core.own_times()), core.resets
 
     def write(self, step: int) -> dict[str, float]:
@@ -76,15 +78,16 @@ class DeliveryScalars:
                 f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps}
             if name in reading:
                 written[f"delivery/{name}/untaken"] = reading[name].untaken
-        with self._writer.as_default():
+        with eagerly(), self._writer.as_default():
             for tag, value in written.items():
                 tf.summary.scalar(tag, value, step=step)
-        self._writer.flush()
+            self._writer.flush()
         return written
 
     def close(self) -> None:
         """Closes the file. Nothing can be written after it."""
-        self._writer.close()
+        with eagerly():
+            self._writer.close()
 
 
 class DeliveryCallback(tf.keras.callbacks.Callback):

@@ -369,8 +369,11 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
       reset: seconds, waits and queue begin anew after this answer.
 
     Raises:
+      TypeError: reset is no bool.
       RuntimeError: in a forked child.
     """
+    if not isinstance(reset, bool):
+        raise TypeError(explain(f"reset must be True or False, not {reset!r}"))
     if state() is State.FORKED:
         raise RuntimeError(forked("stats()"))
     global resets

@@ -9,6 +9,7 @@ TF1, which have their threads in the parent, too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -48,16 +49,17 @@ def _in_child() -> None:
             known[kind] = next((base for base in bases if issubclass(kind, base)), None)
         if (base := known[kind]) is None:
             continue
-        if base is private.BaseSession:
-            _keep(one)
-            vars(one).update(dict.fromkeys(private.SESSION_CALLS, refuse_session), close=_nothing)
-        elif base is tf.data.Dataset:
-            if receiving.ends_of_channels(one):
-                vars(one)[private.DATASET_CALL] = refuse
-        elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):  # else one of a graph's
-            _keep(resource)
-            if (dataset := private.dataset_of(one)) is not None and receiving.ends_of_channels(dataset):
-                vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))
+        with contextlib.suppress(Exception):  # of a dataset of the user's own kind, say: the others come all the same
+            if base is private.BaseSession:
+                _keep(one)
+                vars(one).update(dict.fromkeys(private.SESSION_CALLS, refuse_session), close=_nothing)
+            elif base is tf.data.Dataset:
+                if receiving.ends_of_channels(one):
+                    vars(one)[private.DATASET_CALL] = refuse
+            elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):  # else one of a graph's
+                _keep(resource)
+                if (dataset := private.dataset_of(one)) is not None and receiving.ends_of_channels(dataset):
+                    vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))
 
 
 def _nothing() -> None:

@@ -81,6 +81,7 @@ def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.
     label = matching.GATHER_GRADIENT + matching.label_of(op, "gather_name")[len(matching.GATHER):]
     with tf.device("/CPU:0"):
         part = loader.load().ops.horovod_data_gather_gradient(
-            tf.convert_to_tensor(gradient), op.outputs[1], op.outputs[2], root=op.get_attr("root"), gather_name=label)
+            tf.convert_to_tensor(gradient), op.outputs[1], op.outputs[2], tf.shape(op.inputs[0], tf.int64),
+            root=op.get_attr("root"), gather_name=label)
     part.set_shape(op.inputs[0].shape)
     return [part, *[None] * (len(op.inputs) - 1)]

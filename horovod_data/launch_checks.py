@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import re
 from typing import Mapping, Optional, Sequence
 
@@ -58,6 +59,19 @@ def check_files(spare: int, limit: int, mpi_runs: bool) -> None:
             f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
             f"memory, which need at least {least}, besides those of your program",
             "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container"))
+
+
+def check_main_guard() -> None:
+    """Refuses the processes that multiprocessing starts by "spawn" or "forkserver": each imports the program before it does its work,
+    with the environment of the rank that has started it.
+
+    Raises:
+      RuntimeError: this is one, and still about its import.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(explain(
+            "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
+            "at its top level is done once more there", "Put the program's work behind `if __name__ == \"__main__\":`"))
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:

@@ -189,10 +189,14 @@ def _call(function: Callable[..., Any], wants: _Wants, input_context: tf.distrib
 @contextlib.contextmanager
 def _mode(graph: Optional[tf.Graph]) -> Iterator[None]:
     """In which a dataset is made or extended: in its graph, or eagerly."""
-    if graph is not None:
-        with graph.as_default():
-            yield
-    elif tf.executing_eagerly():
+    with eagerly() if graph is None else graph.as_default():
+        yield
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Eager mode, in TF1 programs as well."""
+    if tf.executing_eagerly():
         yield
     else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
         _leave_gpus()
@@ -247,7 +251,7 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in)
+        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)  # a session makes it for each epoch
     private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
 

@@ -69,7 +69,7 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         report=_flag_in(environ, "HOROVOD_DATA_REPORT"),
         progress=_progress_in(environ),
         progress_seconds=_seconds_in(environ, "HOROVOD_DATA_PROGRESS_SECONDS", 10.0, least=0.1),
-        timeline=environ.get("HOROVOD_DATA_TIMELINE", ""),
+        timeline=environ.get("HOROVOD_DATA_TIMELINE", "").strip(),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
         verify=verify_in(environ))

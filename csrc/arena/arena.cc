@@ -2,6 +2,7 @@
 #include "arena/arena.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/fork.h"
@@ -73,7 +74,10 @@ void Arena::Free(const char* memory) {
   Piece& piece = FindLocked(memory)->second;
   if (std::exchange(piece.held, false)) held_ -= piece.size;
   slots_->Drop(piece.slot);
-  if (retired_ && CollectLocked()) TrimLocked();
+  try {
+    if (retired_ && CollectLocked()) TrimLocked();
+  } catch (const std::bad_alloc&) {  // a destructor has called us: it goes with the process
+  }
 }
 
 std::optional<Arena::Location> Arena::Share(const char* memory) {

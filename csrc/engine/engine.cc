@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/place.h"
 #include "base/random.h"
+#include "mail/porters.h"
 
 namespace hvdata {
 
@@ -21,8 +22,11 @@ namespace {
 
 // Absolute: it is opened anew for each record, and the program may change its folder.
 std::string FileIn(const char* variable) {
-  const char* file = std::getenv(variable);
-  if (file == nullptr || *file == '\0') return "";
+  const char* const value = std::getenv(variable);
+  std::string file = value == nullptr ? "" : value;
+  constexpr const char* kBlanks = " \t\r\n";
+  file.erase(file.find_last_not_of(kBlanks) + 1).erase(0, file.find_first_not_of(kBlanks));
+  if (file.empty()) return "";
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(file, error);
   return error ? file : absolute.string();
@@ -202,10 +206,12 @@ void Engine::Tick() {
   }
   const std::vector<int> died = peers_.Died();
   if (!died.empty()) post_->Fetch();  // what they said last
+  const auto self = static_cast<size_t>(world_.self);
   for (int member : died) {
     {
       MutexLock lock(&mu_);
-      if (byes_.count(member) || (said_bye_ && stopped_)) continue;
+      const bool serves_us = world_.members[static_cast<size_t>(member)].reads() || Porters(world_)[self] == member;
+      if ((said_bye_ && stopped_) || (byes_.count(member) && (said_bye_ || !serves_us))) continue;
     }
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) +

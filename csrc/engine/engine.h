@@ -151,7 +151,7 @@ class Engine : public Inbox {
   Mutex mu_;
   CondVar changed_;
   std::map<int, std::string> times_ GUARDED_BY(mu_);             // what others have said last of theirs, by member
-  std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more
+  std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more; those that read serve on
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);                           // since then, where this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;

@@ -25,7 +25,10 @@ class SharedAllocator : public tensorflow::Allocator {
 
   void* AllocateRaw(size_t alignment, size_t bytes) override {
     if (bytes >= kLeastShared && alignment <= Heap::kAlignment) {
-      if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
+      try {
+        if (void* const memory = arena_->Allocate(bytes, Arena::For::kPipeline)) return memory;
+      } catch (const std::bad_alloc&) {  // for its books; TensorFlow expects no exception
+      }
     }
     return tensorflow::cpu_allocator()->AllocateRaw(alignment, bytes);
   }

@@ -13,9 +13,9 @@
 #include "base/mutex.h"
 #include "engine/hooks.h"
 #include "ops/allocators.h"
-#include "ops/leaves.h"
+#include "ops/in_memory.h"
+#include "ops/take_rows.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "wire/strings.h"
 
@@ -130,7 +130,7 @@ Tensor Aligned(const Tensor& tensor) {
   if (tensor.IsAligned()) return tensor;
   if (tensor.dtype() != tensorflow::DT_STRING) Add(&Count().realigned, tensor.TotalBytes());
   Tensor copy = InMemory(Tensor(tensor.dtype(), tensor.shape()));
-  tensorflow::tensor::DeepCopy(tensor, &copy);
+  CopyElements(tensor, 0, tensor.NumElements(), copy, 0);
   return copy;
 }
 
@@ -267,7 +267,7 @@ absl::Status TakeTensors(const BundlePtr& bundle_ptr, std::vector<Tensor>* tenso
       return absl::InternalError("component " + std::to_string(i) + " of a share is not a tensor of strings");
     }
     auto* out = reinterpret_cast<tstring*>(tensor.data());
-    for (size_t k = 0; k < strings.size(); ++k) out[k].assign(strings[k].data(), strings[k].size());
+    for (size_t k = 0; k < strings.size(); ++k) Assign(strings[k], &out[k]);
   }
   // A bundle of our own process may be wanted again (a checkpoint, a dynamic lane that closes): its tensors are shared.
   *tensors = bundle->tensors;

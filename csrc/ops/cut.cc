@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "ops/in_memory.h"
 #include "ops/take_rows.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"

@@ -142,6 +142,7 @@ REGISTER_OP("HorovodDataGatherGradient")
     .Input("gradient: T")
     .Input("rows: int64")
     .Input("number: int64")
+    .Input("shape: int64")
     .Attr("T: type")
     .Attr("root: int >= 0")
     .Attr("gather_name: string")
@@ -156,6 +157,7 @@ Every rank gets the rows of the root's gradient that belong to its own: the grad
 
 gradient: on the root, of the value; elsewhere ignored.
 rows, number: of the gather.
+shape: of this rank's rows. A gradient of other rows is an error on every rank.
 root, gather_name: of the gather; the name says that it is a gradient.
 part: this rank's rows.
 )doc");

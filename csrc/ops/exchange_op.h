@@ -14,6 +14,7 @@
 #include "engine/mpi_process.h"
 #include "meeting/exchange.h"
 #include "ops/bundle.h"
+#include "ops/in_memory.h"
 #include "ops/status.h"
 #include "ops/take_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -72,13 +73,21 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
 
   static tensorflow::Tensor Text(const std::string& text) {
     tensorflow::Tensor tensor(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-    tensor.scalar<tensorflow::tstring>()() = text;
+    Assign(text, &tensor.scalar<tensorflow::tstring>()());
     return tensor;
   }
 
   // What a peer says is looked at before it is read.
   static bool IsText(const tensorflow::Tensor& tensor) {
     return tensor.dtype() == tensorflow::DT_STRING && tensor.NumElements() == 1;
+  }
+
+  // As tf.shape() says it: a scalar's for what is no shape.
+  static tensorflow::TensorShape ShapeOf(const tensorflow::Tensor& sizes) {
+    tensorflow::TensorShape shape;
+    const auto each = sizes.flat<int64_t>();
+    const bool known = tensorflow::TensorShapeUtils::MakeShape(each.data(), each.size(), &shape).ok();
+    return known ? shape : tensorflow::TensorShape();
   }
 
   // In the place of a rank that can't take part: no rows, and the reason.
@@ -119,7 +128,7 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     if (tensors[0].dtype() != dtype_) {
       return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
                                         tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
-                                        ". Every rank must make the same scatter calls, with the same dtype");
+                                        ". Every rank must make the same calls of scatter() and gather(), with the same dtype");
     }
     *tensor = std::move(tensors[0]);
     return absl::OkStatus();

@@ -149,7 +149,7 @@ class GatherGradientOp : public ExchangeOp {
     const auto rows = ctx->input(1).flat<int64_t>();
     const auto number = static_cast<uint64_t>(ctx->input(2).scalar<int64_t>()());
     if (world.me().trainer == root_) {
-      const std::string wrong = Misfit(world, gradient, ctx->input(1));
+      const std::string wrong = Misfit(world, gradient, ctx->input(1), ctx->input(3));
       int64_t begin = 0;
       for (int t = 0; t < world.trainer_count(); ++t) {
         if (!wrong.empty()) {  // the others wait for their parts: they get the error in their place
@@ -166,6 +166,9 @@ class GatherGradientOp : public ExchangeOp {
         if (!outcome.ok()) return ToStatus(outcome);
         Tensor part;
         TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
+        if (part.shape() != ShapeOf(ctx->input(3))) {
+          return absl::InternalError(Where(engine->world()) + "the part of the gradient has not the shape of what was gathered");
+        }
         ctx->set_output(0, part);
         return absl::OkStatus();
       });
@@ -175,13 +178,16 @@ class GatherGradientOp : public ExchangeOp {
 
  private:
   // What is wrong with the root's gradient, which may be one that a user made (output_gradients=). To slice it would end the process.
-  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows) const {
+  // `part`: the shape of what the root itself gave.
+  std::string Misfit(const World& world, const Tensor& gradient, const Tensor& rows, const Tensor& part) const {
     const auto each = rows.flat<int64_t>();
     int64_t gathered = 0;
     for (int64_t t = 0; t < each.size(); ++t) gathered += each(t);
-    if (each.size() == world.trainer_count() && gradient.dims() > 0 && gradient.dim_size(0) == gathered) return "";
-    return Where(world) + "the gradient has shape " + gradient.shape().DebugString() + ", but " + std::to_string(gathered) +
-           " rows were gathered. Pass output_gradients of the shape of what gather() returned";
+    TensorShape shape = ShapeOf(part);
+    const bool known = each.size() == world.trainer_count() && shape.dims() > 0 && shape.SetDimWithStatus(0, gathered).ok();
+    if (known && gradient.shape() == shape) return "";
+    return Where(world) + "the gradient has shape " + gradient.shape().DebugString() + ", but what was gathered has " +
+           shape.DebugString() + ". Pass output_gradients of the shape of what gather() returned";
   }
 };
 

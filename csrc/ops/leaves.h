@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -14,12 +13,6 @@
 namespace hvdata {
 
 using Tensors = std::vector<tensorflow::Tensor>;
-
-// Without memory a tensor has a null pointer: whoever deals, or receives, makes an error of what is thrown.
-inline tensorflow::Tensor InMemory(tensorflow::Tensor tensor) {
-  if (!tensor.IsInitialized()) throw std::bad_alloc();
-  return tensor;
-}
 
 // What a component is in a share that has no element of its own (per-rank batches, the last step). Ragged and sparse
 // tensors travel as several components, of which not all can just lose their rows.

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "ops/bundle.h"
 #include "ops/fingerprints.h"
+#include "ops/in_memory.h"
 #include "ops/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
@@ -263,7 +264,8 @@ class ReceiverOp : public DatasetOpKernel {
         std::vector<Tensor> words;
         for (SinkState::Lane& lane : state->lanes) {
           words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          words.back().scalar<tensorflow::tstring>()() = std::exchange(lane.words, {});
+          Assign(lane.words, &words.back().scalar<tensorflow::tstring>()());
+          lane.words = {};
         }
         return words;
       }

@@ -145,10 +145,8 @@ class ScatterGradientOp : public ExchangeOp {
 
   // What is wrong with this rank's gradient, which may be one that a user made (output_gradients=). `scattered`: its part's shape.
   std::string Misfit(const World& world, const Tensor& gradient, const Tensor& scattered) const {
-    TensorShape shape;
-    const auto sizes = scattered.flat<int64_t>();
-    const bool known = tensorflow::TensorShapeUtils::MakeShape(sizes.data(), sizes.size(), &shape).ok();
-    if (known && shape.dims() > 0 && gradient.shape() == shape) return "";
+    const TensorShape shape = ShapeOf(scattered);
+    if (shape.dims() > 0 && gradient.shape() == shape) return "";
     return Place(world.Name(world.self), "gradient of " + CallName(name_)) + "the gradient has shape " +
            gradient.shape().DebugString() + ", but this rank was given a part of shape " + shape.DebugString() +
            ". Pass output_gradients of the shape of what scatter() returned";

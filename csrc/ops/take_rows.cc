@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/counters.h"
+#include "ops/in_memory.h"
 #include "tensorflow/core/framework/tensor_util.h"
 
 namespace hvdata {
@@ -23,18 +24,6 @@ namespace {
 Tensor New(tensorflow::DataType dtype, const TensorShape& shape, Allocator* memory) {
   // Strings are born empty, and what they say lies elsewhere.
   return InMemory(dtype == tensorflow::DT_STRING ? Tensor(dtype, shape) : Tensor(memory, dtype, shape));
-}
-
-void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& to, int64_t place) {
-  if (count == 0) return;
-  if (from.dtype() == tensorflow::DT_STRING) {
-    const auto* strings = static_cast<const tstring*>(from.data());
-    std::copy(strings + at, strings + at + count, static_cast<tstring*>(to.data()) + place);
-    return;
-  }
-  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
-  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
-              static_cast<size_t>(count * size));
 }
 
 // Of one level: *rows becomes what these are a level further down, where there are `below` rows.
@@ -54,11 +43,24 @@ bool TakeSplits(const Tensor& whole, int64_t below, int64_t length, Rows* rows, 
 
 }  // namespace
 
+void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& to, int64_t place) {
+  if (count == 0) return;
+  if (from.dtype() == tensorflow::DT_STRING) {
+    const auto* strings = static_cast<const tstring*>(from.data()) + at;
+    auto* copies = static_cast<tstring*>(to.data()) + place;
+    for (int64_t i = 0; i < count; ++i) Assign(strings[i], &copies[i]);
+    return;
+  }
+  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
+  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
+              static_cast<size_t>(count * size));
+}
+
 Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
   const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);
   if (rows.padding == 0) return part;
   TensorShape shape = whole.shape();
-  shape.set_dim(0, rows.count + rows.padding);
+  if (!shape.SetDimWithStatus(0, rows.count + rows.padding).ok()) throw std::bad_alloc();  // more than can be counted
   const Tensor padded = New(whole.dtype(), shape, memory);
   CopyElements(part, 0, part.NumElements(), padded, 0);
   if (whole.dtype() == tensorflow::DT_STRING) return padded;
@@ -99,7 +101,7 @@ absl::Status JoinRows(const Tensors& parts, Tensor* whole) {
   for (const Tensor& part : parts) fits = !__builtin_add_overflow(rows, part.dim_size(0), &rows) && fits;
   TensorShape shape = parts[0].shape();
   if (!fits || !shape.SetDimWithStatus(0, rows).ok()) {
-    return absl::InvalidArgumentError("the ranks have more rows than a tensor can have");
+    return absl::InvalidArgumentError("the ranks have more rows than a tensor can have. Gather fewer at a time");
   }
   const Tensor joined = New(parts[0].dtype(), shape, tensorflow::cpu_allocator());
   for (const Tensor& part : parts) {

@@ -73,13 +73,10 @@ void Check(const Header& header, Reader* reader) {
 }  // namespace
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
-  *count = 1;
-  bool empty = false;
+  *count = 1;  // as TensorFlow counts: behind a 0 nothing overflows, before it something may
   for (const int64_t dim : dims) {
-    empty = empty || dim == 0;
-    if (dim < 0 || (dim > 0 && __builtin_mul_overflow(*count, dim, count))) return false;
+    if (dim < 0 || __builtin_mul_overflow(*count, dim, count)) return false;
   }
-  if (empty) *count = 0;
   return true;
 }
 

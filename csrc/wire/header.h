@@ -61,8 +61,8 @@ std::string Encode(const Header& header);
 // multiple of its size, whatever its bytes are. On failure returns false and says why in `*error`.
 bool Decode(std::string_view message, Header* header, std::string_view* inline_payload, std::string* error);
 
-// The product of `dims`. False where TensorFlow makes no such shape: one is negative, or the product of the others than zero
-// is above int64.
+// The product of `dims`. False where TensorFlow makes no such shape: one is negative, or the product of those before a zero is
+// above int64.
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count);
 
 // What is wrong with a component that another process announced, or nothing. `item_bytes`: of one element of its dtype; 0

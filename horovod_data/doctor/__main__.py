@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -39,6 +40,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
                                                                             "take -np (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the environment may hold what is no text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)

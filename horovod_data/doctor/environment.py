@@ -112,7 +112,7 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Fin
                       "Nothing can start a job: put the bin folder of the MPI that horovod_data was built with into PATH, "
                       f"or load its module{f' ({mpi})' if mpi else ''}")]
     try:
-        ran = subprocess.run([path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20,
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=20,
                              env=dict(environ), check=False)
     except (OSError, subprocess.TimeoutExpired) as failure:
         return [error("environment.mpirun", f"{path} doesn't run: {failure}", "Mend it, or put another MPI first in PATH")]

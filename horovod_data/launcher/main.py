@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import dataclasses
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -34,6 +35,8 @@ _MOST_OF_A_WORD = 128 << 10
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Starts the job, and comes back only where there is nothing to start, with the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # words that are no text come out as they came in
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
@@ -105,7 +108,7 @@ def mpi_version(mpirun: Sequence[str]) -> str:
         raise LaunchError(explain(f"There is no {mpirun[0]} in PATH: {works}", "Install one of them (Debian: apt-get install "
                                   "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun"))
     try:
-        done = subprocess.run([*mpirun, "--version"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*mpirun, "--version"], capture_output=True, text=True, errors="replace", timeout=60, stdin=subprocess.DEVNULL)
         said = done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
@@ -155,7 +158,7 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
     if found is None or [found, *python[1:]] == [sys.executable]:
         return
     try:
-        done = subprocess.run([*python, "-c", "import horovod_data.launcher.rank"], capture_output=True, text=True,
+        done = subprocess.run([*python, "-c", "import horovod_data.launcher.rank"], capture_output=True, text=True, errors="replace",
                               timeout=60, stdin=subprocess.DEVNULL, env=environ)
     except (OSError, subprocess.TimeoutExpired):
         return

@@ -29,6 +29,17 @@ def asked(iterator):  # one that knows its resource alone; in front of all other
     return next(iterator)
 
 asked(iter(tf.data.Dataset.range(3)))
+
+class Odd(tf.data.Dataset):  # of the user's own kind, and older than all others
+    def __init__(self): super().__init__(tf.data.Dataset.range(1)._variant_tensor)
+    def _inputs(self):
+        if hasattr(self, "made"): raise ValueError("odd")
+        return []
+    @property
+    def element_spec(self): return tf.TensorSpec([], tf.int64)
+
+odd = Odd()
+odd.made = True
 ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(1000).unbatch(), batch="per_rank", name="train")
 used = ds.map(lambda x: x, num_parallel_calls=2).prefetch(2) if mapped else ds
 it = iter(used)
@@ -133,3 +144,35 @@ def test_a_child_that_is_forked_in_mid_epoch(mapped):
         assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
         assert f"rows {list(range(rank, 40, 2))}" in lines, job.describe()
         assert f"rows of the graph {list(range(rank, 40, 2))}" in lines, job.describe()
+
+
+SPAWNS = """
+import multiprocessing, sys
+import horovod_data as hvdata
+
+try:
+    hvdata.init()
+except RuntimeError as error:
+    print(error, flush=True)
+    sys.exit(7)
+
+def nothing(): pass
+
+process = multiprocessing.get_context("{method}").Process(target=nothing)
+process.start()
+process.join(60)
+print("child", process.exitcode, flush=True)
+"""
+
+
+@pytest.mark.parametrize("method, status", [("spawn", 7), ("forkserver", 1)])  # a fork server has a status of its own
+def test_a_child_that_imports_the_program(method, status):
+    """Without a main guard: it would be a second process of that rank, and MPI would wait for it."""
+    job = run_job(SPAWNS.format(method=method), np=2, timeout=120)
+    assert job.returncode == 0, job.describe()
+    for out in job.stdout:
+        said, exit_code = out.splitlines()
+        assert said == ("init() was called by a process that multiprocessing has started: such a process imports the program, and what "
+                        "stands at its top level is done once more there. Put the program's work behind "
+                        "`if __name__ == \"__main__\":`."), job.describe()
+        assert exit_code == f"child {status}", job.describe()

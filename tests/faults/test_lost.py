@@ -24,6 +24,16 @@ for step, _ in enumerate(ds):
 """
 
 
+# Rank 0 is done, has told those it has made a call with, and reads on for the others.
+SERVES_ON = TRAIN.replace("hvdata.serve()\n", "hvdata.scatter(tf.zeros([hvdata.size()]))\n").replace(
+    "    time.sleep(0.01)\n", """\
+    if step == 20 and hvdata.rank() == 0:
+        print("is done", flush=True)
+        break
+    time.sleep(0.01)
+""")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("readers, killed, name", [(0, 1, "rank 1 on "), (0, 0, "rank 0 on "), (1, 2, "reader 0 on ")])
 def test_a_killed_process(readers, killed, name):
@@ -41,6 +51,21 @@ def test_a_killed_process(readers, killed, name):
         assert any(name in err and "has died" in err for err in said), job.describe()
     else:  # Hydra kills the others before they know
         assert "Killed (signal 9)" in job.log, job.describe()
+
+
+def test_a_reader_that_is_done_and_reads_on():
+    with start_job(SERVES_ON, 3) as job:
+        job.wait_for("is done", 0)
+        for rank in (1, 2):
+            job.wait_for("under way", rank)
+        time.sleep(1)  # BYE is said within it
+        began = time.monotonic()
+        job.kill_rank(0)
+        assert job.finish(40) != 0, job.describe()
+        seconds = time.monotonic() - began
+    assert seconds < SOON, seconds
+    if open_mpi():
+        assert any("rank 0 on " in err and "has died (here: channel train, epoch 1, step " in err for err in job.stderr[1:]), job.describe()
 
 
 def test_nothing_is_left_behind():

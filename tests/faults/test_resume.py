@@ -161,3 +161,53 @@ def test_two_readers(tmp_path, batch, schedule, before, after, who):
         whole = [int(x) for x in tf.data.Dataset.range(100 * reader, 100 * reader + count).shuffle(16, seed=7)]
         of_reader = [row for row in rows if row // 100 == reader]
         assert (sorted(of_reader) if schedule == "dynamic" else of_reader) == (sorted(whole) if schedule == "dynamic" else whole)
+
+
+GRAPH = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+hvdata.init()
+what, folder = sys.argv[1:]
+
+def source():
+    numbers = tf.data.Dataset.from_generator(lambda: iter(range(200)), tf.int64, [])
+    return numbers.shuffle(20, seed=3).map(lambda i: tf.numpy_function(lambda i: i, [i], tf.int64))
+
+ds = hvdata.distribute_dataset(source() if hvdata.is_reader() else None, batch="per_rank", prefetch=2)
+it = v1.data.make_initializable_iterator(ds)
+element = it.get_next()
+saver = v1.train.Saver([tf.data.experimental.make_saveable_from_iterator(it)])
+state = f"{folder}/rank{hvdata.rank()}"
+
+def rest(session):
+    got = []
+    try:
+        while True:
+            got.append(int(session.run(element)))
+    except tf.errors.OutOfRangeError:
+        return got
+
+with v1.Session() as session:
+    session.run(it.initializer)
+    if what == "save":
+        rest(session)
+        session.run(it.initializer)
+        for _ in range(3): session.run(element)
+        saver.save(session, state)
+    else:
+        saver.restore(session, state)
+    print(rest(session), flush=True)
+"""
+
+
+def test_a_dataset_object_of_a_tf1_graph_in_its_second_epoch(tmp_path):
+    """Which can't be saved, and is made anew for each epoch, so that its shuffle begins with the same order."""
+    saved, restored = (run_job(GRAPH, 2, what, str(tmp_path), timeout=120) for what in ("save", "restore"))
+    assert saved.returncode == 0, saved.describe()
+    assert restored.returncode == 0, restored.describe()
+    assert saved.stdout == restored.stdout and all(out.count(",") == 96 for out in saved.stdout), restored.describe()
+    assert "runs the input again up to element" in restored.stderr[0], restored.describe()

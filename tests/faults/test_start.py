@@ -247,3 +247,22 @@ def test_two_mpi_libraries():
         pytest.skip("needs a second MPI library")
     job = run_job(caught(before=f"import ctypes; ctypes.CDLL({theirs[0]!r})"), np=1)
     every_rank_said(job, r"RuntimeError: This process has loaded 2 MPI libraries: .*Each of them sees a job of its own")
+
+
+GOES_WITHOUT = """
+from mpi4py import MPI
+import horovod_data as hvdata
+try:
+    hvdata.init(readers="one" if MPI.COMM_WORLD.rank == 1 else 0)
+except Exception as error:
+    print(type(error).__name__ + ":", error, flush=True)
+"""
+
+
+def test_a_rank_whose_init_failed_goes_without():
+    """To its end, with status 0: the others wait for it in theirs."""
+    pytest.importorskip("mpi4py")
+    job = run_job(GOES_WITHOUT, np=2, timeout=60)
+    assert "TypeError: readers must be" in job.stdout[1], job.describe()
+    assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], job.describe()
+    assert job.seconds < 40, job.describe()

@@ -121,3 +121,24 @@ def test_in_a_forked_child(hvdata, comm, tmp_path):
         text = said.read()
     os.waitpid(pid, 0)
     assert "RuntimeError" in text and "DeliveryScalars.write() was called in a forked child" in text, text
+
+
+def test_in_a_graph_of_tf1(hvdata, comm, tmp_path):
+    """They are written all the same, and the graph does not grow."""
+    with tf.Graph().as_default() as graph:
+        ds = rows_of_two(hvdata, comm, "in-graph")
+        element = tf.compat.v1.data.make_one_shot_iterator(ds).get_next()
+
+        def write():
+            log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="in-graph")
+            before = len(graph.get_operations())
+            with tf.compat.v1.Session() as session:
+                for step in range(4):
+                    session.run(element)
+                    log.write(step)
+            log.close()
+            return len(graph.get_operations()) - before
+
+        assert set(results(comm, write)) == {0}
+    for of_rank in results(comm, lambda: scalars(tmp_path, hvdata.rank())):
+        assert [step for step, _ in of_rank["delivery/in-graph/queue"]][-1] == 3

@@ -195,20 +195,20 @@ def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
     assert len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root]) == 2 * comm.size
 
 
-@pytest.mark.parametrize("more", [1, -1])
-def test_a_gradient_of_other_rows(hvdata, comm, root, more):
+@pytest.mark.parametrize("more, wider", [(1, 0), (-1, 0), (0, 1), (0, -1)])
+def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
     """One that the root's user made: it is everybody's error, and nobody's end."""
-    def gradient(more):
+    def gradient(more, wider):
         x = tf.constant(part(comm.rank, rows=2))
         with tf.GradientTape() as tape:
             tape.watch(x)
             whole = hvdata.gather(x, root=root, name="odd")
-        return tape.gradient(whole, x, output_gradients=tf.ones([len(whole) + (more if comm.rank == root else 0), 3])).numpy()
+        return tape.gradient(whole, x, output_gradients=tf.ones([len(whole) + more, 3 + wider] if comm.rank == root else [0, 3])).numpy()
 
-    raises_everywhere(comm, lambda: gradient(more), tf.errors.InvalidArgumentError,
-                      rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},3\], but {2 * comm.size} rows "
-                      r"were gathered\. Pass output_gradients")
-    assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0)))
+    raises_everywhere(comm, lambda: gradient(more, wider), tf.errors.InvalidArgumentError,
+                      rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},{3 + wider}\], but what was "
+                      rf"gathered has \[{2 * comm.size},3\]\. Pass output_gradients")
+    assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0, 0)))
 
 
 @pytest.mark.ranks(2, 4)

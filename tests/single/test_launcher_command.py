@@ -202,6 +202,12 @@ def test_dry_run(mpi):
         assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
+def test_a_word_that_is_no_text_comes_out_as_it_came_in(mpi):
+    words = [sys.executable, "-m", "horovod_data.launcher", *mpi(OPEN_MPI), "-np", "1", "--dry-run", "true", os.fsdecode(b"caf\xe9")]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONUTF8": "1"})
+    assert done.returncode == 0 and b"caf\xe9" in done.stdout, done
+
+
 def test_a_dry_run_says_which_variables_the_start_removes(mpi):
     """Pasted into the same shell, the command must not find who was to read by the shell's variables."""
     words = ["--readers-per-node", "1", "-np", "1", "--dry-run", "true"]
