@@ -19,7 +19,7 @@ import tensorflow as tf
 from . import core, elements, roles
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
-from .errors import checked_name, explain, text_of, whole
+from .errors import checked_name, explain, say, text_of, whole
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
@@ -270,11 +270,11 @@ def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOr
     asked[options.name] += 1
     if job.reader is not None and given is not None and given != channel.made_of() and not channel.told:
         channel.told = True
-        print("horovod_data: " + explain(
+        say(explain(
             f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
             "and the one that is given now is ignored",
             "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
-            "name", job.where), file=sys.stderr, flush=True)
+            "name", job.where))
     return channel
 
 
@@ -417,8 +417,7 @@ def _tell_part(job: roles.Job, label: str, part: Part) -> None:
     readers = len(job.layout.readers)
     how = (f"each of {readers} readers reads its own files, of {len(part.files)}" if part.kind == "files" else
            f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})")
-    print("horovod_data: " + explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"),
-          file=sys.stderr, flush=True)
+    say(explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"))
 
 
 def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[str]]) -> None:
@@ -428,8 +427,8 @@ def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[
     if len(same) < 2 or same[0] != job.reader:
         return
     names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
-    print("horovod_data: " + explain(
+    say(explain(
         f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
         "the same data too, every element is delivered several times",
         "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
-        "input_pipeline_id", f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}"), file=sys.stderr, flush=True)
+        "input_pipeline_id", f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}"))

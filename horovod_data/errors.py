@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
+import sys
 import threading
 from typing import Any, Optional
 
@@ -32,6 +34,12 @@ def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
 def place(rank: int, host: str) -> str:
     """The `where` of a process: its rank in the communicator that was given to init(), and its host."""
     return f"rank {rank} on {host}"
+
+
+def say(text: str) -> None:
+    """A line on stderr, unless that is closed, or nobody reads it: that is no reason to fail for whoever has something to say."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the last: there is none
+        print(f"horovod_data: {text}", file=sys.stderr, flush=True)
 
 
 def without_place(text: str, where: Optional[str] = None) -> str:

@@ -21,7 +21,7 @@ import threading
 from typing import Optional
 
 from . import siblings
-from .errors import explain, place
+from .errors import explain, place, say
 from .processes import fork_check
 
 _LARGE_KIB = 100_000  # less than TensorFlow takes, more than a tool
@@ -58,10 +58,10 @@ def leave() -> bool:
     else:  # in hvd.init() or in mpi4py: they have initialised MPI, or this rank could not have
         waiting, why = [rank], "other ranks have initialised MPI, and wait for it"
     if waiting:
-        print("horovod_data: " + explain(
+        say(explain(
             f"This program has come to its end without having called horovod_data.init(): {why}",
             "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
-            "or start fewer processes", place(rank, host)), file=sys.stderr, flush=True)
+            "or start fewer processes", place(rank, host)))
     return bool(waiting)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from . import launch_checks
 from ._version import __version__
-from .errors import explain, place, start_thread
+from .errors import explain, place, say, start_thread
 from .layout import Layout
 from .leaving import leaves
 from .settings import Settings
@@ -171,10 +171,11 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
             while not over.wait(_LOOK_SECONDS):
                 wait.look()
         except (RuntimeError, TimeoutError) as error:
-            print(f"horovod_data: {error}", file=sys.stderr, flush=True)
+            say(str(error))
             time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
             if not over.is_set():
-                sys.stdout.flush()
+                with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or there is none
+                    sys.stdout.flush()
                 os._exit(1)
 
     start_thread(threading.Thread(target=watch, name="horovod_data init watch", daemon=True), where)
@@ -236,5 +237,4 @@ class _Wait:
             raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}", "Call it on every rank", self._where))
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
-            line = f"horovod_data: [{self._where}] waiting in init() for {waited:.0f} s: {self._missing}"
-            print(line, file=sys.stderr, flush=True)
+            say(f"[{self._where}] waiting in init() for {waited:.0f} s: {self._missing}")

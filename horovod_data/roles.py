@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import os
@@ -16,7 +15,7 @@ from . import core, exits, forks, launch_checks, limits, loader, meeting, siblin
 from .auditing import keras_fit
 from .progress import watch
 from .reporting import report
-from .errors import explain, forked, set_here, text_of
+from .errors import explain, forked, say, set_here, text_of
 from .layout import Layout, make_layout
 from .processes import fork_check
 from .settings import Roles, Settings, read_roles, read_settings
@@ -275,9 +274,7 @@ def _report(job: Job) -> None:
     try:
         report.at_end()
     except Exception as error:  # the job has come to its end all the same
-        with contextlib.suppress(OSError, ValueError):  # stderr is closed, or nobody reads it
-            print("horovod_data: " + explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where),
-                  file=sys.stderr, flush=True)
+        say(explain(f"there is no report: {type(error).__name__}: {text_of(error)}", where=job.where))
 
 
 def _begin_to_end_horovod() -> None:

@@ -19,6 +19,7 @@ import os
 import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
+from ..errors import say
 from ..processes import fork_check
 
 VARIABLE = "HOROVOD_DATA_AUDIT"
@@ -212,7 +213,7 @@ def _with_callback(callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> A
 def _say(text: str) -> None:
     """On the first rank, as the launcher numbers them: the program may not have come to init()."""
     if next((os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ), "0") == "0":
-        print(f"horovod_data: --audit: {text}", file=sys.stderr, flush=True)
+        say(f"--audit: {text}")
 
 
 def _say_if_nothing(forked: Callable[[], bool]) -> None:

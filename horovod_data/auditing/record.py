@@ -4,12 +4,10 @@ ranks: the program never waits for it, unless it asks for the report."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import queue
 import random
-import sys
 import threading
 import time
 import weakref
@@ -17,7 +15,7 @@ from typing import Any, Callable, Optional, Union, cast
 
 import numpy as np
 
-from ..errors import explain, forked, start_thread, without_place
+from ..errors import explain, forked, say, start_thread, text_of, without_place
 from ..processes import fork_check
 from .keys import Key, Keys, keys_of
 from .report import Report
@@ -203,7 +201,7 @@ class Recorder:
     def say(self, text: str) -> None:
         """On rank 0 alone."""
         if self._announce:
-            print("horovod_data: " + explain(text), file=sys.stderr, flush=True)
+            say(explain(text))
 
     @property
     def steps(self) -> int:
@@ -299,16 +297,14 @@ class Recorder:
                     continue  # the ranks' calls don't go together any more
                 report = self._settle(epoch)
             except BaseException as error:
-                print("horovod_data: " + explain(
-                    f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
-                    f"{without_place(str(error))}"), file=sys.stderr, flush=True)
+                say(explain(f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
+                            f"{without_place(text_of(error))}"))
                 with self._done:
                     self._failure = error
                     self._done.notify_all()
                 continue
             if self._announce:
-                with contextlib.suppress(OSError, ValueError):  # stderr is closed, or nobody reads it
-                    print(f"horovod_data: {report}", file=sys.stderr, flush=True)
+                say(str(report))
             with self._done:
                 self.reports.append(report)
                 self._settled += 1

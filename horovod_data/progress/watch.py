@@ -16,7 +16,7 @@ import time
 from typing import Any, Mapping, Optional
 
 from .. import core, times
-from ..errors import start_thread
+from ..errors import say, start_thread
 from ..processes import fork_check
 from ..reporting import verdict
 from . import display
@@ -46,7 +46,7 @@ def start(how: str, seconds: float) -> None:
     try:
         start_thread(watch.thread)
     except RuntimeError as error:  # a job can do without
-        print(f"horovod_data: no progress is shown: {error}", file=sys.stderr, flush=True)
+        say(f"no progress is shown: {error}")
         return
     _watch = watch
     os.register_at_fork(before=watch.before_fork, after_in_parent=watch.after_fork, after_in_child=watch.in_child)

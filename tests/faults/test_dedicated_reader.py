@@ -221,3 +221,19 @@ def test_pipeline_errors_reach_every_trainer():
 def test_graph_mode():
     (*trainers, _), _ = run(GRAPH, 2, "2")
     assert trainers == [[{"got": [rank, rank + 2, rank + 4]}] * 2 for rank in range(2)]
+
+
+def test_readers_whose_stderr_is_closed():
+    """Their lines are lost, and nothing else: they stand where all ranks make the channel."""
+    job = run_job("""
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+sys.stderr.close()
+alike = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", name="alike")
+shared = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", shard="auto", name="shared")
+hvdata.serve()
+print(sum(1 for _ in alike), sum(1 for _ in shared), flush=True)
+""", 2, readers=2, timeout=60)
+    assert job.returncode == 0 and job.stdout[:2] == ["8 4\n"] * 2, job.describe()
