@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -18,6 +19,9 @@ from .reading import Reading
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
 # absl's codes of what Python raises, as TensorFlow's own py_function has them: a NotImplementedError in a pipeline is UNIMPLEMENTED.
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
+
+# What TensorFlow puts around an error of our own op.
+_AROUND_OURS = re.compile(r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL)
 
 # A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.
 _JOIN_SECONDS = 5.0
@@ -92,7 +96,7 @@ def _code_of(error: BaseException) -> int:
 
 def _text_of(error: BaseException) -> str:
     text = without_place(text_of(error))  # the core says more of the place
-    return text if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
+    return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
 def _leave(channel: int, epoch: int, error: SystemExit) -> None:

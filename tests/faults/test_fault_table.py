@@ -1,31 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of docs/guarantees.md, "Faults": each fault in verified jobs, on readers and trainers, where rank 0 reads and where
-a dedicated reader does, on every way by which batches travel. The jobs' programs are in the folder programs/.
-
-A fault that ends a process meets one kind of reader and one way here, others each; HVDATA_TEST_ALL_FAULTS=1 has each meet all.
-"""
+"""The table of docs/guarantees.md, "Faults": those that end a job, those that it survives, and those at its begin. The jobs'
+programs are in the folder programs/. Others of the table are in test_forks.py and test_shortages.py."""
 
 import itertools
 import os
 import re
 import socket
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
-from jobs import SOON, run_job, start_job
+from jobs import SOON, run_job
 from launched import start_launcher
 from ranks.launch import open_mpi
+from table import PROGRAMS, WAYS, Place, everywhere, places
 
-PROGRAMS = Path(__file__).parent / "programs"
 HOST = re.escape(socket.gethostname())
-WAYS = {  # KiB of an element, and how it is to travel
-    "arena": ("64", {"HOROVOD_DATA_PAYLOAD": "arena"}),
-    "message": ("64", {"HOROVOD_DATA_PAYLOAD": "message"}),
-    "inline": ("0.0625", {}),
-}
 ENDS = {  # fault: the job's statuses
     "sys.exit(3)": {3},
     "raise SystemExit(3)": {3},
@@ -39,62 +29,25 @@ ENDS = {  # fault: the job's statuses
 pytestmark = pytest.mark.limit(200)
 
 
-def some_of_all():
-    """(fault, victim, dedicated readers, way, trainers): each fault on both victims, kinds of readers and ways in turn; or all."""
+def faults_and_places():
+    """Each fault on both victims, at one number of ranks, kind of reader and way after the other; or at all."""
     for number, (fault, victim) in enumerate(itertools.product(ENDS, ("reader", "trainer"))):
-        cases = list(itertools.product((0, 1), WAYS))
-        if not os.environ.get("HVDATA_TEST_ALL_FAULTS"):
-            cases = [((number // 2 + number) % 2, list(WAYS)[number % 3])]
-        for readers, way in cases:
-            yield pytest.param(fault, victim, readers, way, 2 + number // 4 % 3,
-                               id=f"{fault}-{victim}-{'dedicated' if readers else 'embedded'}-{way}")
+        for where in places((2 + number // 4 % 3, (number // 2 + number) % 2, list(WAYS)[number % 3])):
+            yield pytest.param(fault, victim, where, id=f"{fault}-{victim}-{where}")
 
 
-def shared_names():
-    """What has a name in memory and may be ours; Open MPI has its own there."""
-    return {path.name for path in Path("/dev/shm").iterdir() if "mpi" not in path.name and "vader" not in path.name}
-
-
-@pytest.fixture
-def place():
-    """A folder for a job to run in, and one for its temporary files. (Their names are short: MPI makes sockets in the latter.)"""
-    with tempfile.TemporaryDirectory(prefix="hvf-") as folder:
-        made = Path(folder, "cwd"), Path(folder, "tmp")
-        for one in made:
-            one.mkdir()
-        yield made
-
-
-def assert_nothing_left(pids, names, place=()):
-    """No process, no shared memory with a name, no file. (What MPI's launcher leaves of its own is MPI's.)"""
-    files = [path.name for folder in place for path in folder.iterdir()]
-    assert not [name for name in files if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra", name)], files
-    deadline = time.monotonic() + SOON
-    while (shared_names() - names or any(Path(f"/proc/{pid}").exists() for pid in pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not shared_names() - names
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-@pytest.mark.parametrize("fault, victim, readers, way, trainers", list(some_of_all()))
-def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers, place):
+@pytest.mark.parametrize("fault, victim, where", list(faults_and_places()))
+def test_a_fault_that_ends_the_job(fault, victim, where, tried):
     """Soon, with a status that tells, a line that says who and where, and nothing left of it."""
-    names = shared_names()
-    kib, env = WAYS[way]
-    victim_process = trainers if victim == "reader" and readers else 0 if victim == "reader" else 1
-    who = "reader" if victim == "reader" else "1"
-    cwd, tmp = place
-    with start_job(PROGRAMS / "ends.py", trainers, fault, who, kib, readers=readers, cwd=cwd,
-                   env={**env, "HVDATA_TEST_TRAINERS": str(trainers), "TMPDIR": str(tmp)}) as job:
-        job.wait_for("FAULT", victim_process, timeout=100)
+    process = where.reader if victim == "reader" else 1
+    with tried.start(PROGRAMS / "ends.py", where, fault, "reader" if victim == "reader" else "1") as job:
+        job.wait_for("FAULT", process, timeout=100)
         began = time.monotonic()
         job.finish(SOON)
         assert time.monotonic() - began < SOON, job.describe()
-        pids = [job.pid(rank) for rank in range(trainers + readers)]
     assert job.returncode in ENDS[fault], job.describe()
-    assert_nothing_left(pids, names, place)
     said = "".join(job.stderr)
-    name = f"reader 0 on {HOST}" if victim_process == trainers else f"rank {victim_process} on {HOST}"
+    name = f"reader 0 on {HOST}" if process == where.trainers else f"rank {process} on {HOST}"
     if fault in ("sys.exit(3)", "raise SystemExit(3)", "memory"):
         if victim == "reader":  # it comes as an error of the pipeline, on every rank
             told = rf"\[reader 0 on {HOST}, channel train, epoch 1, step 5\] (SystemExit: 3|.*MemoryError)"
@@ -107,27 +60,21 @@ def test_a_fault_that_ends_the_job(fault, victim, readers, way, trainers, place)
     elif fault == "closed files":
         assert re.search(rf"the program of {name} has closed file descriptors", said), job.describe()
     elif open_mpi():  # Hydra kills the others before they know
-        survivors = "".join(text for rank, text in enumerate(job.stderr) if rank != victim_process)
+        survivors = "".join(text for rank, text in enumerate(job.stderr) if rank != process)
         assert re.search(rf"horovod_data: \[.* on {HOST}\] {name} \(process \d+\) has died", survivors), job.describe()
         if survivors.count("[rank"):
             assert re.search(r"has died \(here: channel train, epoch 1, step \d+\)", survivors), job.describe()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
-def test_faults_that_the_job_survives(readers, way, place):
+@everywhere((2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline"))
+def test_faults_that_the_job_survives(where, tried):
     """An exception in the first, a middle and the last step; a rank that leaves early, each once; 5 seconds' stop; two threads on
     two channels; many tiny epochs; the end of Python with iterators alive. Each leaves no thread and no open file behind."""
-    names = shared_names()
-    trainers, steps = 2 + list(WAYS).index(way), 8
-    kib, env = WAYS[way]
-    many = ["1000"] if way == "arena" else []
-    stopped = "1" if (way == "message") == bool(readers) else "reader"
-    cwd, tmp = place
-    job = run_job(PROGRAMS / "survives.py", trainers, kib, stopped, *many, readers=readers, timeout=120, cwd=cwd,
-                  env={**env, "HVDATA_TEST_TRAINERS": str(trainers), "TMPDIR": str(tmp)})
+    trainers, steps = where.trainers, 8
+    many = ["1000"] if where.way == "arena" else []
+    stopped = "1" if (where.way == "message") == bool(where.readers) else "reader"
+    job = tried.run(PROGRAMS / "survives.py", where, stopped, *many)
     assert job.returncode == 0, job.describe()
-    assert_nothing_left([job.pid(rank) for rank in range(trainers + readers)], names, place)
     for rank in range(trainers):
         lines = {line.split()[0] + line.split()[1] * (line.split()[0] in ("FAILED", "BROKE")): line
                  for line in job.stdout[rank].splitlines()}
@@ -148,25 +95,29 @@ def test_faults_that_the_job_survives(readers, way, place):
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovod-data-run"])
 @pytest.mark.parametrize("before, end", [("", "os._exit(0)"), ("", "sys.exit(0)"), ("mpi4py", "sys.exit(0)")])
-def test_a_rank_that_ends_before_init(before, end, launcher):
+@pytest.mark.parametrize("np", sorted({where.trainers for where in places((3, 0, "inline"))}))
+def test_a_rank_that_ends_before_init(np, before, end, launcher, tried):
     """MPI waits for it for ever."""
     command = [str(PROGRAMS / "before_init.py"), before, end]
     if launcher == "mpirun":
-        with start_job(PROGRAMS / "before_init.py", 3, before, end) as job:
-            job.wait_for("LEAVES", 1)
+        with tried.start(PROGRAMS / "before_init.py", Place(np, 0, "inline"), before, end) as job:
+            job.wait_for("LEAVES", 1, timeout=100)
+            job.wait_for("WAITS", 0, timeout=100)
             began = time.monotonic()
-            status = job.finish(SOON + 30)
+            status = job.finish(SOON)
             said = "".join(job.stderr)
     else:
-        with start_launcher("-np", "3", sys.executable, *command) as job:
-            job.wait_for("LEAVES")
+        with start_launcher("-np", str(np), sys.executable, *command) as job:
+            job.wait_for("LEAVES", timeout=100)
+            job.wait_for("WAITS", timeout=100)
             began = time.monotonic()
-            status = job.finish(SOON + 30)
+            status = job.finish(SOON)
             said = job.output
-    assert status == 1 and time.monotonic() - began < SOON + 30, said
+            assert job.gone(), job.members()
+    assert status == 1 and time.monotonic() - began < SOON, said
     how = "has left, its process is gone" if not before else "has come to the end of its program"
     if before or "without calling" not in said:  # where the others had begun with MPI Open MPI's mpirun is the first to know
-        assert re.search(rf"\[rank [02] on {HOST}\] init\(\) waits for a rank that will not come: rank 1 {how}", said), said
+        assert re.search(rf"\[rank [023] on {HOST}\] init\(\) waits for a rank that will not come: rank 1 {how}", said), said
     assert "came through init()" not in said
 
 
@@ -185,32 +136,36 @@ hvdata.init()
     assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
 
 
-@pytest.mark.parametrize("trainers, readers", [(1, 0), (2, 0), (2, 1)])
-def test_fit_again_after_an_interrupt(trainers, readers):
-    job = run_job(PROGRAMS / "interrupted_fit.py", trainers, readers=readers, timeout=120,
-                  env={"HVDATA_TEST_TRAINERS": str(trainers)})
+@everywhere((1, 0, "arena"), (2, 0, "message"), (3, 1, "inline"))
+def test_fit_again_after_an_interrupt(where, tried):
+    job = tried.run(PROGRAMS / "interrupted_fit.py", where)
     assert job.returncode == 0, job.describe()
-    for rank in range(trainers):
+    for rank in range(where.trainers):
         fit, again = (line for line in job.stdout[rank].splitlines() if line.startswith(("FIT", "AGAIN")))
-        assert fit == ("FIT interrupted" if rank == trainers - 1 else "FIT to its end"), job.describe()
+        assert fit == ("FIT interrupted" if rank == where.trainers - 1 else "FIT to its end"), job.describe()
         assert again == "AGAIN 20", job.describe()
+    assert job.seconds_since("FAULT", where.trainers - 1) < SOON, job.describe()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /dev/shm")
-@pytest.mark.parametrize("readers", [0, 1])
+@everywhere((2, 0, "arena"), (2, 1, "arena"))
 @pytest.mark.parametrize("fill", ["true", "! head -c 1M /dev/zero >/dev/shm/full 2>/dev/null"], ids=["tiny", "full"])
-def test_a_tiny_dev_shm(readers, fill, tmp_path):
+def test_a_tiny_dev_shm(where, fill, tmp_path, tried):
     """Ours has no name there; MPI's has, so MPI is told to do without. The job runs as ever, also where nothing fits in."""
     (tmp_path / "tiny.sh").write_text(f'mount -t tmpfs -o size=64k tmpfs /dev/shm && {fill} && exec mpirun "$@"\n')
-    job = run_job("""
+    job = tried.run("""
+import os, time
 import horovod_data as hvdata, tensorflow as tf
 hvdata.init()
-make = lambda: tf.data.Dataset.from_tensors(tf.zeros([1 << 18])).repeat(40)
+size = int(os.environ["HVDATA_TEST_TRAINERS"])
+make = lambda: tf.data.Dataset.from_tensors(tf.zeros([int(float(os.environ["HVDATA_TEST_KIB"]) * 256)])).repeat(20 * size)
 ds = hvdata.distribute_dataset(make, batch="per_rank", verify=True)
 hvdata.serve()
+print("FAULT", time.monotonic(), flush=True)
 print(sum(1 for _ in ds), hvdata.stats()["payload_bytes_arena"] > 0, flush=True)
-""", np=2, readers=readers, timeout=120, launcher=f"unshare --mount sh {tmp_path / 'tiny.sh'}",
-                  env={"OMPI_MCA_btl": "self,tcp"})
+""", where, launcher=f"unshare --mount sh {tmp_path / 'tiny.sh'}", env={"OMPI_MCA_btl": "self,tcp"})
     assert job.returncode == 0, job.describe()
-    assert all(out.startswith("20 ") for out in job.stdout[:2]), job.describe()
-    assert readers or job.stdout[0] == "20 True\n", job.describe()
+    for rank in range(where.trainers):
+        shared = where.way == "arena" and rank == 0 and not where.readers
+        assert f"20 {shared}\n" in job.stdout[rank], job.describe()
+        assert job.seconds_since("FAULT", rank) < SOON, job.describe()

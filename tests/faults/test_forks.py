@@ -2,26 +2,28 @@
 """A child that is forked in the middle of an epoch can neither use nor harm what it inherits, however it was made and however
 it ends; its parent goes on and gets every row."""
 
-import os
-
 import pytest
-from jobs import run_job
+from jobs import SOON, run_job
+from table import everywhere
 
 pytestmark = pytest.mark.limit(230)
 
-
-@pytest.fixture(autouse=True)
-def verified(monkeypatch):
-    """As all faults of the table in docs/guarantees.md; who starts pytest may say otherwise."""
-    monkeypatch.setenv("HOROVOD_DATA_VERIFY", os.environ.get("HOROVOD_DATA_VERIFY", "1"))
-
 SCRIPT = """
 import gc, multiprocessing, os, sys, time
+import numpy as np
 import tensorflow as tf
 import horovod_data as hvdata
 
 hvdata.init()
 mapped = {mapped}
+width = int(float(os.environ["HVDATA_TEST_KIB"]) * 128)
+
+def make():  # rows that are views of a batch
+    return tf.data.Dataset.range(40).map(lambda i: tf.fill([width], i)).batch(1000).unbatch()
+
+def number(row):
+    assert np.array_equal(row, np.full([width], row[0]))
+    return int(row[0])
 
 @tf.function
 def asked(iterator):  # one that knows its resource alone; in front of all others
@@ -40,24 +42,26 @@ class Odd(tf.data.Dataset):  # of the user's own kind, and older than all others
 
 odd = Odd()
 odd.made = True
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(1000).unbatch(), batch="per_rank", name="train")
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+with tf.Graph().as_default() as graph:  # a program of TF1, beside it
+    of_graph = hvdata.distribute_dataset(make(), batch="per_rank", name="graph").prefetch(2)
+hvdata.serve()
 used = ds.map(lambda x: x, num_parallel_calls=2).prefetch(2) if mapped else ds
 it = iter(used)
-got = [int(next(it)) for _ in range(3)]
+got = [number(next(it)) for _ in range(3)]
 tensor = next(it)  # of memory that all share
-got.append(int(tensor))
+got.append(number(tensor))
 audit = hvdata.audit([[1], [2]])
 list(audit)
 
-with tf.Graph().as_default() as graph:  # a program of TF1, beside it
-    of_graph = hvdata.distribute_dataset(tf.data.Dataset.range(40), batch="per_rank", name="graph").prefetch(2)
+with graph.as_default():
     graph_it = tf.compat.v1.data.make_initializable_iterator(of_graph)
     element = graph_it.get_next()
     session = tf.compat.v1.Session()
     interactive = tf.compat.v1.InteractiveSession(graph=graph)
     session.run(graph_it.initializer)
     made_callable = session.make_callable(element)
-    got_of_graph = [int(session.run(element)), int(made_callable())]
+    got_of_graph = [number(session.run(element)), number(made_callable())]
     interactive.run(graph_it.initializer)
 
 def in_session():  # its end closes it
@@ -98,7 +102,7 @@ def child():
     print("through", flush=True)
 
 def exit_of(pid):
-    deadline = time.monotonic() + 50
+    deadline = time.monotonic() + {soon}
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -117,15 +121,16 @@ for leave in "_exit", "exit":
 gc.freeze()  # as servers do that fork
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
-process.join(50)
+process.join({soon})
 print("multiprocessing", process.exitcode, flush=True)
 if process.is_alive():
     process.kill()
-got += [int(x) for x in it]
+print("FAULT", time.monotonic(), flush=True)  # all of them
+got += [number(x) for x in it]
 print("rows", got, flush=True)
 try:
     while True:
-        got_of_graph.append(int(session.run(element)))
+        got_of_graph.append(number(session.run(element)))
 except tf.errors.OutOfRangeError:
     print("rows of the graph", got_of_graph, flush=True)
 interactive.close()
@@ -133,17 +138,19 @@ session.close()
 """
 
 
+@everywhere((2, 0, "inline"), (3, 1, "arena"))
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_child_that_is_forked_in_mid_epoch(mapped):
-    job = run_job(SCRIPT.format(mapped=mapped), np=2, timeout=200)
+def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):
+    job = tried.run(SCRIPT.format(mapped=mapped, soon=SOON), where, timeout=200)
     assert job.returncode == 0, job.describe()
-    for rank, out in enumerate(job.stdout):  # rank 0 reads as well
-        lines = out.splitlines()
+    for rank in range(where.trainers):  # rank 0 may read as well
+        lines = job.stdout[rank].splitlines()
+        rows = list(range(rank, 40 // where.trainers * where.trainers, where.trainers))
         assert [line for line in lines if line.startswith(("NOT", "ANOTHER"))] == [], job.describe()
         assert lines.count("through") == 3, job.describe()
         assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
-        assert f"rows {list(range(rank, 40, 2))}" in lines, job.describe()
-        assert f"rows of the graph {list(range(rank, 40, 2))}" in lines, job.describe()
+        assert f"rows {rows}" in lines and f"rows of the graph {rows}" in lines, job.describe()
+        assert job.seconds_since("FAULT", rank) < SOON, job.describe()
 
 
 SPAWNS = """

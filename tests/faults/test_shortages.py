@@ -8,6 +8,7 @@ import time
 
 import pytest
 from jobs import SOON, run_job, start_job
+from table import everywhere
 
 pytestmark = pytest.mark.limit(150)
 
@@ -59,13 +60,10 @@ hvdata.init()
 
 
 SHORT_OF_FILES = TRAIN + """
+import time
 hvdata.init()
-short, me, names = int(sys.argv[1]), hvdata.rank(), sys.argv[2:]
-
-def make():
-    if not names: return tf.data.Dataset.range(40)
-    files = tf.data.Dataset.from_tensor_slices(names)  # each is opened when its turn comes
-    return files.flat_map(tf.data.TextLineDataset).map(lambda line: tf.strings.to_number(line, tf.int64))
+short, names = sys.argv[1], sys.argv[2:]
+size, width, AT = int(os.environ["HVDATA_TEST_TRAINERS"]), int(float(os.environ["HVDATA_TEST_KIB"]) * 128), 5
 
 def open_all_files():
     most = max(int(number) for number in os.listdir("/proc/self/fd")) + 1
@@ -73,44 +71,54 @@ def open_all_files():
     try:
         while True: os.open("/dev/null", os.O_RDONLY)
     except OSError:
-        print("short", flush=True)
+        print("short", time.monotonic(), flush=True)
+
+def look(number):
+    if short == "reader" and number == AT * size: open_all_files()
+    return number
+
+def make():
+    numbers = tf.data.Dataset.range(40)
+    if names:  # each is opened when its turn comes
+        files = tf.data.Dataset.from_tensor_slices(names)
+        numbers = files.flat_map(tf.data.TextLineDataset).map(lambda line: tf.strings.to_number(line, tf.int64))
+    return numbers.map(lambda i: tf.fill([width], tf.numpy_function(look, [i], tf.int64)))
 
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=2)
+hvdata.serve()
 for epoch in range(2):
     try:
         for step, x in enumerate(ds):
-            assert int(x) == 2 * step + me, (epoch, step, x)
-            if (epoch, step, me) == (0, 5, short): open_all_files()
+            assert int(x[0]) == size * step + hvdata.rank(), (epoch, step, x)
+            if (epoch, step, str(hvdata.rank())) == (0, AT, short): open_all_files()
         print("epoch of", step + 1, flush=True)
     except tf.errors.OpError as error:
-        print("error", error.message, flush=True)
+        print("error", " ".join(error.message.split()), flush=True)
 """
 
 
+@everywhere((2, 0, "inline"), (2, 1, "arena"))
 @pytest.mark.parametrize("source", ["numbers", "files"])
-@pytest.mark.parametrize("short", [0, 1])
-def test_no_more_files_in_mid_epoch(short, source, tmp_path):
+@pytest.mark.parametrize("short", ["reader", "1"])
+def test_no_more_files_in_mid_epoch(short, source, where, tmp_path, tried):
     """What is under way needs none. A pipeline that does fails, on every rank and soon."""
     files = []
     if source == "files":
         for number in range(40):
             (tmp_path / str(number)).write_text(f"{number}\n")
             files.append(str(tmp_path / str(number)))
-    with start_job(SHORT_OF_FILES, 2, str(short), *files) as job:
-        job.wait_for("short", short)
-        begun = time.monotonic()
-        status = job.finish(30)
-        assert time.monotonic() - begun < SOON, job.describe()
-    assert status == 0, job.describe()
-    lines = [[line for line in out.splitlines() if line != "short"] for out in job.stdout]
-    if short == 1:
-        assert lines == [["epoch of 20"] * 2] * 2, job.describe()
-        return
+    job = tried.run(SHORT_OF_FILES, where, short, *files)
+    assert job.returncode == 0, job.describe()
+    assert job.seconds_since("short", where.reader if short == "reader" else 1) < SOON, job.describe()
+    whole = f"epoch of {40 // where.trainers}"
     place, why = r"error .*\[reader 0 on \S+, channel train, epoch {}, step \d+\] .*", "(Too many open files|this process can open no more files)"
-    for first, second in lines:
-        if source == "numbers":  # a new epoch may want one: TensorFlow's of random numbers
-            assert first == "epoch of 20", job.describe()
-            assert second == "epoch of 20" or re.search(place.format(2) + why, second), job.describe()
+    for out in job.stdout[:where.trainers]:
+        first, second = (line for line in out.splitlines() if not line.startswith("short"))
+        if short == "1":
+            assert (first, second) == (whole, whole), job.describe()
+        elif source == "numbers":  # a new epoch may want one: TensorFlow's of random numbers
+            assert first == whole, job.describe()
+            assert second == whole or re.search(place.format(2) + why, second), job.describe()
         else:
             assert re.search(place.format(1) + why, first) and re.search(place.format(2) + why, second), job.describe()
 
@@ -186,22 +194,35 @@ if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "/python"
     assert "This process can start no more threads (horovod_data dealer: " in job.stderr[0], job.describe()
 
 
-def test_no_thread_for_an_epoch(no_threads):
+@everywhere((2, 0, "inline"), (3, 1, "message"))
+def test_no_thread_for_an_epoch(no_threads, where, tried):
     """Every rank is told, and may go on when there are threads again."""
-    job = run_job(TRAIN + """
+    job = tried.run(TRAIN + """
+import time
 hvdata.init()
-ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40).batch(4), batch="per_rank", name="train")
-if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "std"
+size, width = int(os.environ["HVDATA_TEST_TRAINERS"]), int(float(os.environ["HVDATA_TEST_KIB"]) * 128)
+
+def make(epoch):  # called on the reader's thread that begins the epoch
+    os.environ.pop("NO_MORE_THREADS", None)
+    if epoch == 2: os.environ["NO_MORE_THREADS"] = "std"
+    return tf.data.Dataset.range(5 * size).map(lambda i: tf.fill([width], i))
+
+ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
+hvdata.serve()
+print(sum(1 for _ in ds))
+print("FAULT", time.monotonic())
 try:
     next(iter(ds))
 except tf.errors.ResourceExhaustedError as error:
-    print("this process can start no more threads" in error.message and "[reader 0 on " in error.message)
-if hvdata.is_reader(): del os.environ["NO_MORE_THREADS"]
-hvdata.scatter(tf.range(2) if hvdata.rank() == 0 else None, dtype=tf.int32)
+    print(" ".join(error.message.split()))
 print(sum(1 for _ in ds), flush=True)
-""", np=2, env=no_threads, timeout=60)
+""", where, env=no_threads)
     assert job.returncode == 0, job.describe()
-    assert job.stdout == ["True\n5\n", "True\n5\n"], job.describe()
+    for rank in range(where.trainers):
+        first, _, told, third = job.stdout[rank].splitlines()
+        assert (first, third) == ("5", "5"), job.describe()
+        assert re.search(r"\[reader 0 on \S+, channel train, epoch 2, step \d\] this process can start no more threads", told), job.describe()
+        assert job.seconds_since("FAULT", rank) < SOON, job.describe()
 
 
 # ---- Memory.

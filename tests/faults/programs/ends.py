@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job whose epoch a fault meets in the middle: `ends.py FAULT VICTIM KIB`. VICTIM is "reader" or a trainer's rank.
+"""A verified job whose epoch a fault meets in the middle: `ends.py FAULT VICTIM`. VICTIM is "reader" or a trainer's rank.
 
 On a reader the fault comes out of its pipeline, where a dedicated one runs the user's code.
 """
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 
-fault, victim, kib = sys.argv[1], sys.argv[2], float(sys.argv[3])
+fault, victim, kib = sys.argv[1], sys.argv[2], float(os.environ["HVDATA_TEST_KIB"])
 AT = 5  # the step
 hvdata.init()
 size = os.environ["HVDATA_TEST_TRAINERS"]

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -10,12 +11,13 @@ import tensorflow as tf
 import horovod_data as hvdata
 
 hvdata.init()
-size = int(os.environ["HVDATA_TEST_TRAINERS"])
+size, kib = int(os.environ["HVDATA_TEST_TRAINERS"]), float(os.environ["HVDATA_TEST_KIB"])
+BATCH = 4
 
 
 def examples():
-    x = np.ones([40 * size, 3], np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(4)
+    x = np.ones([10 * BATCH * size, int(kib * 256) // BATCH], np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(BATCH)
 
 
 train = hvdata.distribute_dataset(examples, batch="per_rank", name="train", verify=True)
@@ -25,6 +27,7 @@ hvdata.serve()
 class Interrupt(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 3 and hvdata.rank() == size - 1:
+            print("FAULT", time.monotonic(), flush=True)
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -35,7 +38,7 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(int(kib * 256) // BATCH,))])
 model.compile("sgd", "mse")
 try:
     model.fit(train, epochs=1, verbose=0, callbacks=[Interrupt()])

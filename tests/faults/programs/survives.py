@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verified job that a series of faults does not end: `survives.py KIB STOPPED`. STOPPED is the process that is stopped for
+"""A verified job that a series of faults does not end: `survives.py STOPPED`. STOPPED is the process that is stopped for
 5 seconds, "reader" or a trainer's rank. It leaves in the middle of an epoch, with iterators alive."""
 
 import collections
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import horovod_data as hvdata
 
-kib, stopped = float(sys.argv[1]), sys.argv[2]
+kib, stopped = float(os.environ["HVDATA_TEST_KIB"]), sys.argv[1]
 STEPS = 8
 hvdata.init()
 size = int(os.environ["HVDATA_TEST_TRAINERS"])

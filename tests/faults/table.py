@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the faults of docs/guarantees.md are tried, and what must be gone afterwards: in verified jobs of 2 to 4 ranks, where
+rank 0 reads and where a dedicated reader does, on every way by which batches travel.
+
+    @everywhere((2, 0, "arena"), (3, 1, "message"))     # here; HVDATA_TEST_ALL_FAULTS=1 has each fault meet all places
+    def test_a_fault(where, tried):
+        job = tried.run(SCRIPT, where)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from jobs import SOON, Job, start_job
+
+PROGRAMS = Path(__file__).parent / "programs"
+WAYS = {  # KiB of an element, and how it is to travel
+    "arena": ("64", {"HOROVOD_DATA_PAYLOAD": "arena"}),
+    "message": ("64", {"HOROVOD_DATA_PAYLOAD": "message"}),
+    "inline": ("0.0625", {}),
+}
+
+
+class Place(NamedTuple):
+    trainers: int
+    readers: int  # dedicated ones; 0: rank 0 reads
+    way: str
+
+    def __str__(self) -> str:
+        return f"{self.trainers}-{'dedicated' if self.readers else 'embedded'}-{self.way}"
+
+    @property
+    def reader(self) -> int:
+        """The process that reads."""
+        return self.trainers if self.readers else 0
+
+    @property
+    def kib(self) -> str:
+        return WAYS[self.way][0]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**WAYS[self.way][1], "HVDATA_TEST_TRAINERS": str(self.trainers), "HVDATA_TEST_KIB": self.kib,
+                "HOROVOD_DATA_VERIFY": os.environ.get("HOROVOD_DATA_VERIFY", "1")}
+
+
+ALL = [Place(trainers, readers, way) for trainers in (2, 3, 4) for readers in (0, 1) for way in WAYS]
+
+
+def places(*few: tuple[int, int, str]) -> list[Place]:
+    return ALL if os.environ.get("HVDATA_TEST_ALL_FAULTS") else [Place(*one) for one in few]
+
+
+def everywhere(*few: tuple[int, int, str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("where", places(*few), ids=str)
+
+
+class Tried:
+    """Jobs that have folders of their own, of which nothing is left. (The folders' names are short: MPI makes sockets there.)"""
+
+    def __init__(self, folder: Path) -> None:
+        self._cwd, self._tmp = folder / "cwd", folder / "tmp"
+        self._cwd.mkdir()
+        self._tmp.mkdir()
+        self._names = _shared_names()
+
+    @contextlib.contextmanager
+    def start(self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any) -> Iterator[Job]:
+        """As jobs.start_job(). It is to have ended when the body does."""
+        processes = range(where.trainers + where.readers)
+        with start_job(script, where.trainers, *args, readers=where.readers, cwd=self._cwd,
+                       env={**where.env, "TMPDIR": str(self._tmp), **(env or {})}, **more) as job:
+            yield job
+            pids = [job.pid(rank) for rank in processes]
+        self.nothing_left(pid for pid in pids if pid is not None)
+
+    def run(self, script: str | Path, where: Place, *args: str, timeout: float = 120, **more: Any) -> Job:
+        with self.start(script, where, *args, **more) as job:
+            job.finish(timeout)
+        return job
+
+    def nothing_left(self, pids: Iterable[int]) -> None:
+        """No process, no shared memory with a name, no file. (What MPI's launcher leaves is MPI's, and what AutoGraph leaves of the
+        functions that it has rewritten is TensorFlow's.)"""
+        pids = list(pids)
+        files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
+        assert not [name for name in files if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$", name)], files
+        deadline = time.monotonic() + SOON
+        while (_shared_names() - self._names or any(map(_runs, pids))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not _shared_names() - self._names
+        assert not [pid for pid in pids if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _shared_names() -> set[str]:
+    """What has a name in memory and may be ours; Open MPI has its own there."""
+    return {path.name for path in Path("/dev/shm").iterdir() if "mpi" not in path.name and "vader" not in path.name}
