@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs whose figures docs/guarantees.md publishes, with less to do: each still finds what it is to find, and says so."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import launch
+
+pytestmark = [pytest.mark.limit(290), pytest.mark.horovod]
+
+PROGRAMS = {
+    "batches": (["--batches", "20000", "--ranks", "2"], r"20,000 verified batches on 2 ranks, 0 lost, 0 twice"),
+    "audit_memory": (["--rows", "200000", "--ranks", "1", "2"], r"200,?000"),
+    "flips": (["--flips", "30"], r"10 flipped bytes, way inline: all found, by rank and step"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "flips")) for name in PROGRAMS])
+def test_a_part_of_it(name, tmp_path):
+    words, says = PROGRAMS[name]
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name(f"{name}.py")), *words, "--mpirun", shlex.join(launch.launcher())],
+                          env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(says, done.stdout), done.stdout + done.stderr
