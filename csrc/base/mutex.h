@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of this library, as clang can check them (`make lint`), and what must not happen under one.
+// The locks of this library, and what must not happen under one. Clang checks who holds which (`make lint`), tests their order.
 //
 // One order for all: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. Messages are handled with
 // no lock held. What is the user's, or may take long (an op's callback, tensors being freed, lines to stderr), waits for the

@@ -8,6 +8,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -80,7 +81,7 @@ std::mutex& Joining() {
   return *joining;
 }
 
-void (*on_finalize)() = nullptr;
+std::atomic<void (*)()> on_finalize{nullptr};  // Python sets it, whichever thread finalises MPI reads it
 std::shared_future<void> beside;  // what hvdata_call_beside runs
 
 void StopForFinalize() {
@@ -136,13 +137,13 @@ const char* hvdata_structures(void) try {
 // MPI_COMM_WORLD.
 
 // thread_level: 0 SINGLE, 1 FUNNELED, 2 SERIALIZED, 3 MULTIPLE; -1 while MPI is not initialised.
-int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) {
+int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
   const MpiState state = QueryMpi();
   *initialized = state.initialized;
   *finalized = state.finalized;
   *thread_level = state.thread_level;
   return kOk;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 // MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI that we initialised we also finalise, when the process exits.
 int hvdata_mpi_init(void) try {
@@ -257,9 +258,9 @@ int hvdata_call_beside(hvdata_call call) try {
   const bool runs = RunDetached([call, returned] { call(), returned->set_value(); });
   return runs ? kOk : Report({kResourceExhausted, "this process can start no more threads"});
 } catch (const std::exception& thrown) { return Caught(thrown); }
-int hvdata_join_beside(int slice_ms) {
+int hvdata_join_beside(int slice_ms) try {
   return beside.wait_for(std::chrono::milliseconds(slice_ms)) == std::future_status::ready ? kOk : kPending;
-}
+} catch (const std::exception& thrown) { return Caught(thrown); }
 
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return. `said`: whoever looks for the
 // job's end has been told already which rank it was.

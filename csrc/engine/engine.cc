@@ -155,18 +155,18 @@ void Engine::UnuseChannel(uint32_t number) {
 }
 
 // How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
-std::string Engine::Position() {
-  std::string position;
+std::string Engine::Whereabouts() {
+  std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
     if (account.tally.epoch == 0) continue;
-    position += (position.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
+    place += (place.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
                 ", step " + std::to_string(account.tally.steps);
   }
-  return position.empty() ? "" : position + ")";
+  return place.empty() ? "" : place + ")";
 }
 
 void Engine::SayItEnds(int status) {
-  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) + Position() +
+  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) + Whereabouts() +
       ", and the job with it");
 }
 
@@ -215,7 +215,7 @@ void Engine::Tick() {
     }
     const std::string lost = world_.Name(member) + " (process " +
                              std::to_string(world_.members[static_cast<size_t>(member)].pid) +
-                             ") has died" + Position() + ": no batch can reach it or come from it any more, the job has to end";
+                             ") has died" + Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
     Log(hvdata::Place(world_.Name(world_.self)) + lost);
     FailAll({kUnavailable, lost});
   }

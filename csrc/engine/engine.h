@@ -122,7 +122,7 @@ class Engine : public Inbox {
   void ResetReaders();
   std::string TimesJson(bool reset = false);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
-  std::string Position();
+  std::string Whereabouts();
 
   // Inbox.
   Landing Land(int source, const wire::Header& header) override { return post_->Land(source, header); }

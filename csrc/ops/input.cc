@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/pipeline_traits.h"
+#include "ops/status.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/data/serialization_utils.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
@@ -64,7 +65,9 @@ Input::Input(tensorflow::OpKernelContext* ctx, tensorflow::Allocator* allocator,
       cancellation_(std::make_shared<tensorflow::CancellationManager>()),
       made_(made) {}
 
-Input::~Input() { Close(); }
+Input::~Input() {
+  (void)Caught([this] { return Close(), absl::OkStatus(); });
+}
 
 std::function<void()> Input::Canceller() const {
   return [cancellation = cancellation_] { cancellation->StartCancel(); };

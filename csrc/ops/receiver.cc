@@ -108,8 +108,11 @@ class ReceiverOp : public DatasetOpKernel {
     arguments.types = types_;
     arguments.shapes = shapes_;
     std::unique_ptr<ChannelUse> use;
-    OP_REQUIRES_OK(ctx, Caught([&] { return ChannelUse::Make(arguments, &use); }));
-    *output = new Dataset(ctx, std::move(arguments), std::move(use));
+    OP_REQUIRES_OK(ctx, Caught([&] {
+                     TF_RETURN_IF_ERROR(ChannelUse::Make(arguments, &use));
+                     *output = new Dataset(ctx, std::move(arguments), std::move(use));
+                     return absl::OkStatus();
+                   }));
   }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hostile messages: the same ones in every run, made for the sanitizers. wire_fuzz.cc goes on where these stop.
+// Hostile messages: the same ones in every run, made for the sanitizers. csrc/fuzz goes on where these stop.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -215,7 +215,7 @@ struct Verified {  // all readers have reported: every row came once, or an erro
   HVDATA_MESSAGE("VERIFIED") { codec->Int("code", m.code), codec->Text("text", m.text); }
 };
 
-// ---- Between trainers: scatter and its gradient (meeting/exchange.h). `call` counts the scatters of a name.
+// ---- Between trainers: scatter, gather and their gradients (meeting/exchange.h). `call` counts those of a name.
 
 struct Scatter {  // the root's part for this trainer, or, with a code, its error: components and payload, or text
   std::string name;

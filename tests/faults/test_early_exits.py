@@ -9,7 +9,7 @@ import jobs
 import pytest
 
 run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
-pytestmark = pytest.mark.limit(150)  # so that a job that hangs fails with its stacks
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]  # so that a job that hangs fails with its stacks
 
 HVD_FIRST = pytest.param("import horovod.tensorflow as hvd; hvd.init()", "", marks=pytest.mark.horovod, id="hvd first")
 MPI_FIRST = pytest.param("from mpi4py import MPI", "comm=MPI.COMM_WORLD.Split(0, MPI.COMM_WORLD.rank)", id="mpi4py first")

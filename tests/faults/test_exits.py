@@ -12,7 +12,7 @@ from jobs import SOON
 from ranks.worlds import CAN_NAME_HOSTS
 
 run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
-pytestmark = pytest.mark.limit(150)  # so that a job that hangs fails with its stacks
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]  # so that a job that hangs fails with its stacks
 
 # Rank 1 ends in its own way while rank 0 waits in a collective for it.
 ONE_FAILS = """

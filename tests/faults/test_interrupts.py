@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C while a rank waits for data or for others: the wait returns to Python."""
 
-import os
-
 import pytest
 from jobs import run_job
 
-
-@pytest.fixture(autouse=True)
-def verified(monkeypatch):
-    """As all faults of the table in docs/guarantees.md; who starts pytest may say otherwise."""
-    monkeypatch.setenv("HOROVOD_DATA_VERIFY", os.environ.get("HOROVOD_DATA_VERIFY", "1"))
+pytestmark = pytest.mark.usefixtures("verified")
 
 PRELUDE = """
 import os, signal, threading, time

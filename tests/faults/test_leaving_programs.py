@@ -6,7 +6,7 @@ import time
 import pytest
 from jobs import SOON, run_job
 
-pytestmark = pytest.mark.limit(150)
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
 FROM_THE_FUNCTION = """
 import sys, time

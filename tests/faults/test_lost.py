@@ -7,6 +7,8 @@ import pytest
 from jobs import SOON, start_job
 from ranks.launch import open_mpi
 
+pytestmark = pytest.mark.usefixtures("verified")
+
 # Batches large enough that one is always on its way, and an endless epoch.
 TRAIN = """
 import sys, time

@@ -11,7 +11,7 @@ from jobs import run_job, start_job
 from ranks.launch import open_mpi
 from ranks.worlds import CAN_NAME_HOSTS
 
-pytestmark = pytest.mark.limit(120)
+pytestmark = [pytest.mark.limit(120), pytest.mark.usefixtures("verified")]
 HOST = re.escape(socket.gethostname())
 PRELUDE = """
 import json, os, sys, time

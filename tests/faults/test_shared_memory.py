@@ -11,13 +11,7 @@ import psutil
 import pytest
 from jobs import run_job, start_job
 
-pytestmark = pytest.mark.limit(150)
-
-
-@pytest.fixture(autouse=True)
-def verified(monkeypatch):
-    """As all faults of the table in docs/guarantees.md; who starts pytest may say otherwise."""
-    monkeypatch.setenv("HOROVOD_DATA_VERIFY", os.environ.get("HOROVOD_DATA_VERIFY", "1"))
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
 EPOCH = """
 import numpy as np, tensorflow as tf

@@ -10,13 +10,8 @@ import pytest
 from jobs import SOON, run_job, start_job
 from table import everywhere
 
-pytestmark = pytest.mark.limit(150)
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
-
-@pytest.fixture(autouse=True)
-def verified(monkeypatch):
-    """As all faults of the table in docs/guarantees.md; who starts pytest may say otherwise."""
-    monkeypatch.setenv("HOROVOD_DATA_VERIFY", os.environ.get("HOROVOD_DATA_VERIFY", "1"))
 
 TRAIN = """
 import os, resource, sys, time

@@ -10,7 +10,7 @@ import pytest
 from jobs import run_job, start_job
 from ranks.worlds import CAN_NAME_HOSTS
 
-pytestmark = [pytest.mark.limit(120), pytest.mark.slow]  # quick: tests/mpi/test_waits.py
+pytestmark = [pytest.mark.limit(120), pytest.mark.slow, pytest.mark.usefixtures("verified")]  # quick: tests/mpi/test_waits.py
 HOST = re.escape(socket.gethostname())
 SOON = {"HOROVOD_DATA_STALL_SECONDS": "1"}
 PRELUDE = """

@@ -33,6 +33,14 @@ def test_every_function_has_its_prototype():
     assert prototypes == declared
 
 
+def test_no_function_lets_an_exception_through():
+    """C knows none: it would end the process. The others call nothing that throws."""
+    heads = list(re.finditer(r"^\w[\w ]*\*? hvdata_(\w+)\([^)]*\)[^;{]*\{", SOURCE, re.M))
+    ends = [head.start() for head in heads[1:]] + [len(SOURCE)]
+    open_ones = {head[1] for head, end in zip(heads, ends) if not re.search(r"\btry \{|\bWithEngine\(|\bWithRunning\(", SOURCE[head.start():end])}
+    assert open_ones == {"last_error", "state", "session", "on_finalize"}
+
+
 def test_the_structures_are_those_of_the_library():
     settings, options = (core._structures()[name] for name in ("EngineSettings", "ChannelOptions"))
     assert settings._fields_[0] == ("stall_seconds", ctypes.c_double)
