@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any, Iterator, Optional, Sequence
 
-from .errors import explain
+from .errors import explain, show_any_text
 
 _VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
@@ -171,6 +171,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another one")
     files = parser.parse_args(argv)
+    show_any_text()
     try:
         first, second = read(files.first), read(files.second)
     except (OSError, ValueError) as error:

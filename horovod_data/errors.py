@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import operator
 import os
 import sys
@@ -38,8 +39,15 @@ def place(rank: int, host: str) -> str:
 
 def say(text: str) -> None:
     """A line on stderr, unless that is closed, or nobody reads it: that is no reason to fail for whoever has something to say."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # the last: there is none
-        print(f"horovod_data: {text}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # or print() would take stdout
+        with contextlib.suppress(OSError, ValueError):
+            print(f"horovod_data: {text}", file=sys.stderr, flush=True)
+
+
+def show_any_text() -> None:
+    """Of a command of ours: what stdout's encoding lacks (a channel's name, a file's) is shown in another way, and is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def without_place(text: str, where: Optional[str] = None) -> str:

@@ -195,7 +195,7 @@ def _abort(status: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # closed, a broken pipe, or None
+        except Exception:  # closed, a broken pipe, None, or one of the program's own
             pass
     core.abort(status, said=_said)
 

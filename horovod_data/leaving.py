@@ -12,7 +12,9 @@ horovod_data/launcher/rank.py calls this: under horovod-data-run the end of a pr
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import resource
 import socket
@@ -41,7 +43,9 @@ def leave() -> bool:
         from . import core, meeting
         from .settings import read_settings
         core.check()
-        with meeting.watched(os.environ, read_settings(os.environ), leaving=True):
+        # However long that takes: the others may have hours of work to do, and nobody has asked this rank for anything.
+        patient = dataclasses.replace(read_settings(os.environ), stall_seconds=math.inf, timeout_seconds=0)
+        with meeting.watched(os.environ, patient, leaving=True):
             core.mpi_init()
         (rank, size), host = core.comm_info(None), socket.gethostname()
     except Exception:  # whatever keeps this rank from it: its end is what it was

@@ -40,6 +40,7 @@ class Introduction:
     embedded: bool
     payload: str
     timeline: str
+    audit: bool
     horovod: bool  # Horovod can be imported
     horovod_rank: Optional[int]  # None: Horovod has not been initialised
     horovod_size: Optional[int]
@@ -49,7 +50,7 @@ class Introduction:
         """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
         return cls(host, __version__, settings.readers, settings.readers_per_node, settings.embedded, settings.payload,
-                   settings.timeline, horovod, rank, size)
+                   settings.timeline, settings.audit, horovod, rank, size)
 
 
 def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
@@ -73,7 +74,8 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
     said = [json.loads(one) for one in encoded]
     for field, name in (("version", "the version of horovod_data"),  # first: another one may say other things
                         ("readers", "readers"), ("readers_per_node", "readers_per_node"), ("embedded", "embedded"),
-                        ("payload", "HOROVOD_DATA_PAYLOAD"), ("timeline", "HOROVOD_DATA_TIMELINE")):
+                        ("payload", "HOROVOD_DATA_PAYLOAD"), ("timeline", "HOROVOD_DATA_TIMELINE"),
+                        ("audit", "HOROVOD_DATA_AUDIT")):
         values = [one.get(field) for one in said]
         if len(set(values)) > 1:
             raise RuntimeError(explain(
@@ -174,7 +176,7 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
             say(str(error))
             time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
             if not over.is_set():
-                with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or there is none
+                with contextlib.suppress(Exception):  # it is closed, there is none, or it is the program's own
                     sys.stdout.flush()
                 os._exit(1)
 

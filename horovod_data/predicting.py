@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import traceback
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -106,10 +107,19 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
                     step += 1
         except Exception as error:
             failure = error
+            _let_go(error)
         if ended or failure is not None:
             iterator = None  # closes it: the others go on without this rank
         rounds.gather(outputs, step, ended, failure)
     return rounds.joined
+
+
+def _let_go(error: BaseException) -> None:
+    """Of what the frames hold that it came through: the iterator is among that."""
+    at: Optional[BaseException] = error
+    while at is not None:
+        traceback.clear_frames(at.__traceback__)
+        at = at.__cause__ or at.__context__
 
 
 def _function(model_or_fn: Any, job: roles.Job) -> Callable[[Any], Any]:

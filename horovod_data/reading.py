@@ -199,17 +199,9 @@ def eagerly() -> Iterator[None]:
     if tf.executing_eagerly():
         yield
     else:  # a dataset keeps the default graph, eager or not: it must not be the one that is being built (see _graph_deal)
-        _leave_gpus()
+        private.begin_without_gpus()
         with tf.Graph().as_default(), private.eager_mode():
             yield
-
-
-def _leave_gpus() -> None:
-    """In a TF1 program we are the only ones to use the eager context. It would take all GPUs, whatever visible_device_list the
-    program gives its own sessions, and TensorFlow wants one mapping of GPUs in a process."""
-    if private.is_tf1_program():
-        with contextlib.suppress(RuntimeError):  # it runs already
-            tf.config.set_visible_devices([], "GPU")
 
 
 def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) -> Callable[[int, int, int], None]:

@@ -13,6 +13,7 @@ Seen to work: 2.15 to 2.21.
 | `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: forks.py |
 | `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
 | `context_safe()`, `Context.remove_function` | what a forked child must not do when it ends: forks.py |
+| `context().ensure_initialized()`, `._visible_device_list` | an eager context without GPUs, in a program whose sessions have them |
 | `context().is_async()`, `.executor`; `tensorflow.python.eager.executor` | an op that runs in its caller's thread, also where the program has others run later |
 | `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
 | `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
@@ -41,7 +42,7 @@ from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
 __all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "at_once", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
+           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "at_once", "begin_without_gpus", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
            "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_functions", "keep_python_functions", "name",
            "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2",
            "unordered", "variant"]
@@ -54,6 +55,20 @@ DATASET_CALL = "_apply_debug_options"
 
 # What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
 _NUMBERS = ("_num_shards", "_index", "_count", "_batch_size", "_drop_remainder", "_cycle_length", "_block_length", "_start", "_stop", "_step")
+
+
+def begin_without_gpus() -> None:
+    """Begins the eager context, where it hasn't begun, without GPUs: in a TF1 program we are the only ones to use it, and it would take
+    all of them, whatever visible_device_list the program gives its own sessions; TensorFlow wants one mapping of GPUs in a process.
+    What it says of the GPUs stays: sessions that are given no config ask it."""
+    if not is_tf1_program():
+        return
+    runtime = context.context()
+    with contextlib.suppress(RuntimeError):  # it runs already
+        visible = runtime.get_visible_devices()
+        runtime.set_visible_devices([], "GPU")
+        runtime.ensure_initialized()
+        runtime._visible_device_list = visible
 
 
 def is_tf1_program() -> bool:

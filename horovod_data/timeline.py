@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any, Iterator, Optional, Sequence
 
-from .errors import explain
+from .errors import explain, show_any_text
 
 _FORMAT = 1
 _START = "start_time_since_epoch_in_micros"
@@ -207,6 +207,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     merging.add_argument("files", nargs="+", metavar="FILE", help="timelines of horovod_data and of Horovod, in any order")
     merging.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
     args = parser.parse_args(argv)
+    show_any_text()
     try:
         if any(os.path.exists(args.output) and os.path.samefile(file, args.output) for file in args.files):
             raise ValueError(explain(f"{args.output} is one of the files to be merged", "Give -o another name", where=""))

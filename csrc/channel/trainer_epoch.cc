@@ -113,7 +113,7 @@ TrainerEpoch::Word TrainerEpoch::AtEnd(Outcome* outcome) {
 // first that runs.
 int TrainerEpoch::Next() const {
   if (at_end_) return 0;
-  if (tail_) return tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader;
+  if (tail_) return tail_taken_ < static_cast<TailStep>(tail_->steps()) ? tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader : 0;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
   if (promised_ >= 0) return promised_;
   for (int reader = 0; reader < readers(); ++reader) {  // an error does not wait until the others have nothing

@@ -12,6 +12,8 @@
 namespace hvdata {
 namespace {
 
+constexpr double kLater = 5;  // s
+
 std::string Join(const std::map<int, std::string>& contributions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& [member, text] : contributions) {
@@ -44,6 +46,10 @@ void Agreements::TellAll(const Meeting& meeting, const wire::Message& message) c
 
 int64_t Agreements::Begin(std::string mine, std::string what) {
   MutexLock lock(&mu_);
+  if (world_->readers.front() != world_->self) {  // a while later than the coordinator, which knows more
+    const auto later = [](double seconds) { return seconds + std::min(seconds, kLater); };
+    waits_[begun_ + 1] = {what, Patience(later(stall_seconds_), later(timeout_seconds_))};
+  }
   Tell(world_->readers.front(), wire::Hello{++begun_, std::move(what), std::move(mine)});
   return begun_;
 }
@@ -55,9 +61,29 @@ std::optional<Outcome> Agreements::Wait(int64_t number, std::chrono::millisecond
   if (found != verdicts_.end()) {
     Outcome outcome = std::move(found->second);
     verdicts_.erase(found);
+    waits_.erase(number);
     return outcome;
   }
   if (!failed_.ok()) return failed_;
+  return Unanswered(number);
+}
+
+// Where the coordinator itself says nothing, who is the one to say who is missing.
+std::optional<Outcome> Agreements::Unanswered(int64_t number) {
+  const auto found = waits_.find(number);
+  if (found == waits_.end()) return std::nullopt;
+  Own& wait = found->second;
+  const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
+  if (wait.patience.Over()) {
+    const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) + " s for " + whom +
+                                                 ". Every rank must make the same calls in the same order; the limit is "
+                                                 "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    waits_.erase(found);
+    return outcome;
+  }
+  if (wait.patience.ReportDue()) {
+    Log(Place(world_->Name(world_->self)) + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " + whom);
+  }
   return std::nullopt;
 }
 
@@ -139,7 +165,11 @@ void Agreements::Tick() {
   }
 }
 
-void Agreements::On(int, const wire::Absent& absent) { Log(Place(world_->Name(world_->self)) + absent.text); }
+void Agreements::On(int, const wire::Absent& absent) {
+  MutexLock lock(&mu_);
+  for (auto& [number, wait] : waits_) wait.patience = Patience(0, timeout_seconds_ + std::min(timeout_seconds_, kLater));  // it speaks
+  Log(Place(world_->Name(world_->self)) + absent.text);
+}
 
 void Agreements::On(int, const wire::Verdict& verdict) {
   MutexLock lock(&mu_);

@@ -48,6 +48,7 @@ class Agreements {
 
   void Tell(int member, wire::Message message) const;
   void TellAll(const Meeting& meeting, const wire::Message& message) const;
+  std::optional<Outcome> Unanswered(int64_t number) REQUIRES(mu_);
   std::string Those(const Meeting& meeting, bool present) const;
   void CompleteIfTime(int64_t number) REQUIRES(mu_);
   void Settle(int64_t number, Outcome outcome) REQUIRES(mu_);
@@ -58,6 +59,11 @@ class Agreements {
   Mutex mu_;
   CondVar changed_;
   int64_t begun_ GUARDED_BY(mu_) = 0;
+  struct Own {
+    std::string what;
+    Patience patience;
+  };
+  std::map<int64_t, Own> waits_ GUARDED_BY(mu_);  // begun here, and not answered: but for the coordinator's
   std::map<int64_t, Outcome> verdicts_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
   // On the coordinator.

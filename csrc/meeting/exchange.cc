@@ -143,7 +143,7 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
 
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
   const auto found = calls_.find(key);
-  if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root});
+  if (!outcome.ok() || parcel.code != kOk) failed_calls_.emplace(key, Failed{found->second.root, -1, -1, {}, outcome});
   Answer(key, std::move(found->second.wait.callback), std::move(outcome), std::move(parcel));
   FreeAfterUnlock(std::move(found->second.parts));
   FreeAfterUnlock(std::move(found->second.given));
@@ -182,7 +182,16 @@ void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
   const auto* called = std::get_if<wire::Called>(&arrived.header.message);
   const int root = called != nullptr ? called->root : std::get<wire::Scatter>(arrived.header.message).root;
   const auto failed = failed_calls_.find(key);
-  if (failed != failed_calls_.end()) TellOfRoot(key, &failed->second, arrived.trainer, root);
+  if (failed == failed_calls_.end()) return;
+  if (called != nullptr && root == me() && failed->second.root == me()) TellWhy(key, &failed->second, arrived.trainer);
+  TellOfRoot(key, &failed->second, arrived.trainer, root);
+}
+
+// Lets a rank that comes late know that its root waits no more; of another root it hears by TellOfRoot.
+void Exchange::TellWhy(const Key& key, Failed* failed, int trainer) {
+  if (failed->why.ok() || failed->other >= 0 || !failed->told.insert(trainer).second) return;
+  Tell(trainer, wire::Scatter{key.first, key.second, me(), failed->why.code,
+                              world_->TrainerName(me()) + ", the root, has given this call up: it " + failed->why.message});
 }
 
 // ---- Gradients.

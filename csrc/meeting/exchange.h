@@ -96,6 +96,7 @@ class Exchange {
     int root;
     int other_root = -1, other = -1;
     std::set<int> told = {};
+    Outcome why = {};  // on the root: for those who come late
   };
 
   int me() const { return world_->me().trainer; }
@@ -116,6 +117,7 @@ class Exchange {
   void Heed(const Key& key, Arrived* arrived) REQUIRES(mu_);  // takes the bundle, or leaves it
   void HandleEnded(const Key& key, const Arrived& arrived) REQUIRES(mu_);
   void Disagree(const Key& key, int other_root, int other, int from) REQUIRES(mu_);
+  void TellWhy(const Key& key, Failed* failed, int trainer) REQUIRES(mu_);
   void TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) REQUIRES(mu_);
   void Begin(const Key& key, Call* call) REQUIRES(mu_);
   void ReleaseIfAllCalled(const Key& key, Call* call) REQUIRES(mu_);

@@ -244,7 +244,11 @@ absl::Status Checkpoint::Fits(const State& state) const {
   for (const auto& [number, element] : state.elements) TF_RETURN_IF_ERROR(Fits(element));
   if (!state.model.empty() && state.model.size() != source_->config().dtypes.size()) return Damaged();
   for (size_t i = 0; i < state.model.size(); ++i) {
-    TF_RETURN_IF_ERROR(Fits(i, state.model[i].dtype, state.model[i].shape, true));
+    const Cutter::Part& part = state.model[i];
+    TF_RETURN_IF_ERROR(Fits(i, part.dtype, part.shape, true));
+    const auto rule = static_cast<EmptyRule>(source_->config().empty_rules[i]);
+    const bool values = rule == EmptyRule::kRowSplits || rule == EmptyRule::kDenseShape;
+    if (values && (part.values.dtype() != part.dtype || part.values.shape() != part.shape)) return Damaged();
   }
   return absl::OkStatus();
 }

@@ -32,13 +32,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
-  // Halfway, others wait for the rest of the call, and who is to end it may be gone with what was thrown.
   void ComputeAsync(tensorflow::OpKernelContext* ctx, DoneCallback done) final {
-    const Outcome thrown = Guarded([&] { return Begin(ctx, done), Outcome(); });
-    if (thrown.ok()) return;
-    const std::shared_ptr<Engine> engine = Engine::Current();
-    Log((engine ? Where(engine->world()) : "") + thrown.message);
-    Abort(1);
+    OrEnd([&] { Begin(ctx, done); });
   }
 
  protected:
@@ -138,13 +133,31 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
   // that TensorFlow does next, runs on a thread of TensorFlow's. Errors of `call` are the op's.
   template <typename Call>
   static void Later(tensorflow::OpKernelContext* ctx, const DoneCallback& done, Call call) {
-    const auto run = [ctx, done, call] {
+    OnRunner(ctx, [ctx, done, call] {
       const absl::Status status = Caught(call);
       if (!status.ok()) ctx->SetStatus(status);
       done();
-    };
-    if (ctx->runner() != nullptr) (*ctx->runner())(run);
-    else run();
+    });
+  }
+
+  // On a thread of TensorFlow's.
+  template <typename Run>
+  static void OnRunner(tensorflow::OpKernelContext* ctx, Run run) {
+    OrEnd([&] {
+      if (ctx->runner() != nullptr) (*ctx->runner())([run] { OrEnd(run); });
+      else run();
+    });
+  }
+
+  // Halfway through a call others wait for the rest of it, and who is to end it may be gone with what was thrown: where there is no
+  // memory even for that, it is the job's end.
+  template <typename Run>
+  static void OrEnd(Run run) {
+    const Outcome thrown = Guarded([&] { return run(), Outcome(); });
+    if (thrown.ok()) return;
+    const std::shared_ptr<Engine> engine = Engine::Current();
+    Log((engine ? Place(engine->world().Name(engine->world().self), "scatter or gather") : "") + thrown.message);
+    Abort(1);
   }
 
   std::string name_;

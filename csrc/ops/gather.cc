@@ -51,15 +51,13 @@ class GatherOp : public ExchangeOp {
             if (gathering->ended) return;
             gathering->joining = true;
           }
-          const auto run = [this, engine, gathering, end, number, bundles] {
+          OnRunner(ctx, [this, engine, gathering, end, number, bundles] {
             const absl::Status status = Caught([&] { return JoinAll(engine.get(), bundles, gathering.get()); });
             Answer(engine.get(), number, status);
             MutexLock lock(&gathering->mu);
             gathering->joining = false;
             if (gathering->ended) AfterUnlock(end);
-          };
-          if (ctx->runner() != nullptr) (*ctx->runner())(run);
-          else run();
+          });
         },
         [gathering, end](const Outcome& outcome, const Exchanged& exchanged) {
           MutexLock lock(&gathering->mu);

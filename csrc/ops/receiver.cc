@@ -187,13 +187,18 @@ class ReceiverOp : public DatasetOpKernel {
         std::function<void()> deregister;
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
-        const Outcome outcome = Engine::State() == EngineState::kForked
-                                    ? Engine::NotRunning()
-                                    : Guarded([&] { return sink()->Next(&iterator_, &arrival, end); });
+        bool thrown = Engine::State() != EngineState::kForked;  // then nobody knows whether a step was taken
+        const Outcome outcome = !thrown ? Engine::NotRunning() : Guarded([&] {
+          mu_.AssertHeld();
+          Outcome returned = sink()->Next(&iterator_, &arrival, end);
+          thrown = false;
+          return returned;
+        });
         deregister();
+        iterator_.broken = iterator_.broken || thrown;
         if (!outcome.ok()) return Here(outcome);
         if (*end) return absl::OkStatus();
-        const absl::Status status = Receive(arrival, out);
+        const absl::Status status = Caught([&] { return mu_.AssertHeld(), Receive(arrival, out); });
         iterator_.broken = iterator_.broken || !status.ok();  // the step counts as taken
         sink()->HandedOut(iterator_);
         return status;

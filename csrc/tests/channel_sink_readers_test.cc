@@ -112,6 +112,7 @@ TEST_F(ReadersSinkTest, TheLastStepsAreClaimedWithinTheWindow) {
   EXPECT_EQ(Sent(), Texts());
   Share(4, 45, 2);
   EXPECT_EQ(Number(&iterator), 45);
+  EXPECT_EQ(sink_->Awaited(iterator), world_.SourceName(0)) << "nobody's word is next, and there is none behind the last reader";
   EXPECT_EQ(Number(&iterator), -1);
   EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 0,0", "r4 CLOSE e1 0,0"}));
 }

@@ -124,6 +124,20 @@ TEST_F(AgreementsTest, AMissingMemberIsNamedAndThenGivenUp) {
   EXPECT_TRUE(Result(2, 2)->ok()) << "the next agreement is sound";
 }
 
+TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
+  Make(0.05, 0.3);
+  At(1).Begin("x", "distribute_dataset 'train'");
+  testing::internal::CaptureStderr();
+  std::optional<Outcome> result;
+  for (int i = 0; i < 100 && !result; ++i) result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [rank 0 on node0] has waited 0 s in distribute_dataset 'train' for reader 0 on host0, which brings all ranks "
+            "together and does not answer\n");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->code, kDeadlineExceeded);
+  EXPECT_EQ(result->message.find("distribute_dataset 'train': has waited 0 s for reader 0 on host0, which brings"), 0u) << result->message;
+}
+
 TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
   Make(10, 10);
   At(1).Begin("x", "distribute_dataset");

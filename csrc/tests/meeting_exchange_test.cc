@@ -298,6 +298,12 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
     EXPECT_EQ(jobs.Got(t), (Texts{at + who + ". Every rank must make the same scatter calls; the limit is "
                                              "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
   }
+  jobs.Scatter(2, "a", 0);
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(2), (Texts{"4 [rank 2 on node2, scatter 'a', call 0] rank 0 on node0, the root, has given this call up: it has waited 0 s "
+                                "for rank 2 on node2, which has not made this call. Every rank must make the same scatter calls; the limit is "
+                                "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}))
+      << "the late one does not wait as long again";
 }
 
 }  // namespace

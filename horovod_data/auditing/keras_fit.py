@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import importlib.abc
 import importlib.util
 import inspect
@@ -113,7 +114,7 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     except (CantBeAudited, TypeError, ValueError, RuntimeError) as error:  # audit() raises on all ranks if on one, or the job is over
         _say(f"this call of Model.fit is not audited: {error}")
     if audited.hooks:
-        given.arguments["callbacks"] = _with_callback(given.arguments.get("callbacks"), audited.hooks)
+        given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)
     _busy.add(os.getpid())
     failed = True
     try:
@@ -196,8 +197,9 @@ def _is_callback_list(callbacks: Any) -> bool:
     return hasattr(callbacks, "append") and hasattr(callbacks, "on_epoch_end")
 
 
-def _with_callback(callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
-    from tensorflow import keras
+def _with_callback(module: Any, callbacks: Any, hooks: Mapping[str, Callable[[], None]]) -> Any:
+    """`module`: the model's. There may be another Keras in the process, whose callbacks are not this one's."""
+    keras = importlib.import_module(module.__name__.partition(".")[0])
 
     def called(hook: Callable[[], None]) -> Callable[..., None]:
         return lambda *_, **__: hook()

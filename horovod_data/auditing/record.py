@@ -115,8 +115,8 @@ class Recorder:
         self._forgiving = False
         self._forked = fork_check()
         self._thread = threading.Thread(target=self._run, name=f"horovod_data {name}", daemon=True)
-        _live[self] = None
         start_thread(self._thread)  # now: at the program's end Python starts no thread any more
+        _live[self] = None
 
     def forgive(self) -> None:
         """From here on an element of which no keys can be made passes; its epoch has that error, and no more rows."""

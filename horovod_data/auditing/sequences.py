@@ -18,7 +18,7 @@ from .record import Recorder
 def sequence_class(given: Any) -> Any:
     """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
     for base in type(given).__mro__:
-        if base.__name__ in ("Sequence", "PyDataset") and "keras" in base.__module__.split("."):
+        if base.__name__ in ("Sequence", "PyDataset") and not {"keras", "tf_keras"}.isdisjoint(base.__module__.split(".")):
             return base
     return None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import os
 import shlex
@@ -20,6 +19,7 @@ import time
 from typing import Any, Mapping, Optional, Sequence
 
 from .. import launch_checks
+from ..errors import show_any_text
 from . import environment, libraries, machine, selftest, sharing
 from .findings import Finding, as_json, as_text, error, ok, status
 
@@ -40,8 +40,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
                                                                             "take -np (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the environment may hold what is no text
+    show_any_text()  # the environment may hold what is no text
     if given.np < 1 or not 0 < given.seconds <= 600:
         parser.error("--np must be 1 or more, and --seconds above 0 and at most 600")
     launcher = launch_checks.find_launcher(os.environ)

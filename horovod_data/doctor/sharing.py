@@ -167,16 +167,20 @@ def try_cma(with_leave: bool) -> int:
             return ctypes.get_errno() or errno.EIO
         return 0 if mine.raw == _TOKEN else errno.EIO
 
-    victim = _forked(wait_to_be_read)
+    victim = None
     try:
+        victim = _forked(wait_to_be_read)
         os.close(write_end)
         os.read(read_end, 1)
         os.close(read_end)
         return _status_of(_forked(lambda: read(victim)))
+    except OSError as failure:  # no more processes, say
+        return failure.errno or errno.EIO
     finally:
         os.close(done_write)
         os.close(done_read)
-        _status_of(victim)
+        if victim is not None:
+            _status_of(victim)
 
 
 def ptrace_scope(path: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> Optional[int]:

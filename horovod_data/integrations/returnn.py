@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from typing import Any, Callable
 
 from .. import core, roles
 from ..dataset import distribute_dataset
+from ..errors import explain
 from ..serving import serve
 
 
@@ -66,10 +68,14 @@ def attach(**options: Any) -> bool:
 
     Raises:
       ImportError: RETURNN, or its TensorFlow backend, is not installed.
+      TypeError: an option that distribute_dataset() does not have, or `name`, which is RETURNN's.
       Errors of init(): as they are there.
     """
     from returnn.tf import data_pipeline
 
+    allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
+    if wrong := options.keys() - allowed:
+        raise TypeError(explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"))
     if core.state() is core.State.NEVER_STARTED:
         roles.init()
     roles.current("returnn.attach()")

@@ -162,7 +162,7 @@ def _prepare(status: int, hydra: Optional[Hydra]) -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (OSError, ValueError, AttributeError):  # closed, a broken pipe, or None
+            except Exception:  # closed, a broken pipe, None, or one of the program's own
                 pass
         if hydra is not None:
             hydra.abort(status)

@@ -161,6 +161,7 @@ class Watch:
 
     def in_child(self) -> None:
         """The thread is not there, and what it has shown is its parent's."""
+        self.after_fork()  # the child may fork, too
         forget = getattr(self._display, "forget", None)
         if forget is not None:
             forget()

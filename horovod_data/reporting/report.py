@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from statistics import fmean
@@ -53,7 +54,8 @@ def report() -> Report:
         raise RuntimeError(explain("report() was called after horovod_data.shutdown()", "Call it before, or start the job with "
                                    "HOROVOD_DATA_REPORT=1, which has it made at the end"))
     made = make(core.all_times(_PATIENCE_SECONDS))
-    print(made, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed, nobody reads it, or it can't show a channel's name
+        print(made, flush=True)
     return made
 
 

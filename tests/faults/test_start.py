@@ -266,3 +266,9 @@ def test_a_rank_whose_init_failed_goes_without():
     assert "TypeError: readers must be" in job.stdout[1], job.describe()
     assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], job.describe()
     assert job.seconds < 40, job.describe()
+
+
+def test_ranks_that_disagree_about_the_audit():
+    """One that waits in an exchange that the other knows nothing of."""
+    before = "import os\nif os.environ['HVDATA_TEST_RANK'] == '1': os.environ['HOROVOD_DATA_AUDIT'] = '1'"
+    every_rank_said(run_job(caught(before), np=2), r"The ranks disagree about HOROVOD_DATA_AUDIT: False on rank 0 \(host \S+\); True on rank 1")

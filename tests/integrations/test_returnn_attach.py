@@ -26,6 +26,11 @@ for method in (InputContext, "get_returnn_dataset"), (DatasetDataProvider, "get_
 
 from horovod_data.integrations import returnn
 hvdata.init(readers=1)
+for wrong in {"name": "x"}, {"bach": "global"}:
+    try:
+        returnn.attach(**wrong)
+    except TypeError as error:
+        print("refused", error, flush=True)
 print("use_horovod", returnn.attach(), hvdata.num_readers(), flush=True)
 hvdata.shutdown()
 try:
@@ -39,5 +44,8 @@ def test_after_init():
     """Of which nothing is asked again: its arguments may have been others than the environment's."""
     job = run_job(SCRIPT, np=3, timeout=100)
     assert job.returncode == 0, job.describe()
-    assert sorted(out.splitlines()[0] for out in job.stdout) == ["use_horovod False 1", *["use_horovod True 1"] * 2], job.describe()
+    for out in job.stdout:
+        first, second, *_ = out.splitlines()
+        assert "attach() was given name. It takes batch, on_reader_error" in first and "attach() was given bach. It takes" in second, job.describe()
+    assert sorted(out.splitlines()[2] for out in job.stdout) == ["use_horovod False 1", *["use_horovod True 1"] * 2], job.describe()
     assert all("] returnn.attach() was called after the end of the job" in out for out in job.stdout), job.describe()

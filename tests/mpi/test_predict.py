@@ -177,6 +177,22 @@ def test_a_rank_whose_model_raises(hvdata, comm):
     assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.ranks(2, 3)
+def test_a_stage_of_a_ranks_own_that_raises(hvdata, comm):
+    """Behind the channel, in the middle of a round, on one rank: its epoch is left, so that the others come to theirs' end."""
+    def check(x):
+        if comm.rank == comm.size - 1 and int(x[0]) >= 5 * comm.size:
+            raise ValueError("not this one")
+        return x
+
+    once = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(60 * comm.size).batch(1), batch="per_rank", prefetch=2,
+                                     remainder="partial")
+    once = once.map(lambda x: tf.ensure_shape(tf.numpy_function(check, [x], tf.int64), [1]))
+    for one in outcomes(comm, lambda: hvdata.predict(lambda x: x * 2, once)):
+        assert isinstance(one, Raised) and "not this one" in one.text, one
+    assert len(results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(8, 1))))[0]) == 8
+
+
 def test_fewer_rows_than_the_share_has(hvdata, comm):
     raises_everywhere(comm, lambda: hvdata.predict(lambda x: x[1:], given_to(hvdata, numbers(8 * comm.size, 8 * comm.size))), ValueError,
                       r"what predicts returned 7 rows for a share of 8\. Return a row for each of its rows")

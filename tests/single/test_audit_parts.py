@@ -15,6 +15,7 @@ from horovod_data.auditing.counting import Axis, Part
 from horovod_data.auditing.iterables import AuditedIterable, AuditedIterator, AuditedSizedIterator, ReadAhead
 from horovod_data.auditing.record import Epoch, Recorder
 from horovod_data.auditing.report import Example, Report, Seen, share
+from horovod_data.auditing.sequences import sequence_class
 
 
 def words(values):
@@ -445,3 +446,19 @@ def test_png(tmp_path):
 
     assert (at(0, 10), at(0, 80)) == (once, white) and (at(12, 10), at(12, 60)) == (white, once)
     assert (at(30, 10), at(30, 40), at(30, 60), at(30, 90)) == (once, twice, once, black)
+
+
+@pytest.mark.parametrize("module, known", [("keras.src.utils.data_utils", True), ("tf_keras.src.utils.data_utils", True),
+                                           ("keras.src.trainers.data_adapters.py_dataset_adapter", True), ("program", False)])
+def test_whose_sequences_are_known(module, known):
+    base = type("Sequence", (), {"__module__": module})
+    assert sequence_class(type("Mine", (base,), {})()) is (base if known else None)
+
+
+def test_no_thread_for_an_audit(monkeypatch):
+    """An error, and nothing that the end of the program waits for."""
+    monkeypatch.setattr(record, "start_thread", lambda thread: (_ for _ in ()).throw(RuntimeError("no more threads")))
+    before = set(record._live)
+    with pytest.raises(RuntimeError, match="no more threads"):
+        record.Recorder("audit", lambda rows: rows, lambda epoch: None, False)
+    assert set(record._live) == before

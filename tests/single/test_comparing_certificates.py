@@ -2,6 +2,9 @@
 """python -m horovod_data.certificate: what it says of two files."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from horovod_data.certificate import main
@@ -196,3 +199,11 @@ def test_zero_ranks_and_no_digests(said):
 def test_a_name_is_no_command_to_the_terminal(said):
     _, text = said([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")])
     assert "\x1b" not in text and "channel \\x1b[2Jtrain, epoch 1" in text
+
+
+def test_a_name_that_stdout_cannot_show(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(record(channel="\u8bad")) + "\n")
+    done = subprocess.run([sys.executable, "-m", "horovod_data.certificate", file, file], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "channel \\u8bad, epoch 1: the same 30 rows" in done.stdout, done

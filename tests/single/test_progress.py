@@ -215,3 +215,13 @@ def test_the_launcher(monkeypatch, terminal, more, value):
     assert options.extras_of(given, {}, []).environ["HOROVOD_DATA_PROGRESS"] == value
     without = options.parse(["-np", "2", "python", "train.py"])
     assert "HOROVOD_DATA_PROGRESS" not in options.extras_of(without, {}, []).environ
+
+
+def test_a_child_that_forks():
+    """What the fork of its parent held is its own to give back."""
+    one = watch.Watch(display.make("1", 1.0))
+    for _ in range(2):  # a child, and a child of that
+        one.before_fork()
+        one.in_child()
+        assert one._showing.acquire(timeout=0)
+        one._showing.release()

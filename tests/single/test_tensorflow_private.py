@@ -2,6 +2,8 @@
 """Names that TensorFlow doesn't promise to keep are used in one module only, and each of them is in its table."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import horovod_data
@@ -23,3 +25,21 @@ def test_its_table_has_them_all():
     used = {name.removeprefix(".") for name in PRIVATE.findall(code)} | set(re.findall(r"from (tensorflow\.python\S+) import", code))
     missing = {name for name in used if name not in table and name != "tensorflow.python"}
     assert not missing
+
+
+GRAPHS = """
+import tensorflow as tf
+tf.compat.v1.disable_v2_behavior()
+from horovod_data import tensorflow_private as private
+from tensorflow.python.eager import context
+before = tf.config.get_visible_devices()
+private.begin_without_gpus()
+assert tf.config.get_visible_devices() == before  # what sessions without a config go by
+assert context.context()._context_handle is not None
+private.begin_without_gpus()
+"""
+
+
+def test_an_eager_context_without_gpus_leaves_what_is_visible():
+    done = subprocess.run([sys.executable, "-c", GRAPHS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
