@@ -73,11 +73,11 @@ def look(number):
     return number
 
 def make():
-    numbers = tf.data.Dataset.range(40)
-    if names:  # each is opened when its turn comes
-        files = tf.data.Dataset.from_tensor_slices(names)
+    numbers = tf.data.Dataset.range(40).map(lambda i: tf.ensure_shape(tf.numpy_function(look, [i], tf.int64), []))
+    if names:  # each is opened when its turn comes, and closed before the next
+        files = numbers.map(lambda i: tf.gather(names, i))
         numbers = files.flat_map(tf.data.TextLineDataset).map(lambda line: tf.strings.to_number(line, tf.int64))
-    return numbers.map(lambda i: tf.fill([width], tf.numpy_function(look, [i], tf.int64)))
+    return numbers.map(lambda i: tf.fill([width], i))
 
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=2)
 hvdata.serve()
