@@ -51,6 +51,11 @@ TEST(Component, SizesThatDontFit) {
   EXPECT_NE(WhatIsWrong(Strings({kMost}, ~0ull), 0, true, -1), "");
 }
 
+TEST(Component, WithoutElementsTheOtherAxesMayBeOfAnySize) {
+  EXPECT_EQ(WhatIsWrong(Floats({0, kMost, 2}, 0), 4, false, -1), "");
+  EXPECT_NE(WhatIsWrong(Floats({kMost, 2, 0}, 0), 4, false, -1), "") << "TensorFlow, too, counts from the front";
+}
+
 TEST(Component, EncodingsOfOtherTypes) {
   EXPECT_NE(WhatIsWrong(Strings({1}, 8), 8, false, -1), "") << "numbers, encoded as strings";
   EXPECT_NE(WhatIsWrong(Floats({1}, 24), 24, true, -1), "") << "strings as raw memory would be pointers of the other process";

@@ -255,7 +255,7 @@ TEST(Header, RefusedForBadComponents) {
                 "dims has size 255, above the limit of 254");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, {2, -1}}), "dims are negative or overflow");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, {1ll << 32, 1ll << 31}}), "dims are negative or overflow");
-  ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, {0, most, 2}}), "dims are negative or overflow");
+  ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, 0, {most, 2, 0}}), "dims are negative or overflow");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, static_cast<uint64_t>(most), {}}), "sizes overflow");
   ExpectRefused(with({1, Encoding::kRaw, Where::kMessage, ~0ull, {}}), "sizes overflow");
   // Two inline payloads whose sum is 0 modulo 2^64.

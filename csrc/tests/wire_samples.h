@@ -186,15 +186,12 @@ inline Component HostileComponent(std::mt19937_64* random) {
 // What holds for any component that has passed, by arithmetic that can't wrap. Returns what is wrong, or nothing.
 inline std::string BrokenComponent(const Component& c, size_t item_bytes, bool strings, int64_t found) {
   if (!WhatIsWrong(c, item_bytes, strings, found).empty()) return "";
-  bool empty = false;
   __uint128_t count = 1;
   for (const int64_t dim : c.dims) {
     if (dim < 0) return "a negative dim";
-    empty = empty || dim == 0;
-    if (dim > 0) count *= static_cast<uint64_t>(dim);
+    count *= static_cast<uint64_t>(dim);
     if (count >> 63 != 0) return "more elements than int64 counts";
   }
-  if (empty) count = 0;
   if (strings) return count * 8 <= c.bytes ? "" : "more strings than their lengths have room for";
   if (c.encoding != Encoding::kRaw || count * item_bytes != c.bytes) return "other bytes than the tensor has";
   return c.where != Where::kArena || static_cast<uint64_t>(found) == c.bytes ? "" : "other bytes than are there";
