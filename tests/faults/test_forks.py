@@ -151,7 +151,8 @@ def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):
         assert lines.count("through") == 3, job.describe()
         assert {"fork, _exit 5", "fork, exit 5", "multiprocessing 0"} <= set(lines), job.describe()
         assert f"rows {rows}" in lines and f"rows of the graph {rows}" in lines, job.describe()
-        assert job.seconds_since("FAULT", rank) < SOON, job.describe()
+    # From the last child's end on, whose rank has kept the others waiting.
+    assert min(job.seconds_since("FAULT", rank) for rank in range(where.trainers)) < SOON, job.describe()
 
 
 SPAWNS = """

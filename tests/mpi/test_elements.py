@@ -93,6 +93,12 @@ def test_zero_rows_and_zero_columns(hvdata, comm, batch):
 
 
 @pytest.mark.usefixtures("either_way")
+def test_no_rows_of_any_size(hvdata, comm):
+    """Of other axes whose product alone could not be counted."""
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(tf.zeros([0, 2**40, 2**40])).repeat(2 * comm.size), batch="per_rank")
+    assert results(comm, lambda: [tuple(x.shape) for x in ds]) == [[(0, 2**40, 2**40)] * 2] * comm.size
+
+
 def test_nests(hvdata, comm):
     n = comm.size
 
