@@ -47,7 +47,7 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
     return None
 
 
-def check_files(spare: int, limit: int, mpi_runs: bool) -> None:
+def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
     """Refuses to begin where MPI would hang, or TensorFlow end the process, for lack of file descriptors.
 
     Raises:
@@ -58,7 +58,7 @@ def check_files(spare: int, limit: int, mpi_runs: bool) -> None:
         raise RuntimeError(explain(
             f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
             f"memory, which need at least {least}, besides those of your program",
-            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container"))
+            "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container", where))
 
 
 def check_main_guard() -> None:

@@ -153,6 +153,12 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
+def place_before_mpi(environ: Mapping[str, str]) -> str:
+    """This process as error texts name it, by what its launcher says."""
+    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
+    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+
+
 @contextlib.contextmanager
 def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
     """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
@@ -162,8 +168,7 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
     if launcher is None or launcher.size == 1:
         yield
         return
-    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
-    where = place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+    where = place_before_mpi(environ)
     over = threading.Event()
 
     def watch() -> None:

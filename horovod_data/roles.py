@@ -113,7 +113,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     if _job is None and core.mpi_query().usable:
         exits.install(_end)  # from here on others may wait for this process, even if it fails in the next line
     if _job is None:
-        launch_checks.check_files(*limits.spare_files(), core.mpi_query().usable)
+        launch_checks.check_files(*limits.spare_files(), core.mpi_query().usable, meeting.place_before_mpi(os.environ))
     if _job is not None:
         _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
         return

@@ -40,7 +40,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 hvdata.init()
 """ + EPOCH, np=2, timeout=60)
     assert job.returncode == 1, job.describe()
-    assert "RuntimeError: This process may open only" in "".join(job.stderr) and "`ulimit -n 1024`" in "".join(job.stderr)
+    said = "".join(job.stderr)
+    assert re.search(r"RuntimeError: \[rank [01] on \S+\] This process may open only", said) and "`ulimit -n 1024`" in said, job.describe()
 
 
 def test_few_files_are_enough():
