@@ -61,7 +61,7 @@ def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
             "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container", where))
 
 
-def check_main_guard() -> None:
+def check_main_guard(where: str) -> None:
     """Refuses the processes that multiprocessing starts by "spawn" or "forkserver": each imports the program before it does its work,
     with the environment of the rank that has started it.
 
@@ -71,7 +71,7 @@ def check_main_guard() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(explain(
             "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
-            "at its top level is done once more there", "Put the program's work behind `if __name__ == \"__main__\":`"))
+            "at its top level is done once more there", "Put the program's work behind `if __name__ == \"__main__\":`", where))
 
 
 def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:

@@ -116,10 +116,13 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
 
 def _let_go(error: BaseException) -> None:
     """Of what the frames hold that it came through: the iterator is among that."""
-    at: Optional[BaseException] = error
-    while at is not None:
-        traceback.clear_frames(at.__traceback__)
-        at = at.__cause__ or at.__context__
+    seen: list[BaseException] = []  # one may be its own cause
+    waiting: list[Optional[BaseException]] = [error]
+    while waiting:
+        if (at := waiting.pop()) is not None and not any(at is one for one in seen):
+            seen.append(at)
+            traceback.clear_frames(at.__traceback__)
+            waiting += [at.__cause__, at.__context__]
 
 
 def _function(model_or_fn: Any, job: roles.Job) -> Callable[[Any], Any]:

@@ -102,8 +102,9 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened; ranks disagree; a rank of this host, or under horovod-data-run of
-        another one, has ended without having called it; Horovod was initialised for other processes; a second call with other arguments.
+        threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
+        ranks disagree; a rank of this host, or under horovod-data-run of another one, has ended without having called it;
+        Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
     """
     global _job
@@ -120,7 +121,7 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
 
-    launch_checks.check_main_guard()
+    launch_checks.check_main_guard(meeting.place_before_mpi(os.environ))
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = _import_horovod()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one

@@ -160,7 +160,7 @@ std::string Engine::Whereabouts() {
   for (const auto& [name, account] : channels_.Accounts()) {
     if (account.tally.epoch == 0) continue;
     place += (place.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
-                ", step " + std::to_string(account.tally.steps);
+             ", step " + std::to_string(account.tally.steps);
   }
   return place.empty() ? "" : place + ")";
 }

@@ -208,6 +208,7 @@ def test_a_channel_after_serve_is_refused():
 
 
 @pytest.mark.limit(120)
+@pytest.mark.usefixtures("verified")
 def test_pipeline_errors_reach_every_trainer():
     (*trainers, _), _ = run(FAILING, 2, "2")
     for rank, epochs in enumerate(trainers):

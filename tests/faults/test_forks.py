@@ -2,6 +2,8 @@
 """A child that is forked in the middle of an epoch can neither use nor harm what it inherits, however it was made and however
 it ends; its parent goes on and gets every row."""
 
+import re
+
 import pytest
 from jobs import SOON, run_job
 from table import everywhere
@@ -181,7 +183,7 @@ def test_a_child_that_imports_the_program(method, status):
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
         said, exit_code = out.splitlines()
-        assert said == ("init() was called by a process that multiprocessing has started: such a process imports the program, and what "
-                        "stands at its top level is done once more there. Put the program's work behind "
-                        "`if __name__ == \"__main__\":`."), job.describe()
+        assert re.fullmatch(r"\[rank [01] on \S+\] init\(\) was called by a process that multiprocessing has started: such a process imports "
+                            r"the program, and what stands at its top level is done once more there\. Put the program's work behind "
+                            r"`if __name__ == \"__main__\":`\.", said), job.describe()
         assert exit_code == f"child {status}", job.describe()

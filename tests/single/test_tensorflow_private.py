@@ -33,9 +33,12 @@ tf.compat.v1.disable_v2_behavior()
 from horovod_data import tensorflow_private as private
 from tensorflow.python.eager import context
 before = tf.config.get_visible_devices()
+runtime, hidden = context.context(), []
+hide = runtime.set_visible_devices
+runtime.set_visible_devices = lambda *given: (hidden.append((given, runtime._context_handle)), hide(*given))
 private.begin_without_gpus()
 assert tf.config.get_visible_devices() == before  # what sessions without a config go by
-assert context.context()._context_handle is not None
+assert hidden == [(([], "GPU"), None)] and runtime._context_handle is not None  # when it began it saw none
 private.begin_without_gpus()
 """
 
