@@ -151,9 +151,9 @@ def _times(ours: Result | None, other: Result | None) -> str:
 
 
 def in_brief(told: dict[str, Any]) -> list[str]:
-    """How many times each rival's steps four ranks do (or the most that are fewer), at the cycle time of Horovod's that suits its operations best."""
+    """How many times each rival's steps four ranks do (or the most that are fewer, or the fewest), at the cycle time of Horovod's that suits its operations best."""
     groups = cells(told["results"])
-    ranks = max(result["ranks"] for result in told["results"] if result["ranks"] <= USUAL_RANKS)
+    ranks = max((result["ranks"] for result in told["results"] if result["ranks"] <= USUAL_RANKS), default=told["results"][0]["ranks"])
     cycle = min((at for n, at, _ in groups if n == ranks and at > 0), default=0)
     columns = [(ours, group, count) for ours in (OURS, GLOBAL) for (n, at, count), group in groups.items()
                if (n, at) == (ranks, cycle)]

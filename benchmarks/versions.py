@@ -3,6 +3,7 @@
 
     python benchmarks/versions.py before=../before after=.
     python benchmarks/versions.py off=. on=.,HOROVOD_DATA_TIMELINE=/tmp/trace.json
+    python benchmarks/versions.py before=../before after=. --bytes 1048576 16777216 --ranks 2 4
     python benchmarks/versions.py --quick one=. other=.      # whether it runs
 
 Each is NAME=FOLDER[,VARIABLE=VALUE...], with the library built in FOLDER/horovod_data. Every round runs all of them, one after the other.
@@ -42,13 +43,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(arguments.rounds):
         for name, env in arguments.versions:
-            for result in launch.run("iteration", 2, arguments, {"bytes": SIZES, "burst": arguments.burst, "rounds": 10}, env=env):
+            for result in launch.run("iteration", 2, arguments, {"bytes": arguments.bytes, "burst": arguments.burst, "rounds": 10}, env=env):
                 if result["name"] == "horovod_data":
                     what = f"{size_name(result['bytes'])}, 2 ranks, an element that is there"
                     figures[what][name].append(statistics.median(result["microseconds"]))
         for ranks in arguments.ranks:
             for name, env in arguments.versions:
-                settings = [[size, window] for size in SIZES for window in WINDOWS]
+                settings = [[size, window] for size in arguments.bytes for window in arguments.windows]
                 for result in launch.run("steps", ranks, arguments, {"settings": settings, "steps": arguments.steps}, env=env):
                     window = "default window" if result["prefetch"] is None else f"prefetch={result['prefetch']}"
                     what = f"{size_name(result['bytes'])}, {ranks} rank{'s'[:ranks - 1]}, {window}"
@@ -63,11 +64,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="whether it runs")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="per rank's batch")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--windows", type=lambda text: None if text == "default" else int(text), nargs="+", default=WINDOWS,
+                        help="default, or numbers of steps")
     parser.add_argument("--limit", type=float, default=120, help="seconds for each job")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()
     arguments.seconds = 0.0
-    arguments.ranks, arguments.burst = RANKS, 64
+    arguments.burst = 64 if max(arguments.bytes) <= 1 << 20 else 8  # as many as a window of memory holds
     if arguments.quick:
         arguments.rounds, arguments.steps, arguments.ranks, arguments.burst = 1, 50, RANKS[:1], 4
     names = [name for name, _ in arguments.versions]

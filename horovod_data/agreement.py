@@ -9,7 +9,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from . import roles
-from .errors import explain, without_place
+from .errors import explain, placed, without_place
 
 
 def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
@@ -54,4 +54,4 @@ def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], di
         if "error" in words:
             kind, text = words["error"]
             text = without_place(text, job.name(ranks[0]))
-            raise raised(kind, f"[{_ranks(job, ranks)}] {what} failed: {kind}: {text}")
+            raise raised(kind, placed(_ranks(job, ranks), f"{what} failed: {kind}: {text}"))

@@ -399,7 +399,9 @@ def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
     return said.get("channels", {}), said.get("times", {})
 
 
-_asking = threading.Lock()  # an answer is for one asker: a second one forgets the answers that the first has
+# An answer is for one asker: a second one forgets the answers that the first has. A handler of a signal asks within its thread's own
+# question, behind that one's call.
+_asking = threading.RLock()
 
 
 def all_times(seconds: float) -> list[dict[str, Any]]:

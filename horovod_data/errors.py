@@ -29,7 +29,12 @@ def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     """
     where = _here if where is None else where
     sentences = (part if part.endswith((".", "!", "?")) else part + "." for part in (what, to_do) if part)
-    return (f"[{where}] " if where else "") + " ".join(sentences)
+    return placed(where, " ".join(sentences))
+
+
+def placed(where: str, text: str) -> str:
+    """What all texts that say where begin with; `where` as explain() takes it."""
+    return f"[{where}] {text}" if where else text
 
 
 def place(rank: int, host: str) -> str:
@@ -38,10 +43,15 @@ def place(rank: int, host: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr, unless that is closed, or nobody reads it: that is no reason to fail for whoever has something to say."""
+    """A line of ours on stderr, as show()."""
+    show(f"horovod_data: {text}")
+
+
+def show(text: str) -> None:
+    """On stderr, unless that is closed, or nobody reads it: that is no reason to fail for whoever has something to say."""
     if sys.stderr is not None:  # or print() would take stdout
         with contextlib.suppress(OSError, ValueError):
-            print(f"horovod_data: {text}", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
 
 def show_any_text() -> None:
@@ -52,7 +62,7 @@ def show_any_text() -> None:
 
 def without_place(text: str, where: Optional[str] = None) -> str:
     """A text of explain() for another one to quote that says where itself. None: a text of this process."""
-    return text.removeprefix(f"[{_here if where is None else where}] ")
+    return text.removeprefix(placed(_here if where is None else where, ""))
 
 
 def text_of(error: BaseException) -> str:

@@ -183,6 +183,8 @@ def _at_exit() -> None:
             _on_exit()
     except KeyboardInterrupt:
         _status = _status or _INTERRUPTED
+    except SystemExit as error:  # of a signal's handler
+        _status = _status or status_of(error.code) or 1
     except BaseException:  # the others may be waiting for this process: it can't just go
         _status = _status or 1
         sys.__excepthook__(*sys.exc_info())

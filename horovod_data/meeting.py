@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from . import launch_checks
 from ._version import __version__
-from .errors import explain, place, say, start_thread
+from .errors import explain, place, placed, say, start_thread
 from .layout import Layout
 from .leaving import leaves
 from .settings import Settings
@@ -244,4 +244,4 @@ class _Wait:
             raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}", "Call it on every rank", self._where))
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
-            say(f"[{self._where}] waiting in init() for {waited:.0f} s: {self._missing}")
+            say(placed(self._where, f"waiting in init() for {waited:.0f} s: {self._missing}"))

@@ -22,7 +22,7 @@ from . import elements, receiving, roles
 from . import tensorflow_private as private
 from .agreement import raised
 from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
-from .errors import explain, text_of, without_place
+from .errors import explain, placed, text_of, without_place
 from .gathering import gather
 from .scattering import scatter
 
@@ -220,7 +220,13 @@ class _Rounds:
 
     def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[Exception]) -> None:
         """Collective among trainers. Raises what was wrong on any of them."""
-        parts = gather(outputs.taken(step, ended, failure), name=self._name)
+        try:
+            mine = outputs.taken(step, ended, failure)
+        except Exception as error:  # no memory for them, say
+            failure = failure or error
+            outputs.steps = []
+            mine = outputs.taken(step, ended, failure)
+        parts = gather(mine, name=self._name)
         verdict = {}
         if self._job.trainer == 0:
             try:
@@ -233,11 +239,11 @@ class _Rounds:
         if failure is not None:
             raise failure
         if "failure" in verdict:
-            rank, at, kind, text = verdict["failure"]
+            rank, failed, kind, text = verdict["failure"]
             member = self._job.layout.trainers[rank]
             whose = self._job.name(member)
-            raise raised(kind, f"[{whose}{self._channel}, step {at}] predict() failed: {kind}: "
-                         f"{without_place(without_place(text, whose), whose + self._channel)}")
+            text = without_place(without_place(text, whose), whose + self._channel)
+            raise raised(kind, placed(f"{whose}{self._channel}, step {failed}", f"predict() failed: {kind}: {text}"))
         self.done, self.next_step = verdict["done"], verdict["next_step"]
 
     def _take(self, outputs: _Outputs, parts: list[Any], step: int) -> dict[str, Any]:

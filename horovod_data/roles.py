@@ -8,6 +8,7 @@ import dataclasses
 import os
 import socket
 import sys
+import threading
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
@@ -15,7 +16,7 @@ from . import core, exits, forks, launch_checks, limits, loader, meeting, siblin
 from .auditing import keras_fit
 from .progress import watch
 from .reporting import report
-from .errors import explain, forked, say, set_here, text_of
+from .errors import explain, forked, placed, say, set_here, text_of
 from .layout import Layout, make_layout
 from .processes import fork_check
 from .settings import Roles, Settings, read_roles, read_settings
@@ -230,10 +231,25 @@ def shutdown() -> None:
     for whom. MPI and Horovod go on, but at exit: others may wait for this rank in a collective, and Horovod ends here within
     a second. After it the job can't be joined again by this process.
 
+    Where an exception is under way in the main thread, in a `finally:` or a `with` say, a process that would wait here for others
+    leaves all of this to its exit: nobody would see the error meanwhile. (StopIteration and tf.errors.OutOfRangeError are ends,
+    and no errors.)
+
     Raises:
       RuntimeError: in a forked child.
     """
-    _shut_down()
+    if _job is None or _known("shutdown()").ended:
+        return
+    if _error_under_way() is None or (_job.reader is None and not _last_things):
+        _shut_down(exiting=not threading.main_thread().is_alive())  # an atexit handler of the program's
+
+
+def _error_under_way() -> Optional[BaseException]:
+    """What the main thread's program handles or raises at this moment, and may end with."""
+    error = sys.exc_info()[1]
+    if threading.current_thread() is not threading.main_thread() or type(error).__name__ == "OutOfRangeError":
+        return None
+    return None if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) else error
 
 
 def _shut_down(exiting: bool = False) -> None:
@@ -431,6 +447,8 @@ def _end_before(horovod: Any) -> bool:
     def shut_down() -> Any:
         if in_child():  # which has no part in the job
             return original()
+        if _job is not None and not _job.ended and (error := _error_under_way()) is not None:  # others may end the job meanwhile
+            say(placed(_job.where, f"hvd.shutdown() is called behind {type(error).__name__}: {text_of(error)}"))
         ended = _end()
         if _horovod is not None and _horovod.ending:
             return core.join_beside()

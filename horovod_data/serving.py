@@ -13,7 +13,7 @@ from typing import Optional
 import tensorflow as tf
 
 from . import core, exits, roles
-from .errors import explain, start_thread, text_of, without_place
+from .errors import explain, show, start_thread, text_of, without_place
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
@@ -103,8 +103,8 @@ def _leave(channel: int, epoch: int, error: SystemExit) -> None:
     """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
     if status := exits.status_of(error.code):
         if error.code is not status:
-            with contextlib.suppress(Exception):  # stderr is closed, or it has no text
-                print(error.code, file=sys.stderr, flush=True)
+            with contextlib.suppress(Exception):  # it has no text
+                show(str(error.code))
         exits.fail(status)
     core.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/mutex.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,7 @@ namespace {
 using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
-thread_local unsigned orders = 0;  // a bit for each Mutex::Order
+thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
 thread_local Pending* pending = nullptr;  // no destructor: threads end without one of ours being held
 
 void RunPending() {
@@ -54,16 +56,19 @@ void CheckLocks(bool holds, const char* what) {
 #endif
 
 void Mutex::Lock() UNCHECKED {
-  CheckLocks((orders >> order_) == 0, "a lock is taken by a thread that holds one behind it, or of the same kind");
+  CheckLocks(std::all_of(holds + order_, std::end(holds), [](const Mutex* held_one) { return held_one == nullptr; }),
+             "a lock is taken by a thread that holds one behind it, or of the same kind");
   mu_.lock();
-  orders |= 1u << order_;
+  holds[order_] = this;
   ++held;
 }
 
 void Mutex::Unlock() UNCHECKED {
-  orders &= ~(1u << order_);
+  holds[order_] = nullptr;
   mu_.unlock();
   if (--held == 0 && pending != nullptr) RunPending();
 }
+
+bool Mutex::IsHeld() const { return holds[order_] == this; }
 
 }  // namespace hvdata

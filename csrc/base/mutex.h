@@ -52,11 +52,17 @@ class HVDATA_THREADS(capability("mutex")) Mutex {
   explicit Mutex(Order order = kState) : order_(order) {}
   void Lock() HVDATA_THREADS(acquire_capability());
   void Unlock() HVDATA_THREADS(release_capability());
-  // For clang, where it can't see that the lock is held: in lambdas, and in what is called with another name for it.
-  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {}
+  // For clang, where it can't see that this thread holds the lock: in lambdas, and in what is called with another name for it. True by
+  // CheckLocks(): in tests.
+  void AssertHeld() const HVDATA_THREADS(assert_capability(this)) {
+#ifdef HVDATA_CHECK_LOCKS
+    CheckLocks(IsHeld(), "a thread does without a lock what needs it");
+#endif
+  }
 
  private:
   friend class CondVar;
+  bool IsHeld() const;
   std::mutex mu_;
   const Order order_;
 };

@@ -31,7 +31,7 @@ class Stopwatch {
   };
 
   // From now on: this. What it was until now.
-  Lap Turn(What what) {
+  Lap TurnTo(What what) {
     const uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1);  // before we look at the clock: nobody is to have counted beyond that moment
     const size_t doing = doing_.load(std::memory_order_relaxed);

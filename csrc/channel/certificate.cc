@@ -71,11 +71,24 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
   return "";
 }
 
+// A run before this one may have come to the end of a reader's part, and has accounted for it.
+bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) { return of_reader.second.channel.empty(); }
+
+const proof::Report& First(const std::map<int, proof::Report>& reports) {
+  const auto found = std::find_if_not(reports.begin(), reports.end(), IsAccountedFor);
+  return found != reports.end() ? found->second : reports.begin()->second;
+}
+
 }  // namespace
 
 Certificate::Certificate(const std::map<int, proof::Report>& reports)
-    : all(reports.begin()->second), note(SameData(reports)), readers(reports.size()) {
+    : all(First(reports)), note(SameData(reports)), readers(reports.size()) {
   if (readers > 1) Join(reports);
+  for (const auto& of_reader : reports) {
+    if (all.channel.empty() || !IsAccountedFor(of_reader)) continue;
+    if (all.why.empty()) all.why = "what reader " + std::to_string(of_reader.first) + " delivered is accounted for by an earlier run";
+    all.complete = false;
+  }
   for (const auto& [reader, report] : reports) {
     for (size_t i = 0; i < report.ranks.size() && i < report.rows.size(); ++i) {
       const auto rank = static_cast<size_t>(report.ranks[i]);

@@ -79,7 +79,7 @@ void Certifier::CertifyIfWhole(const Key& key) {
 void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& reports) {
   const Certificate certificate(reports);
   if (certificate.all.finding.empty()) Tell(key, {kOk, ""});
-  if (certificate.all.channel.empty()) return;  // a run before this one has certified the epoch
+  if (certificate.all.channel.empty()) return;  // a run before this one has certified the epoch, or all parts of it
   // A channel that another one of its name has followed may be certified later: its iterator lived longer, or its reader was slow.
   auto& [newest, record] = last_[certificate.all.channel];
   if (key >= newest) newest = key, record = certificate.Record(false);

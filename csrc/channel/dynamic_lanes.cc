@@ -46,11 +46,11 @@ class DynamicLanes : public Lanes {
     Settle();
   }
 
-  void Recalled(int trainer, LaneStep taken, LaneStep limit) override {
+  void Recalled(int trainer, LaneStep kept, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.recalling = false;
     lane.recalled = true;
-    TakeBack(trainer, taken);
+    TakeBack(trainer, kept);
     lane.limit = limit.n;
     Settle();
   }
@@ -59,6 +59,7 @@ class DynamicLanes : public Lanes {
     Lane& lane = At(trainer);
     lane.closed = true;
     lane.recalling = false;
+    Forget(trainer, taken);
     TakeBack(trainer, taken);
     Settle();
   }
@@ -118,10 +119,10 @@ class DynamicLanes : public Lanes {
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
-  void TakeBack(int trainer, LaneStep taken) {
-    Forget(trainer, taken);
+  // All from step `kept` on.
+  void TakeBack(int trainer, LaneStep kept) {
     Lane& lane = At(trainer);
-    while (!lane.held.empty()) {
+    while (!lane.held.empty() && lane.sent() > kept.n) {
       lane.bound.Take(lane.held.back().shares.front()->bytes);
       waiting_.push_front(std::move(lane.held.back()));
       lane.held.pop_back();

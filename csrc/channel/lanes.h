@@ -40,9 +40,7 @@ class Lanes {
  public:
   virtual ~Lanes() = default;
 
-  // True when one more step (static) or element (dynamic) may be pulled from the source.
-  bool Room() const { return RoomFor(1); }
-  // Static: room for this many steps.
+  // True when so many more steps (static), or one more element (dynamic), may be pulled from the source.
   virtual bool RoomFor(uint64_t steps) const = 0;
   virtual void Deal(Step step) = 0;
   // The source has no more: `outcome` goes to every lane after its last share.
@@ -61,8 +59,9 @@ class Lanes {
   virtual void Skip(int, Position) {}
   virtual void Open(int trainer, LaneStep limit) = 0;
   virtual void Taken(int trainer, LaneStep taken, LaneStep limit) = 0;
-  // The trainer dropped what it had not taken, and takes more only up to `limit`. Dynamic: others don't ask for it.
-  virtual void Recalled(int, LaneStep /*taken*/, LaneStep /*limit*/) {}
+  // The trainer dropped its shares from step `kept` on, and takes more only up to `limit`. Of those before there is one at most that
+  // it has not said to have taken: somebody waits for that one. Dynamic: others don't ask for it.
+  virtual void Recalled(int, LaneStep /*kept*/, LaneStep /*limit*/) {}
   // Also for a trainer that never opened and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;

@@ -108,12 +108,13 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   }
 }
 
-// A rank that has restored nothing learns from our first step where this reader stands. Until then it may give the room to
-// others that it thinks come first, and they to us: so that step goes out whatever its limit.
+// Of an epoch that goes on a rank that has restored nothing learns from our first step where this reader stands. Until then it may
+// give the room to others that it thinks come first, and they to us: so that step goes out whatever its limit.
 void ReaderEpoch::OpenLane(int trainer) {
   const LaneStep limit = source_->At(trainer).limit;
   if (source_->before_ > 0) source_->Tell(trainer, epoch_, wire::Numbered{source_->before_ + epoch_});
-  lanes_->Open(trainer, turn_.n > 0 && !Resumes(trainer) ? LaneStep(std::max<uint64_t>(limit.n, 1)) : limit);
+  const bool learns = !handed_.empty() && !Resumes(trainer);
+  lanes_->Open(trainer, learns ? LaneStep(std::max<uint64_t>(limit.n, 1)) : limit);
 }
 
 bool ReaderEpoch::Over() const {
@@ -157,14 +158,14 @@ class ReaderEpoch::NoRoom {
   ~NoRoom() {
     source_->mu_.AssertHeld();
     if (!waits_) return;
-    const int64_t spent = source_->clock.Turn(ReaderDoes::kDeals, last_);
+    const int64_t spent = source_->clock.TurnTo(ReaderDoes::kDeals, last_);
     if (last_ < 0) return;
     source_->times_.no_room[static_cast<size_t>(last_)] += spent;
     ++source_->times_.no_room_times[static_cast<size_t>(last_)];
   }
   // These trainers have none; of several the one that takes longest is the reason.
   void Of(const std::vector<int>& full) {
-    if (!std::exchange(waits_, true)) source_->clock.Turn(ReaderDoes::kHasNoRoom);
+    if (!std::exchange(waits_, true)) source_->clock.TurnTo(ReaderDoes::kHasNoRoom);
     if (!full.empty()) last_ = full.back();
   }
 
@@ -198,7 +199,7 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
     // Being woken costs more than dealing a small step. So for a moment, in which the trainers have the rest of the window,
     // room for one is not enough.
     constexpr auto kMoment = std::chrono::milliseconds(1);
-    wanted_ = lanes_->Room() ? 1 : plenty_ > 0 ? plenty_ : std::max<uint64_t>(lanes_->Window() / 4, 1);
+    wanted_ = lanes_->RoomFor(1) ? 1 : plenty_ > 0 ? plenty_ : std::max<uint64_t>(lanes_->Window() / 4, 1);
     if (wanted_ > 1 && !changed.WaitFor(&lock, kMoment, ready)) wanted_ = 1;
     Patience patience(source_->stall_seconds_, 0);
     while (!changed.WaitFor(&lock, patience.Slice(), ready)) {
@@ -215,14 +216,14 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
 }
 
 void ReaderEpoch::DealInHand() {
-  if (Pulled() || !in_hand_ || !lanes_->Room()) return;
+  if (Pulled() || !in_hand_ || !lanes_->RoomFor(1)) return;
   proof_.Book(in_hand_.get());
   lanes_->Deal(std::move(*std::exchange(in_hand_, nullptr)));
   ++source_->times_.steps;
 }
 
 ReaderEpoch::Wish ReaderEpoch::Linger() {
-  source_->clock.Turn(ReaderDoes::kServes);
+  source_->clock.TurnTo(ReaderDoes::kServes);
   MutexLock lock(&source_->mu_);
   const auto ready = [this] { return source_->mu_.AssertHeld(), Over() || !saves_.empty(); };
   while (!source_->changed_.WaitFor(&lock, std::chrono::hours(1), ready)) {
@@ -237,7 +238,7 @@ void ReaderEpoch::Deal(Step step) {
   if (Pulled()) {
     ++undealt_;
     FreeAfterUnlock(std::move(step));
-  } else if (!lanes_->Room() && source_->world_->source_count() > 1) {
+  } else if (!lanes_->RoomFor(1) && source_->world_->source_count() > 1) {
     in_hand_ = std::make_unique<Step>(std::move(step));
   } else {
     proof_.Book(&step);
@@ -353,7 +354,7 @@ void ReaderEpoch::End() {
     source_->SendLastWords(request, {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
   }
   FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
-  source_->clock.Turn(ReaderDoes::kNothing);
+  source_->clock.TurnTo(ReaderDoes::kNothing);
   source_->changed_.NotifyAll();
 }
 

@@ -57,7 +57,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
 }
 
 void Sink::CloseEpoch() {
-  clock_.Turn(TrainerDoes::kNothing);
+  clock_.TurnTo(TrainerDoes::kNothing);
   epoch_->Close();
   tally_.dropped = epoch_->Dropped();
   FreeAfterUnlock(std::move(epoch_));
@@ -82,7 +82,7 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
   }
   if (Runs(*iterator)) {
     clock_.At(iterator->epoch, iterator->taken);
-    const int64_t stepped = clock_.Turn(TrainerDoes::kReceives);
+    const int64_t stepped = clock_.TurnTo(TrainerDoes::kReceives);
     iterator->taken > 0 ? window_.Took(stepped) : window_.Begins();
     times_.queued += epoch_->Queued();
   }
@@ -128,15 +128,15 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
     epoch_->Wait(true);
     const auto awaited = static_cast<size_t>(epoch_->Next());
     clock_.At(iterator->epoch, iterator->taken, static_cast<int>(awaited));
-    clock_.Turn(TrainerDoes::kWaits);
+    clock_.TurnTo(TrainerDoes::kWaits);
     clock_.At(iterator->epoch, iterator->taken);
     waited_for_it = true;
     Outcome waited = Wait(
         &lock, iterator, [&] { return mu_.AssertHeld(), !Runs(*iterator) || epoch_->Speaks() || !foretold_.ok(); },
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) {
-      epoch_->Wait(false);
-      const int64_t spent = clock_.Turn(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
+      waited.ok() ? epoch_->Wait(false) : epoch_->GiveUp();
+      const int64_t spent = clock_.TurnTo(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
       times_.waited_for[awaited] += spent;
       times_.first += iterator->taken == 0 ? spent : 0;
     }

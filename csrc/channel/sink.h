@@ -61,7 +61,7 @@ class Sink {
   // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
   void HandedOut(const SinkIterator& iterator) {
     MutexLock lock(&mu_);  // a newer iterator, or the end of all, may close the epoch meanwhile: one turns the clock at a time
-    if (Runs(iterator)) clock_.Turn(TrainerDoes::kSteps, handed_out_);
+    if (Runs(iterator)) clock_.TurnTo(TrainerDoes::kSteps, handed_out_);
   }
   // See TracedWatch.
   void NoteUnderWay(int64_t least) { clock_.NoteUnderWay(least); }

@@ -71,7 +71,7 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
 std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   MutexLock lock(&mu_);
   clock.At(epoch, 0);
-  clock.Turn(ReaderDoes::kDeals);
+  clock.TurnTo(ReaderDoes::kDeals);
   begun_ = epoch;
   std::map<int, wire::Restore> handed;
   for (size_t i = 0; i < trainers_.size(); ++i) {
@@ -162,7 +162,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
 void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
   if (!Deals(epoch)) return;
   epoch_->source_->mu_.AssertHeld();
-  epoch_->lanes_->Recalled(trainer, recalled.taken, recalled.limit);
+  epoch_->lanes_->Recalled(trainer, recalled.kept, recalled.limit);
   changed_.NotifyAll();
 }
 

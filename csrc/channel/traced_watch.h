@@ -18,7 +18,7 @@ namespace hvdata {
 template <typename Does>
 class TracedWatch {
  public:
-  // `others`: how people number the lanes that Turn() is told of. What takes less than `least` nanoseconds is not shown: a look
+  // `others`: how people number the lanes that TurnTo() is told of. What takes less than `least` nanoseconds is not shown: a look
   // at a queue that is empty is nothing to see. Before the first turn.
   void TraceTo(TraceLog* log, uint32_t channel, std::vector<int> others, int64_t least = 1000) {
     log_ = log;
@@ -36,8 +36,8 @@ class TracedWatch {
   }
 
   // From now on: this. How long it has been what it was, which had to do with `lane`, where that is known now.
-  int64_t Turn(Does what, int lane = -1) {
-    const auto lap = watch_.Turn(what);
+  int64_t TurnTo(Does what, int lane = -1) {
+    const auto lap = watch_.TurnTo(what);
     if (log_ != nullptr) {
       Note(lap, lane);
       if (what == Does::kNothing && lap.what != what) Moment("epoch ends", lap.end);

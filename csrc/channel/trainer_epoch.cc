@@ -137,6 +137,15 @@ void TrainerEpoch::Wait(bool waits) {
   if (dynamic() || window_->fits_itself()) Credit(-1);  // dynamic: to those that send on demand
 }
 
+// What has come on demand is for whoever waits: a rank that did not take it, and does not ask again, would keep it from the others.
+void TrainerEpoch::GiveUp() {
+  Wait(false);
+  promised_ = -1;
+  for (int r = 0; r < readers(); ++r) {
+    if (At(r).on_demand) HandBack(r);
+  }
+}
+
 void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   Lane& lane = At(reader);
   *arrival = std::move(lane.queue.front());
@@ -215,8 +224,8 @@ void TrainerEpoch::Claim() {
   }
 }
 
-// Hands back what has not been taken. The share that an iterator waits for at this moment counts as taken: it could
-// otherwise travel between idle ranks for ever. On demand a share is asked of every reader, because nobody knows which has
+// Hands back what has not been taken, but for the share that an iterator waits for at this moment: it could otherwise travel
+// between idle ranks for ever. On demand a share is asked of every reader, because nobody knows which has
 // one; what comes beside the one that is taken goes back too, or a slow rank would keep it from the others.
 void TrainerEpoch::HandBack(int reader) {
   Lane& lane = At(reader);

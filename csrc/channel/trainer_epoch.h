@@ -66,6 +66,8 @@ class TrainerEpoch {
   int Next() const;
   // Whether an iterator waits for a word at this moment.
   void Wait(bool waits);
+  // It waits no more, and takes nothing.
+  void GiveUp();
   void Close();
 
   void On(int reader, const wire::Data& data, BundlePtr bundle);
@@ -125,7 +127,7 @@ class TrainerEpoch {
   std::unique_ptr<plan::Tail> tail_;  // when all readers have ended: the last steps
   TailStep tail_taken_, tail_claimed_ = 0;  // restored ones included
   int last_ = -1;                     // the reader of the last step taken
-  int promised_ = -1;                 // dynamic: the reader that has been told that a share in our queue is taken
+  int promised_ = -1;                 // dynamic: the reader that has been told that the share in our queue is about to be taken
   EpochStep taken_ = 0;
   bool waits_ = false;
   bool closed_ = false;               // the readers have been told

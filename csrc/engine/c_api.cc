@@ -35,6 +35,7 @@ constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
+thread_local std::string last_of_all;  // what ranks have said to each other. Of its own: a Python handler of a signal asks for stats() before it is read
 
 int Report(const Outcome& outcome) {
   last_error = outcome.message;
@@ -172,7 +173,7 @@ int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
 // Collective on comm: everybody's `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
-// rank order; valid until this thread's next call.
+// rank order; valid until this thread's next call of it, or of hvdata_agree_wait.
 int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const char** all, size_t* all_n) try {
   const MPI_Comm c = FromPointer(comm);
   const int length = static_cast<int>(n);
@@ -181,13 +182,13 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   for (const int one : lengths) starts.push_back(starts.back() + one);
   std::vector<char> texts(static_cast<size_t>(starts.back()) + 1);
   Check(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c), "MPI_Allgatherv");
-  last_result.clear();
+  last_of_all.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_result);
-    last_result.append(texts.data() + starts[i], static_cast<size_t>(lengths[i]));
+    wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_of_all);
+    last_of_all.append(texts.data() + starts[i], static_cast<size_t>(lengths[i]));
   }
-  *all = last_result.data();
-  *all_n = last_result.size();
+  *all = last_of_all.data();
+  *all_n = last_of_all.size();
   return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 
@@ -298,16 +299,16 @@ int hvdata_agree_begin(const char* mine, size_t n, const char* what, int64_t* nu
 }
 
 // The result, equal contributions joined: sequence of (uint64 count, count x uint64 rank of comm, uint64 length, bytes).
-// Valid until this thread's next call.
+// Valid until this thread's next call of it, or of hvdata_comm_exchange.
 int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t* n) try {
   const auto engine = Engine::Current();
   if (!engine) return Report(Engine::NotRunning());
   auto outcome = engine->agreements().Wait(number, std::chrono::milliseconds(slice_ms));
   if (!outcome) return kPending;
   if (!outcome->ok()) return Report(*outcome);
-  last_result = std::move(outcome->message);
-  *result = last_result.data();
-  *n = last_result.size();
+  last_of_all = std::move(outcome->message);
+  *result = last_of_all.data();
+  *n = last_of_all.size();
   return kOk;
 } catch (const std::exception& thrown) { return Caught(thrown); }
 

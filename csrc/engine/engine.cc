@@ -190,7 +190,7 @@ std::string Engine::StatsJson(bool reset) {
 
 // ---- The communication thread's turns.
 
-void Engine::Turn() {
+void Engine::Look() {
   completed_.wait();
   post_->Fetch();  // whatever nobody waits for
 }

@@ -129,7 +129,7 @@ class Engine : public Inbox {
   void Deliver(int source, wire::Header header, Landing landing) override;
   void PassOn(int source, int member, uint32_t bells, std::string_view bag) override;
   std::shared_ptr<char> Passage(size_t bytes) override { return post_->Passage(bytes); }
-  void Turn() override;
+  void Look() override;
   void Tick() override;
   bool Connected() override { return CheckDescriptors(); }
   std::string Name(int member) const override;

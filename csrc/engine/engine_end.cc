@@ -21,8 +21,7 @@ namespace {
 constexpr int kBrokenPatience = 60;  // s
 constexpr int kCutOffPatience = 5;   // s: for the program to raise the error, say why and go
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
-// A dealer; one that user code holds up for longer ends without us.
-constexpr auto kEnds = std::chrono::seconds(1), kAccounts = std::chrono::seconds(3);
+constexpr auto kEnds = std::chrono::seconds(5);  // a dealer; one that user code holds up for longer ends without us
 
 }  // namespace
 
@@ -55,8 +54,7 @@ void Engine::AwaitDealers() {
   const auto begun = std::chrono::steady_clock::now();
   for (const Channel& channel : channels_.All()) {
     if (!channel.source || (!timeline_ && !channel.source->config().verify)) continue;
-    const auto most = channel.source->config().verify ? kAccounts : kEnds;
-    channel.source->AwaitEnd(begun + most - std::chrono::steady_clock::now());
+    channel.source->AwaitEnd(begun + kEnds - std::chrono::steady_clock::now());
   }
 }
 
@@ -81,7 +79,8 @@ void Engine::LeaveReaders() {
   }
   const std::string why = "the program of " + world_.Name(world_.self) + " has called MPI_Finalize in mid-run: it reads no more. Let "
                           "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
-  for (int member : world_.audience) {
+  // Reader 0 also keeps the groups in step, and brings all ranks together.
+  for (int member : world_.readers[0] == world_.self ? world_.trainers : world_.audience) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
 }

@@ -170,7 +170,7 @@ class Introductions {
       if (!bells || peer >= arena->segment().peers) continue;
       const Answer answer{peer, arena->segment()};
       if (!handover.Send(&answer, sizeof answer, {arena->fd(), bells_->fd()})) continue;
-      links[greeting.member] = std::make_unique<HostLink>(greeting.member, arena->Rings(peer), BellsIn(bells), nullptr);
+      links[greeting.member] = std::make_unique<HostLink>(arena->Rings(peer), BellsIn(bells), nullptr);
       ++peer;
     }
     const std::string strangers = reception.Close();
@@ -188,7 +188,7 @@ class Introductions {
     std::shared_ptr<ArenaView> view = ArenaView::Attach(fds[0], answer.segment, &why_);
     if (!bells || !view || answer.peer >= answer.segment.peers) return;
     RingPair* const rings = view->Rings(static_cast<uint32_t>(answer.peer));
-    links[member] = std::make_unique<HostLink>(member, rings, BellsIn(bells), std::move(view));
+    links[member] = std::make_unique<HostLink>(rings, BellsIn(bells), std::move(view));
   }
 
   const World& world_;

@@ -36,10 +36,9 @@ struct Bells {
 class HostLink {
  public:
   // We lend the arena, or borrow it (`lent`).
-  HostLink(int with, RingPair* rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
-      : member(with), view(std::move(lent)), peer(std::move(of_peer)), rings_(rings) {}
+  HostLink(RingPair* rings, std::shared_ptr<Bells> of_peer, std::shared_ptr<ArenaView> lent)
+      : view(std::move(lent)), peer(std::move(of_peer)), rings_(rings) {}
 
-  const int member;
   const std::shared_ptr<ArenaView> view;
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }

@@ -167,7 +167,7 @@ void Agreements::Tick() {
 
 void Agreements::On(int, const wire::Absent& absent) {
   MutexLock lock(&mu_);
-  for (auto& [number, wait] : waits_) wait.patience = Patience(0, timeout_seconds_ + std::min(timeout_seconds_, kLater));  // it speaks
+  for (auto& [number, wait] : waits_) wait.patience.PutOffReport();
   Log(Place(world_->Name(world_->self)) + absent.text);
 }
 

@@ -187,9 +187,9 @@ void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
   TellOfRoot(key, &failed->second, arrived.trainer, root);
 }
 
-// Lets a rank that comes late know that its root waits no more; of another root it hears by TellOfRoot.
+// Lets a rank that waits, or comes late, know that its root waits no more; of another root it hears by TellOfRoot.
 void Exchange::TellWhy(const Key& key, Failed* failed, int trainer) {
-  if (failed->why.ok() || failed->other >= 0 || !failed->told.insert(trainer).second) return;
+  if (trainer == me() || failed->why.ok() || failed->other >= 0 || !failed->told.insert(trainer).second) return;
   Tell(trainer, wire::Scatter{key.first, key.second, me(), failed->why.code,
                               world_->TrainerName(me()) + ", the root, has given this call up: it " + failed->why.message});
 }
@@ -366,7 +366,11 @@ void Exchange::Tick() {
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto call = next++;
     Outcome error;
-    if (Late(call->first, &call->second.wait, Missing(call->first.first, call->second), &error)) Finish(Key(call->first), error);
+    if (!Late(call->first, &call->second.wait, Missing(call->first.first, call->second), &error)) continue;
+    const Key key = call->first;
+    const bool root = call->second.root == me();
+    Finish(key, error);
+    for (int t = 0; root && t < world_->trainer_count(); ++t) TellWhy(key, &failed_calls_[key], t);
   }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;

@@ -85,9 +85,9 @@ class Dealer {
   }
 
   absl::Status Pull(Tensors* element, bool* end) {
-    source_->clock.Turn(ReaderDoes::kPulls);
+    source_->clock.TurnTo(ReaderDoes::kPulls);
     absl::Status status = input_->Next(element, end);
-    source_->clock.Turn(ReaderDoes::kDeals);
+    source_->clock.TurnTo(ReaderDoes::kDeals);
     return status;
   }
 

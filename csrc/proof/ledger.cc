@@ -15,7 +15,7 @@ constexpr size_t kRemembered = 16;
 
 std::string Rows(uint64_t count) { return std::to_string(count) + (count == 1 ? " row" : " rows"); }
 
-Yield NotHandedOut(const Yield& element) { return {Digest(), element.digest.rows}; }
+Yield NotHandedOut(const Yield& element) { return {Digest(), element.digest.rows + element.dropped}; }
 
 }  // namespace
 
@@ -283,7 +283,8 @@ std::string Ledger::Compare(int trainer, const wire::Checked& word, const Promis
 
 bool Ledger::HasAll(int trainer) const {
   if (gone_[static_cast<size_t>(trainer)]) return true;
-  return anyone_ ? open_.empty() : next_[static_cast<size_t>(trainer)] >= std::min(NextTurn(), end_);
+  const uint64_t all = fillers_.empty() ? std::min(NextTurn(), end_) : end_;  // with fillers it goes on beyond what was dealt
+  return anyone_ ? open_.empty() : next_[static_cast<size_t>(trainer)] >= all;
 }
 
 // ---- Accounts.

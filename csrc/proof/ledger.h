@@ -58,7 +58,7 @@ class Ledger {
   std::string Heard(int trainer, const wire::Checked& word);
   // The trainer has come to its end, and of its shares so many have not; below 0: so many too many. What is wrong, for people.
   std::string Missing(int trainer, int64_t shares);
-  // Whether the trainer has said of every share dealt so far that it has it.
+  // Whether the trainer has said of every share dealt so far, and of every filler, that it has it.
   bool HasAll(int trainer) const;
 
   // Up to now. Elements of which a trainer has not had its share are not among those delivered.

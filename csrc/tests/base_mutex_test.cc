@@ -158,5 +158,22 @@ TEST(MutexDeathTest, LocksAreTakenInOneOrder) {
   EXPECT_DEATH(nested(&last, &mail), "a lock is taken by a thread that holds one behind it");
 }
 
+// What clang is told in lambdas and can't see is looked at here.
+TEST(MutexDeathTest, AssertHeldMeansThisMutexAndThisThread) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Mutex mutex, other;
+  const auto check = [](const Mutex& one) { one.AssertHeld(); };
+  MutexLock lock(&mutex);
+  check(mutex);
+  EXPECT_DEATH(check(other), "a thread does without a lock what needs it");
+  EXPECT_DEATH(std::thread([&] { check(mutex); }).join(), "a thread does without a lock what needs it");
+  lock.Unlock();
+  EXPECT_DEATH(check(mutex), "a thread does without a lock what needs it");
+  lock.Lock();
+  CondVar changed;
+  changed.WaitFor(&mutex, std::chrono::milliseconds(1), [&] { return check(mutex), false; });
+  check(mutex);
+}
+
 }  // namespace
 }  // namespace hvdata

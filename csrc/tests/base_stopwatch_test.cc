@@ -19,9 +19,9 @@ void Sleep(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 TEST(Stopwatch, EveryMomentCountsOnce) {
   Watch watch;
   Sleep(5);
-  EXPECT_GE(watch.Turn(Does::kWaits).spent(), 5000000);
+  EXPECT_GE(watch.TurnTo(Does::kWaits).spent(), 5000000);
   Sleep(20);
-  const Watch::Lap lap = watch.Turn(Does::kWorks);
+  const Watch::Lap lap = watch.TurnTo(Does::kWorks);
   EXPECT_EQ(lap.what, Does::kWaits);
   EXPECT_GE(lap.spent(), 20000000);
   EXPECT_EQ(watch.UnderWay().what, Does::kWorks);
@@ -41,7 +41,7 @@ TEST(Stopwatch, IsReadWhileItTurns) {
   const auto begun = std::chrono::steady_clock::now();
   std::atomic<bool> over{false};
   std::thread owner([&] {
-    for (int i = 0; !over; ++i, std::this_thread::yield()) watch.Turn(static_cast<Does>(i % 3));
+    for (int i = 0; !over; ++i, std::this_thread::yield()) watch.TurnTo(static_cast<Does>(i % 3));
   });
   Watch::Sums last{};
   for (int i = 0; i < 20000 && !HasFailure(); ++i) {
@@ -66,13 +66,13 @@ TEST(Stopwatch, WhatIsUnderWayIsNotLongerThanItWas) {
   std::vector<Watch::Lap> laps;
   std::thread owner([&] {
     // Turns without a pause would leave no moment for a look.
-    for (int i = 0; !over; ++i, std::this_thread::yield()) laps.push_back(watch.Turn(static_cast<Does>(i % 3)));
+    for (int i = 0; !over; ++i, std::this_thread::yield()) laps.push_back(watch.TurnTo(static_cast<Does>(i % 3)));
   });
   std::vector<Watch::Lap> seen;
   for (int i = 0; i < 20000; ++i) seen.push_back(watch.UnderWay());
   over = true;
   owner.join();
-  laps.push_back(watch.Turn(Does::kNothing));
+  laps.push_back(watch.TurnTo(Does::kNothing));
   size_t at = 0;
   for (const Watch::Lap& lap : seen) {
     while (at < laps.size() && laps[at].end <= lap.begin) ++at;

@@ -207,5 +207,25 @@ TEST(Report, ARankThatNoJobHasIsRefused) {
   }
 }
 
+// On one host all ranks had come to their end when they saved, on the other they had not: nothing is left of the first one's account.
+TEST(Certifier, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
+  for (const int over : {0, 1}) {
+    const World world = World::Of(0, {{"a", 0, 0, 0, 0}, {"b", 0, 0, 1, 1}});
+    Certifier certifier(&world, [](int, wire::Header, const Share*) {}, "");
+    for (int reader = 0; reader < 2; ++reader) {
+      proof::Report said;
+      said.mode = {0, 0, 0};
+      said.complete = true;
+      said.trainers = 1, said.ranks = {static_cast<uint64_t>(reader)};
+      said.rows = said.steps = {0};
+      if (reader != over) said.channel = "train", said.number = 1, said.rows = {3}, said.steps = {1}, said.delivered.rows = 3;
+      certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{said.Encode()}));
+    }
+    const std::string record = certifier.Last()["train"];
+    EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
+    EXPECT_NE(record.find("what reader " + std::to_string(over) + " delivered is accounted for by an earlier run"), std::string::npos) << record;
+  }
+}
+
 }  // namespace
 }  // namespace hvdata

@@ -30,17 +30,17 @@ class GatedLanesTest : public testing::Test {
 
 TEST_F(GatedLanesTest, AStepWaitsUntilAllReadersHaveIt) {
   Make(2, 2);
-  ASSERT_TRUE(lanes_->Room());
+  ASSERT_TRUE(lanes_->RoomFor(1));
   Deal(2);
   EXPECT_EQ(Out(), Texts());
-  EXPECT_FALSE(lanes_->Room()) << "what waits here counts";
+  EXPECT_FALSE(lanes_->RoomFor(1)) << "what waits here counts";
   EXPECT_EQ(lanes_->Untaken().size(), 2u) << "and is saved";
   lanes_->Allow(DealtStep(1));
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0"}));
   lanes_->Allow(DealtStep(0));  // one that was overtaken
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_TRUE(lanes_->Room());
+  EXPECT_TRUE(lanes_->RoomFor(1));
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
   EXPECT_EQ(Out(), Texts());
   lanes_->Allow(DealtStep(2));
@@ -63,7 +63,7 @@ TEST_F(GatedLanesTest, AnEndLeavesOutWhatOthersHaveNot) {
   lanes_->EndAt(DealtStep(2), {});
   EXPECT_EQ(Out(), (Texts{"0<1:1", "0<end@2", "1<1:1", "1<end@2"}));
   EXPECT_TRUE(lanes_->finished());
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   for (int t = 0; t < 2; ++t) lanes_->Taken(t, LaneStep(2), LaneStep(5));
   EXPECT_EQ(Out(), Texts());
   EXPECT_EQ(lanes_->Untaken().size(), 1u) << "nobody has taken it: a checkpoint holds it";
@@ -115,7 +115,7 @@ TEST_F(GatedLanesTest, ALateOpenerAndOneThatClosedAreNoGate) {
   EXPECT_EQ(Out(), (Texts{"1<0:0"}));
   lanes_->Close(1, LaneStep(0));
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
-  ASSERT_TRUE(lanes_->Room());
+  ASSERT_TRUE(lanes_->RoomFor(1));
   lanes_->EndAt(DealtStep(1), {});
   EXPECT_EQ(Out(), (Texts{"0<end@1"}));
 }
@@ -170,7 +170,7 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
   for (int round = 0; !lanes->AllClosed(); ++round) {
     ASSERT_LT(round, 100000) << "no progress";
     ASSERT_FALSE(HasFatalFailure());
-    if (lanes->Room() && below(2) && lanes->dealt() < mine) lanes->Deal(MakeStep(lanes->dealt(), static_cast<int>(n)));
+    if (lanes->RoomFor(1) && below(2) && lanes->dealt() < mine) lanes->Deal(MakeStep(lanes->dealt(), static_cast<int>(n)));
     if (fills && !filled && lanes->dealt() == mine && below(2)) {
       filled = true;
       lanes->Fill(MakeStep(1000, static_cast<int>(n)));

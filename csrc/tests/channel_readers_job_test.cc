@@ -268,5 +268,52 @@ TEST_P(ReadersJob, ADynamicRankThatSleepsHoldsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ReadersJob, testing::Range(0u, 48u));
 
+// Saved by rank 0 alone when some readers have dealt one step more than others, none perhaps: what the other rank thinks of their turns
+// and what the readers do with its limits must not go in a circle.
+TEST(ReadersJobs, OneRankAloneIsRestoredWithinARound) {
+  for (const int readers : {2, 3, 4}) {
+    for (const int prefetch : {0, 1, 2, 3}) {  // 0: fits itself
+      for (uint64_t base = 1; base < 3 * static_cast<uint64_t>(readers); ++base) {
+        Job::Options options;
+        options.dedicated = true;
+        options.readers = readers;
+        options.trainers = 2;
+        options.batch = plan::Batch::kPerRank;
+        options.fits_itself = prefetch == 0;
+        options.prefetch = std::max(prefetch, 1);
+        const Job::Pipeline pipeline = [](int, uint64_t, uint64_t k, const std::atomic<bool>&, bool* end) {
+          *end = k >= 12;
+          return Outcome();
+        };
+        SinkState state;
+        std::vector<Numbers> before(2), rest(2);
+        {
+          Job job(options, pipeline);
+          job.RunTrainers([&](int t) {
+            Iteration iteration(&job, t);
+            iteration.Take(base);
+            before[static_cast<size_t>(t)] = iteration.numbers;
+            if (t == 0) EXPECT_TRUE(job.sink(t).Save(&iteration.iterator, &state).ok());
+          });
+        }
+        Job job(options, pipeline);
+        std::vector<std::unique_ptr<Iteration>> iterations;
+        for (int t = 0; t < 2; ++t) iterations.push_back(std::make_unique<Iteration>(&job, t));
+        EXPECT_TRUE(job.sink(0).Restore(&iterations[0]->iterator, state).ok());
+        job.RunTrainers([&](int t) {
+          EXPECT_FALSE(iterations[static_cast<size_t>(t)]->Take());
+          EXPECT_TRUE(iterations[static_cast<size_t>(t)]->outcome.ok()) << iterations[static_cast<size_t>(t)]->outcome.message;
+          rest[static_cast<size_t>(t)] = iterations[static_cast<size_t>(t)]->numbers;
+        });
+        for (size_t t = 0; t < 2; ++t) {
+          EXPECT_EQ(before[t].size() + rest[t].size(), 6 * static_cast<size_t>(readers))
+              << readers << " readers, prefetch " << prefetch << ", saved behind step " << base;
+        }
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hvdata

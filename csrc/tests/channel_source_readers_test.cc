@@ -318,5 +318,19 @@ TEST_F(TurnsTest, AShareIsAnsweredAfterItWasSent) {
   EXPECT_EQ(sent, (Texts{"0 DATA 1", "1 DATA 1", "1 BECAUSE 0"}));
 }
 
+// Rank 0 alone has restored a state, in which the other reader has dealt a step and this one none: rank 1 may have given it no room.
+TEST_F(TurnsTest, AFirstStepGoesOutInTheFirstRoundToo) {
+  source_->OnRestore(0, 1, {"words", 0, 1, 0, 0}, 1);
+  source_->OnOpen(0, 1, 1);
+  source_->OnOpen(1, 1, 0);
+  ASSERT_EQ(NextEpoch(), 1);
+  source_->Begin(1, nullptr);
+  source_->Start({0, 0}, 0);
+  ASSERT_EQ(source_->Await(), Wish::kElement);
+  Sent();
+  source_->Deal(MakeStep(0, 2, 2));
+  EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0", "1 DATA e1 0,2,0"}));
+}
+
 }  // namespace
 }  // namespace hvdata

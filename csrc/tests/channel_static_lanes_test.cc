@@ -30,10 +30,10 @@ TEST_F(StaticLanesTest, AStepIsReleasedWhole) {
   Make(3, 1);
   for (int t = 0; t < 3; ++t) lanes_->Open(t, LaneStep(1));
   EXPECT_EQ(Out(), Texts());
-  ASSERT_TRUE(lanes_->Room());
+  ASSERT_TRUE(lanes_->RoomFor(1));
   Deal();
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "2<0:0"}));
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
 }
 
 TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
@@ -41,13 +41,13 @@ TEST_F(StaticLanesTest, TheSlowestLaneHoldsTheOthers) {
   lanes_->Open(0, LaneStep(2));
   lanes_->Open(1, LaneStep(2));
   Deal(2);
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>{1});
   EXPECT_EQ(lanes_->Untaken().size(), 2u);
   lanes_->Taken(1, LaneStep(1), LaneStep(3));
-  EXPECT_TRUE(lanes_->Room());
+  EXPECT_TRUE(lanes_->RoomFor(1));
   EXPECT_EQ(lanes_->WaitsFor(0), std::vector<int>());
   EXPECT_EQ(lanes_->Untaken().size(), 1u);
 }
@@ -77,7 +77,7 @@ TEST_F(StaticLanesTest, ALateOpenerGetsTheWindowAndTheEnd) {
   lanes_->Open(0, LaneStep(2));
   Deal(2);
   lanes_->Taken(0, LaneStep(2), LaneStep(4));
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "0<1:1", "0<end@2"}));
   lanes_->Open(1, LaneStep(2));
@@ -112,7 +112,7 @@ TEST_F(StaticLanesTest, AnErrorComesInPlaceOfTheFailedStepAndOnce) {
   Deal();
   lanes_->Finish({kInternal, "broken"});
   EXPECT_EQ(Out(), (Texts{"0<0:0", "1<0:0", "0<end@1!13 broken", "1<end@1!13 broken"}));
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   lanes_->Taken(0, LaneStep(1), LaneStep(3));
   EXPECT_EQ(Out(), Texts());
 }
@@ -124,9 +124,9 @@ TEST_F(StaticLanesTest, AClosedLaneHoldsNobodyAndGetsNothing) {
   Out();
   lanes_->Close(0, LaneStep(0));
   lanes_->Close(2, LaneStep(0));  // has never opened
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   lanes_->Taken(1, LaneStep(1), LaneStep(2));
-  EXPECT_TRUE(lanes_->Room());
+  EXPECT_TRUE(lanes_->RoomFor(1));
   Deal();
   lanes_->Finish({});
   EXPECT_EQ(Out(), (Texts{"1<1:1", "1<end@2"}));
@@ -140,7 +140,7 @@ TEST_F(StaticLanesTest, NoRoomOnceAllAreClosed) {
   Make(1, 2);
   lanes_->Open(0, LaneStep(2));
   lanes_->Close(0, LaneStep(0));
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
 }
 
 TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
@@ -157,7 +157,7 @@ TEST_F(StaticLanesTest, AResumedLanePassesOverWhatItHad) {
   Deal();
   EXPECT_EQ(recorder_.Dealt(), (std::vector<uint64_t>{0, 1, 2, 2})) << "it is counted over all lanes";
   EXPECT_EQ(Out(), (Texts{"0<0:2", "1<2:2"})) << "its own count begins with the first step that is new to it";
-  EXPECT_FALSE(lanes_->Room());
+  EXPECT_FALSE(lanes_->RoomFor(1));
   lanes_->Taken(0, LaneStep(1), LaneStep(2));
   lanes_->Taken(1, LaneStep(3), LaneStep(4));
   lanes_->Finish({});
@@ -213,7 +213,7 @@ TEST_F(StaticLanesTest, ALimitWithoutEndStaysSoWhereALaneGoesOn) {
   lanes_->Skip(0, 2);
   lanes_->Open(0, LaneStep(~0ull));
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(lanes_->Room());
+    ASSERT_TRUE(lanes_->RoomFor(1));
     Deal();
   }
   EXPECT_EQ(Out(), (Texts{"0<0:2"}));
@@ -263,7 +263,7 @@ TEST_P(StaticSimulation, EveryoneGetsEveryStepOnceInOrderAndBounded) {
   int idle = 0;
   while (!lanes->AllClosed() && !HasFatalFailure()) {
     ASSERT_LT(++idle, 100000) << "no progress";
-    if (!lanes->finished() && lanes->Room() && below(2)) {
+    if (!lanes->finished() && lanes->RoomFor(1) && below(2)) {
       if (lanes->dealt() < steps) {
         lanes->Deal(MakeStep(lanes->dealt(), n));
       } else {

@@ -33,20 +33,20 @@ TEST(TracedWatch, AnEpochOfATrainer) {
   TracedWatch<Does> watch;
   watch.TraceTo(&log, 3, {4, 7}, 0);  // its sources are readers 4 and 7
   watch.At(1, 0);
-  watch.Turn(Does::kReceives);
-  watch.Turn(Does::kWaits);
+  watch.TurnTo(Does::kReceives);
+  watch.TurnTo(Does::kWaits);
   Sleep();
-  watch.Turn(Does::kReceives, 1);
+  watch.TurnTo(Does::kReceives, 1);
   Sleep();
-  watch.Turn(Does::kSteps, 1);
+  watch.TurnTo(Does::kSteps, 1);
   Sleep();
   watch.At(1, 1);
-  watch.Turn(Does::kReceives);
+  watch.TurnTo(Does::kReceives);
   Sleep();
-  watch.Turn(Does::kNothing);
+  watch.TurnTo(Does::kNothing);
   Sleep();
   watch.At(2, 0);
-  watch.Turn(Does::kReceives);
+  watch.TurnTo(Does::kReceives);
   std::vector<std::string> wanted{"epoch begins e1 s0", "receive e1 s0",  "wait for data e1 s0 7", "receive e1 s0 7",
                                   "step e1 s0",         "receive e1 s1", "epoch ends e1 s1",      "epoch begins e2 s0"};
   EXPECT_EQ(Taken(&log), wanted);
@@ -59,10 +59,10 @@ TEST(TracedWatch, AShortLookIsNotShown) {
   constexpr int64_t kHour = 3600000000000;
   watch.TraceTo(&log, 3, {4}, kHour);
   watch.At(1, 0);
-  watch.Turn(Does::kReceives);
-  watch.Turn(Does::kWaits);
-  watch.Turn(Does::kReceives, 0);
-  watch.Turn(Does::kNothing);
+  watch.TurnTo(Does::kReceives);
+  watch.TurnTo(Does::kWaits);
+  watch.TurnTo(Does::kReceives, 0);
+  watch.TurnTo(Does::kNothing);
   EXPECT_EQ(Taken(&log), (std::vector<std::string>{"epoch begins e1 s0", "epoch ends e1 s0"}));
 }
 
@@ -72,12 +72,12 @@ TEST(TracedWatch, NoMomentIsShownTwice) {
   TracedWatch<Does> watch;
   watch.TraceTo(&log, 3, {0, 1});
   watch.At(5, 2);
-  watch.Turn(Does::kServes);
+  watch.TurnTo(Does::kServes);
   Sleep();
   watch.NoteUnderWay();
   EXPECT_EQ(Taken(&log), (std::vector<std::string>{"epoch begins e5 s2", "serve e5 s2"}));
   Sleep();
-  watch.Turn(Does::kNothing);
+  watch.TurnTo(Does::kNothing);
   std::vector<TraceEvent> rest;
   log.Take(&rest);
   ASSERT_EQ(rest.size(), 2u);
@@ -89,11 +89,11 @@ TEST(TracedWatch, WhatLastsIsShownInPieces) {
   TracedWatch<TrainerDoes> watch;
   watch.TraceTo(&log, 3, {9});
   watch.At(1, 0, 0);
-  watch.Turn(TrainerDoes::kWaits);
+  watch.TurnTo(TrainerDoes::kWaits);
   constexpr int64_t kPiece = 3000000;
   const auto begun = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(50)) watch.NoteUnderWay(kPiece);
-  watch.Turn(TrainerDoes::kReceives, 0);
+  watch.TurnTo(TrainerDoes::kReceives, 0);
   std::vector<TraceEvent> events;
   log.Take(&events);
   ASSERT_GT(events.size(), 3u);
@@ -112,9 +112,9 @@ TEST(TracedWatch, WhatLastsIsShownInPieces) {
 TEST(TracedWatch, WithoutALogItIsAStopwatch) {
   TracedWatch<TrainerDoes> watch;
   watch.At(1, 0);
-  watch.Turn(TrainerDoes::kWaits);
+  watch.TurnTo(TrainerDoes::kWaits);
   Sleep();
-  EXPECT_GE(watch.Turn(TrainerDoes::kNothing, 5), 2000000);
+  EXPECT_GE(watch.TurnTo(TrainerDoes::kNothing, 5), 2000000);
   watch.NoteUnderWay();
 }
 

@@ -124,7 +124,7 @@ TEST(LaneBoundTest, StaticLanesStopAtTheBytes) {
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
   const auto deal = [&](uint64_t bytes) {
     uint64_t dealt = 0;
-    for (; lanes->Room(); ++dealt) lanes->Deal(Sized(lanes->dealt(), 2, bytes));
+    for (; lanes->RoomFor(1); ++dealt) lanes->Deal(Sized(lanes->dealt(), 2, bytes));
     return dealt;
   };
   EXPECT_EQ(deal(100), 10u);
@@ -147,7 +147,7 @@ TEST(LaneBoundTest, DynamicLanesStopAtTheBytes) {
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
   const auto deal = [&](uint64_t bytes) {
     uint64_t dealt = 0;
-    for (; lanes->Room(); ++dealt) lanes->Deal(Sized(lanes->dealt(), 1, bytes));
+    for (; lanes->RoomFor(1); ++dealt) lanes->Deal(Sized(lanes->dealt(), 1, bytes));
     return dealt;
   };
   EXPECT_EQ(deal(250), 8u);
@@ -179,7 +179,7 @@ TEST(FairShareTest, ASlowOneHoldsTwoBeyondItsPartOfThePace) {
     const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20, &fair);
     for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(2));
     const auto deal = [&] {
-      while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+      while (lanes->RoomFor(1)) lanes->Deal(Sized(lanes->dealt(), 1, 1));
     };
     uint64_t taken[2] = {0, 0};
     const uint64_t settled = 100 + 64 * times;  // what lay with the slow one when it was as quick, to all appearances, has gone
@@ -235,7 +235,7 @@ TEST(FairShareTest, ASlowOneIsKnownInTheNextEpoch) {
   Counter counter;
   const auto lanes = MakeDynamicLanes(2, counter.Output(), 1 << 20, &fair);
   lanes->Open(1, LaneStep(50));  // it is the first
-  while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+  while (lanes->RoomFor(1)) lanes->Deal(Sized(lanes->dealt(), 1, 1));
   EXPECT_LE(counter.sent[1], 10u);
 }
 
@@ -244,7 +244,7 @@ TEST(FairShareTest, ANumberOfStepsIsForSlowOnesToo) {
   const auto lanes = MakeDynamicLanes(2, counter.Output(), 0);
   for (int t = 0; t < 2; ++t) lanes->Open(t, LaneStep(64));
   for (uint64_t step = 1; step <= 500; ++step) {
-    while (lanes->Room()) lanes->Deal(Sized(lanes->dealt(), 1, 1));
+    while (lanes->RoomFor(1)) lanes->Deal(Sized(lanes->dealt(), 1, 1));
     lanes->Taken(0, LaneStep(step), LaneStep(step + 64));
   }
   EXPECT_EQ(counter.sent[1], 64u);

@@ -306,5 +306,21 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
       << "the late one does not wait as long again";
 }
 
+// It came much later than the root, and has its own limit long before it: so has whoever it waits for.
+TEST(ExchangeTest, ARootThatGivesACallUpTellsThoseWhoWait) {
+  Jobs jobs(3, 0, 0, 0.4);
+  jobs.Scatter(0, "a", 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  jobs.Scatter(1, "a", 0);
+  jobs.DeliverAll();
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  jobs.TickAll();
+  jobs.DeliverAll();
+  EXPECT_EQ(jobs.Got(0).size(), 1u);
+  EXPECT_EQ(jobs.Got(1), (Texts{"4 [rank 1 on node1, scatter 'a', call 0] rank 0 on node0, the root, has given this call up: it has waited 0 s "
+                                "for rank 2 on node2, which has not made this call. Every rank must make the same scatter calls; the limit is "
+                                "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
+}
+
 }  // namespace
 }  // namespace hvdata

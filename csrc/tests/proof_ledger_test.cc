@@ -251,5 +251,32 @@ TEST(ManyRows, AreKnownByTheirDigestAlone) {
   }
 }
 
+// Another host has more steps than this one has data for: its ranks get fillers, which belong to what they have to confirm.
+TEST(Ledger, FillersAreAmongWhatIsToBeConfirmed) {
+  Ledger ledger({"rank 0"}, plan::Schedule::kStatic);
+  ledger.Deal(0, {{YieldOf({PromiseOf(0, 2)})}, {PromiseOf(0, 2)}}, {});
+  wire::Checked word = WordOfTurn(0);
+  word.rows = 2, word.seal = 1;
+  EXPECT_EQ(ledger.Heard(0, word), "");
+  EXPECT_TRUE(ledger.HasAll(0)) << "of what was dealt so far";
+  ledger.Fill({PromiseOf(100, 0)});
+  ledger.DropFrom(2);
+  EXPECT_FALSE(ledger.HasAll(0));
+  word = WordOfTurn(1);
+  word.seal = 101;
+  EXPECT_EQ(ledger.Heard(0, word), "");
+  EXPECT_TRUE(ledger.HasAll(0));
+}
+
+// Of an element that is cut for all ranks some rows may have no rank, and then the epoch ends before it: all are left out.
+TEST(Ledger, WhatIsNotHandedOutWithARemainderIsLeftOutWhole) {
+  Ledger ledger({"rank 0", "rank 1"}, plan::Schedule::kStatic);
+  Yield yield = YieldOf({PromiseOf(0, 2), PromiseOf(2, 2)});
+  yield.dropped = 1;
+  ledger.Deal(0, {{yield}, {PromiseOf(0, 2), PromiseOf(2, 2)}}, {});
+  ledger.DropFrom(0);
+  EXPECT_EQ(ledger.Close(1, true, "").dropped, 5u);
+}
+
 }  // namespace
 }  // namespace hvdata::proof

@@ -31,7 +31,7 @@ class Inbox {
   // Memory that the others of this host can read, for a message that may be such a bag; null: none, or not wanted.
   virtual std::shared_ptr<char> Passage(size_t /*bytes*/) { return nullptr; }
   // After every nap, but not more than once in a millisecond: a look at what has come by other ways and nobody waits for.
-  virtual void Turn() {}
+  virtual void Look() {}
   // Whether MPI may be called: in a process that has lost its descriptors a call can last for ever. Asked before each round.
   virtual bool Connected() { return true; }
   // About every 100 ms: for clocks and watches.

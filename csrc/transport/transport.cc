@@ -151,7 +151,7 @@ bool Transport::Round() {
   if (news) last_news_ = now;
   Rest(Nap(now - last_news_, !requests_.Empty()));
   if (now >= next_turn_) {
-    inbox_->Turn();
+    inbox_->Look();
     next_turn_ = now + kTurnEvery;
   }
   return true;

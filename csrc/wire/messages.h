@@ -53,9 +53,9 @@ struct Close {  // it is done with the epoch; `dropped`: of what this reader had
     codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
   }
 };
-struct Recalled {  // answer to Recall: what was not taken has been dropped
-  LaneStep taken, limit;
-  HVDATA_MESSAGE("RECALLED") { codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n); }
+struct Recalled {  // answer to Recall: the shares from step `kept` on have been dropped
+  LaneStep kept, limit;
+  HVDATA_MESSAGE("RECALLED") { codec->Int("kept", m.kept.n), codec->Int("limit", m.limit.n); }
 };
 struct Release {  // the trainer uses the channel no more
   HVDATA_MESSAGE("RELEASE") {}

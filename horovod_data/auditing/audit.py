@@ -95,6 +95,8 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     words = {} if failure is None else {"error": [type(failure).__name__, text_of(failure)]}
     if said[0][1]["reference"] not in ("none", "count"):
         check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
+    if failure is not None:
+        raise failure  # of the exchange
     assert known is not None
     there = known
     sequence = sequence_class(dataset_or_iterable)

@@ -111,7 +111,10 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         if horovod_data.is_trainer():
             audited = _audited(_forgiving(horovod_data.audit), model, given.arguments)
             given.arguments["x"] = audited.x
-    except (CantBeAudited, TypeError, ValueError, RuntimeError) as error:  # audit() raises on all ranks if on one, or the job is over
+    except Exception as error:
+        # audit() raises on all ranks if on one; or the job is over, here or (tf.errors.UnavailableError) on the others.
+        if not isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError)) and type(error).__name__ != "UnavailableError":
+            raise
         _say(f"this call of Model.fit is not audited: {error}")
     if audited.hooks:
         given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)

@@ -101,7 +101,7 @@ class Recorder:
         """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
         program ends is an epoch too, even if it is no iteration that has a number."""
         self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a generator that is garbage ends its epoch wherever the collector runs, under this lock too
         self._epoch: Optional[Epoch] = None
         self._begun = 0
         self._iteration = 0
@@ -273,11 +273,11 @@ class Recorder:
             self._close()
 
     def _close(self, error: Optional[BaseException] = None, whole: bool = False) -> None:
-        if self._epoch is not None:
-            self._epoch.whole = whole
-            self._epoch.error = _named(error) if error is not None else self._epoch.error
-            self._closed.put(self._epoch)
-            self._epoch = None
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.whole = whole
+            epoch.error = _named(error) if error is not None else epoch.error
+            self._closed.put(epoch)
 
     def _run(self) -> None:
         try:

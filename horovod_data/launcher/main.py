@@ -8,6 +8,7 @@ and its exit status is the launcher's. On the ranks launcher/rank.py sees to it 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import errno
@@ -183,8 +184,9 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
                                       "Name a folder to write the output of each rank to")) from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # None, or nobody reads it
+            stream.flush()
     try:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:

@@ -91,7 +91,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         variables["HOROVOD_DATA_REPORT"] = "1"
     if args.progress:
         # Ranks write into a pipe of mpirun's. What it does to their lines leaves none that could be rewritten.
-        bar = sys.stderr.isatty() and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
+        bar = sys.stderr is not None and sys.stderr.isatty() and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
         variables["HOROVOD_DATA_PROGRESS"] = "bar" if bar else "1"
     if timeline is not None:
         variables["HOROVOD_DATA_TIMELINE"] = str(timeline)

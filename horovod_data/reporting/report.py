@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
 from .. import core, times
-from ..errors import explain, forked
+from ..errors import explain, forked, show
 from . import verdict
 
 _PATIENCE_SECONDS = 5.0
@@ -67,7 +66,7 @@ def make(processes: Iterable[Mapping[str, object]]) -> Report:
 
 def at_end() -> None:
     """On reader 0, when all ranks are done: HOROVOD_DATA_REPORT=1."""
-    print(make(core.all_times(_PATIENCE_SECONDS)), file=sys.stderr, flush=True)
+    show(str(make(core.all_times(_PATIENCE_SECONDS))))
 
 
 def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:

@@ -50,6 +50,38 @@ def test_a_reader_sends_as_many_messages_as_there_are_hosts():
         assert 0 < sent <= steps * (2 - 1) + beside
 
 
+# On the last host's ranks: a memfd can't be made large. (Python ignores SIGXFSZ.) MPI has made its own memory by then.
+REFUSES = """
+import resource, socket
+from mpi4py import MPI
+
+def refuse():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+names = MPI.COMM_WORLD.allgather(socket.gethostname())
+if names[MPI.COMM_WORLD.rank] == names[-1]:
+    refuse()
+"""
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("refuses", [False, True], ids=["shares", "refuses"])
+def test_a_host_whose_ranks_can_not_share_memory(refuses):
+    """It is sent a message for each rank, as other hosts are for each host; the rows are the same."""
+    steps, beside = 300, 60
+    script = (REFUSES if refuses else "") + MESSAGES
+    with Bed(2) as bed:
+        with start_over(bed, script, [0] * 2 + [1] * 3, str(steps)) as job:
+            assert job.finish(90) == 0, job.describe()
+        (sent,) = [int(line.split()[1]) for line in job.stdout[0].splitlines() if line.startswith("SENT ")]
+        lines = [text.count("no shared memory for the ranks of this host") for text in job.stderr]
+        assert lines == ([0, 0, 1, 0, 0] if refuses else [0] * 5), job.describe()
+        if refuses:
+            assert 2 * steps < sent <= 3 * steps + beside
+        else:
+            assert 0 < sent <= steps + beside
+
+
 @pytest.mark.limit(180)
 @pytest.mark.horovod
 def test_horovodrun():

@@ -94,6 +94,104 @@ def test_the_reader_exits_with_a_status(end, status):
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
 
 
+SHUTS_DOWN = """
+import contextlib, os, sys, time
+{before}
+import horovod_data as hvdata
+import horovod.tensorflow as hvd
+import tensorflow as tf
+hvdata.init()
+next(iter(hvdata.distribute_dataset(tf.data.Dataset.range(100), batch="per_rank", name="train")))
+try:
+    if hvdata.rank() == 0:
+        print('ENDS', time.monotonic(), flush=True)
+        {end}
+    hvd.allreduce(tf.zeros(2), name="waits for rank 0")
+    time.sleep(1000)
+{how}
+"""
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("how", ["finally:\n    hvdata.shutdown()", "except BaseException:\n    hvdata.shutdown()\n    raise"],
+                         ids=["finally", "except"])
+@pytest.mark.parametrize("end, status, said", [
+    ("raise ValueError('no such file')", 1, "ValueError: no such file"), ("sys.exit(3)", 3, ""),
+    ("os.kill(os.getpid(), 2); time.sleep(1000)", 130, "KeyboardInterrupt")], ids=["ValueError", "exit", "SIGINT"])  # fmt: skip
+def test_shutdown_behind_an_error_lets_it_be_seen(end, status, said, how):
+    """A reader that trains serves the others in shutdown(), which wait for it in a collective."""
+    job = run_job(SHUTS_DOWN.format(before="", end=end, how=how), np=2)
+    assert job.returncode == status, job.describe()
+    assert said in job.stderr[0], job.describe()
+    assert job.seconds_since("ENDS", 0) < SOON, job.describe()
+
+
+@pytest.mark.horovod
+def test_horovods_shutdown_behind_an_error_says_it():
+    """It ends Horovod on the others too, whose error may end the job before this one is printed."""
+    how = "finally:\n    hvd.shutdown()"
+    job = run_job(SHUTS_DOWN.format(before=AFTER_HOROVOD, end="raise ValueError('no such file')", how=how), np=2)
+    assert job.returncode == 1, job.describe()
+    assert re.search(r"horovod_data: \[rank 0 on \S+\] hvd.shutdown\(\) is called behind ValueError: no such file", job.stderr[0]), job.describe()
+    assert job.seconds_since("ENDS", 0) < SOON, job.describe()
+
+
+@pytest.mark.horovod
+def test_shutdown_at_exit_ends_horovod_first():
+    """As it is where the program registers nothing."""
+    job = run_job(SHUTS_DOWN.format(before="import atexit", end="atexit.register(hvdata.shutdown); sys.exit(0)",
+                                    how="finally:\n    pass"), np=2)
+    assert job.returncode == 1, job.describe()
+    assert "Horovod has been shut down" in job.stderr[1], job.describe()
+    assert job.seconds_since("ENDS", 0) < SOON, job.describe()
+
+
+def test_the_end_of_the_data_is_no_error_for_shutdown():
+    job = run_job("""
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+elements = iter(hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank"))
+try:
+    while True:
+        next(elements)
+except StopIteration:
+    hvdata.shutdown()
+try:
+    iter(hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank"))
+except RuntimeError as error:
+    assert "after the end of the job" in str(error), error
+    print("is over")
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    assert all("is over" in text for text in job.stdout), job.describe()
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("status", [0, 143])
+def test_a_signal_whose_handler_exits_while_a_finished_rank_serves(status):
+    job = run_job(f"""
+import os, signal, sys, threading, time
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+elements = iter(hvdata.distribute_dataset(tf.data.Dataset.range(100), batch="per_rank"))
+next(elements)
+if hvdata.rank() == 0:
+    def end():
+        time.sleep(3)
+        print('ENDS', time.monotonic(), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=end, daemon=True).start()
+else:
+    time.sleep(1000)
+""", np=2)
+    assert job.returncode == (status or 1), job.describe()
+    assert "Traceback" not in job.stderr[0], job.describe()
+    assert job.seconds_since("ENDS", 0) < SOON, job.describe()
+
+
 @pytest.mark.horovod
 def test_a_system_exit_that_is_caught_ends_nothing():
     job = run_job("""

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from jobs import SOON, run_job
+from ranks.worlds import CAN_NAME_HOSTS
 
 pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
@@ -108,6 +109,16 @@ for step, x in enumerate(shares(), 1):""")
     assert "the program of rank 0 on " in job.stdout[1] and "has called MPI_Finalize" in job.stdout[1], job.describe()
     left, told = times(job)
     assert told - left < SOON, job.describe()
+
+
+@pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
+def test_the_reader_that_keeps_hosts_in_step_finalises_mpi_in_mid_epoch():
+    """Its own ranks are not the only ones that wait for it."""
+    job = run_job(FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)"), np=2, timeout=100,
+                  env={"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
+    assert job.returncode == 1, job.describe()
+    assert "UnavailableError" in job.stderr[1] and "has called MPI_Finalize" in job.stderr[1], job.describe()
+    assert time.time() - times(job)[0] < 2 * SOON, job.describe()
 
 
 def test_a_trainer_finalises_mpi_in_mid_epoch():

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// An epoch on a trainer, message by message: the moments between them, that threads rarely meet.
+#include "channel/trainer_epoch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "channel_job.h"
+#include "plain_messages.h"
+
+namespace hvdata {
+namespace {
+
+class DynamicTrainerEpochTest : public testing::Test {
+ protected:
+  void Open(int readers) {
+    world_ = MakeWorld(readers + 1, 2, readers, true);
+    config_.schedule = plan::Schedule::kDynamic;
+    epoch_ = std::make_unique<TrainerEpoch>(config_, world_, 1, SinkState(), &window_, [this](int reader, const wire::Message& message) {
+      const wire::Header header = MakeHeader(7, 1, message);
+      const Plain plain = PlainOf(message);
+      told_.push_back("r" + std::to_string(reader) + " " + header.name() + " " + std::to_string(plain.step) + "," + std::to_string(plain.a));
+    });
+    Told();
+  }
+  Texts Told() { return std::exchange(told_, {}); }
+  void Data(int reader) { epoch_->On(reader, wire::Data(), nullptr); }
+  bool Takes() {
+    Arrival arrival;
+    Outcome outcome;
+    return epoch_->Take(&arrival, &outcome) == TrainerEpoch::Word::kShare;
+  }
+
+  World world_;
+  ChannelConfig config_;
+  Window window_{2, 0, true};
+  std::unique_ptr<TrainerEpoch> epoch_;
+  Texts told_;
+};
+
+// The share has come, and who waits for it has not been woken yet.
+TEST_F(DynamicTrainerEpochTest, ARecallLeavesTheShareThatIsWaitedFor) {
+  Open(1);
+  epoch_->Wait(true);
+  Data(0);
+  Data(0);
+  epoch_->OnRecall(0);
+  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
+  epoch_->Wait(false);
+  EXPECT_TRUE(Takes());
+  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 1,1"}));
+  EXPECT_FALSE(Takes());
+}
+
+// A cancelled GetNext: perhaps its iterator never asks again, and the others wait for that share.
+TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatWasKept) {
+  Open(1);
+  epoch_->Wait(true);
+  Data(0);
+  epoch_->OnRecall(0);
+  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 1,1"}));
+  epoch_->GiveUp();
+  EXPECT_EQ(Told(), (Texts{"r0 RECALLED 0,0"}));
+  EXPECT_EQ(epoch_->Queued(), 0u);
+  epoch_->Wait(true);
+  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1"})) << "asks again";
+  Data(0);
+  EXPECT_TRUE(Takes());
+}
+
+// The same with what came on demand, later.
+TEST_F(DynamicTrainerEpochTest, WhoGivesUpGivesBackWhatCameOnDemand) {
+  Open(2);
+  for (int r = 0; r < 2; ++r) epoch_->OnRecall(r);
+  Told();
+  epoch_->Wait(true);
+  EXPECT_EQ(Told(), (Texts{"r0 TAKEN 0,1", "r1 TAKEN 0,1"}));
+  Data(1);
+  EXPECT_EQ(Told(), Texts()) << "it is waited for";
+  epoch_->GiveUp();
+  EXPECT_EQ(Told(), (Texts{"r1 RECALLED 0,0"}));
+  EXPECT_EQ(epoch_->Queued(), 0u);
+}
+
+// What was not recalled is still this rank's, whoever asks for it.
+TEST_F(DynamicTrainerEpochTest, WithoutARecallNothingIsGivenBack) {
+  Open(1);
+  epoch_->Wait(true);
+  Data(0);
+  epoch_->GiveUp();
+  EXPECT_EQ(Told(), Texts());
+  EXPECT_TRUE(Takes());
+}
+
+// A newer iterator opens the next epoch in that moment.
+TEST_F(DynamicTrainerEpochTest, WhatWasKeptAndNotTakenIsNotCountedAtTheEnd) {
+  Open(1);
+  epoch_->Wait(true);
+  Data(0);
+  epoch_->OnRecall(0);
+  Told();
+  epoch_->Close();
+  EXPECT_EQ(Told(), (Texts{"r0 CLOSE 0,0"}));
+}
+
+}  // namespace
+}  // namespace hvdata
