@@ -107,6 +107,14 @@ def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
     assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
 
 
+def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
+    """The others have come to their ends, which audit() says by an error of TensorFlow's."""
+    output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(x[:, None], x, verbose=0)",
+                 "if hvd.rank() == 1: print('up to the end', flush=True); hvdata.shutdown(); raise SystemExit",
+                 "import time; time.sleep(2)", "model.fit(x[:, None], x, verbose=0)")
+    assert "this call of Model.fit is not audited: " in output and "has shut down" in output, output
+
+
 def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
     output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)", options=(),
                  env={"HOROVOD_DATA_AUDIT": "1"})

@@ -78,6 +78,13 @@ def test_horovodruns_options(script, tmp_path):
     assert job.lines("SEES") == [f"{16 << 20} 3.5"], job.output
 
 
+def test_without_stdout_or_stderr(script, tmp_path):
+    """As a daemon starts it: the job runs all the same."""
+    words = [*launched.LAUNCHER, "-np", "2", "--progress", *script(f"open({str(tmp_path)!r} + f'/ran{{rank}}', 'w')")]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words], env=launched.environment({}), timeout=100)
+    assert done.returncode == 0 and {path.name for path in tmp_path.glob("ran*")} == {"ran0", "ran1"}
+
+
 def test_any_command_can_be_started(tmp_path):
     job = run_launcher("-np", "2", "sh", "-c", 'echo "SAYS $0"', "hello")
     assert job.returncode == 0 and job.lines("SAYS") == ["hello", "hello"], job.output

@@ -117,3 +117,42 @@ def test_the_gain_is_what_was_predicted(kind, readers, advised, pattern):
             return
         run.cache_clear()
     pytest.fail(f"seconds of a step before and after, measured and predicted gain: {tries}")
+
+
+ASKED_BY_SIGNALS = """
+import os, signal, threading, time
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+pid = int(hvdata.scatter(tf.constant([os.getpid()] * 2), root=1).numpy()[0])
+if hvdata.rank() == 0:
+    made = []
+    signal.signal(signal.SIGUSR1, lambda *_: made.append(hvdata.report()))
+    os.kill(pid, signal.SIGSTOP)  # rank 1, so that an answer takes long
+    def ask():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(1)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deadline = time.monotonic() + 40
+    while len(made) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGCONT)
+    print("MADE", len(made))
+"""
+
+
+@pytest.mark.limit(120)
+def test_a_signal_that_asks_while_another_one_does():
+    job = run_job(ASKED_BY_SIGNALS, 2, timeout=100)
+    assert job.returncode == 0, job.describe()
+    assert "MADE 2" in job.stdout[0], job.describe()
+
+
+@pytest.mark.limit(100)
+def test_without_stderr_the_report_is_nobodys_output():
+    job = run_job("import sys; sys.stderr = None\n" + STEPS, 2, "trainers", env={"HOROVOD_DATA_REPORT": "1"}, timeout=90)
+    assert job.returncode == 0, job.describe()
+    assert "TIMES" in job.stdout[0] and "horovod_data report: channel train: 2 ranks, 2 readers" not in job.stdout[0], job.describe()
+    assert job.stdout[0].count("horovod_data report:") == 1, "of report() alone\n" + job.describe()

@@ -38,6 +38,21 @@ def test_many_steps_and_large_outputs(hvdata, comm):
     assert got[0].shape == (300, 20_000) and (got[0][:, 7] == np.arange(300) + 7).all()
 
 
+def test_a_rank_that_finds_no_memory_for_what_it_sends(hvdata, comm, monkeypatch):
+    """That is behind the model, and before the gather in which all wait for it."""
+    stack = tf.stack
+
+    def short(texts, *args, **kwargs):
+        if len(texts) > 1:
+            raise MemoryError("no memory for so many rows")
+        return stack(texts, *args, **kwargs)
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(tf, "stack", short)
+    got = outcomes(comm, lambda: hvdata.predict(lambda x: x * 2, given_to(hvdata, numbers(8 * comm.size, comm.size))))
+    assert all(isinstance(one, Raised) and "no memory for so many rows" in one.text for one in got), got
+
+
 def test_an_audited_end_of_a_channel(hvdata, comm):
     """Its rows are those of all ranks: the channel's."""
     once = hvdata.audit(hvdata.distribute_dataset(lambda: numbers(24, 4), batch="global", remainder="partial"))
