@@ -37,7 +37,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
 from . import core
-from .errors import text_of
+from .errors import show, text_of
 from .processes import fork_check
 
 # An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
@@ -77,6 +77,11 @@ def install(on_exit: Callable[[], object]) -> None:
 def in_charge() -> bool:
     """Whether install() has been called in this process: then its failure is taken care of here."""
     return _forked is not None and not _forked()
+
+
+def failing() -> bool:
+    """Whether this process is about to end with a status other than 0."""
+    return _status is not None
 
 
 def _wrap_hooks() -> None:
@@ -185,6 +190,9 @@ def _at_exit() -> None:
         _status = _status or _INTERRUPTED
     except SystemExit as error:  # of a signal's handler
         _status = _status or status_of(error.code) or 1
+        if error.code is not None and not isinstance(error.code, int):
+            with contextlib.suppress(Exception):  # it has no text
+                show(str(error.code))
     except BaseException:  # the others may be waiting for this process: it can't just go
         _status = _status or 1
         sys.__excepthook__(*sys.exc_info())

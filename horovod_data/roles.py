@@ -42,6 +42,7 @@ class Job:
     layout: Layout
     forked: Callable[[], bool]
     environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
+    left: bool = False  # shutdown() was called, and has left the wait for others to the exit
     ended: bool = False
 
     @property
@@ -231,17 +232,23 @@ def shutdown() -> None:
     for whom. MPI and Horovod go on, but at exit: others may wait for this rank in a collective, and Horovod ends here within
     a second. After it the job can't be joined again by this process.
 
-    Where an exception is under way in the main thread, in a `finally:` or a `with` say, a process that would wait here for others
-    leaves all of this to its exit: nobody would see the error meanwhile. (StopIteration and tf.errors.OutOfRangeError are ends,
-    and no errors.)
+    Where an exception is under way in the main thread, in a `finally:`, an `except` or a `with` say, a process that would wait here
+    for others takes no more data, but leaves the wait to its exit, or to a second call: nobody would see the error meanwhile.
+    (StopIteration and tf.errors.OutOfRangeError are ends, and no errors.)
 
     Raises:
       RuntimeError: in a forked child.
     """
     if _job is None or _known("shutdown()").ended:
         return
-    if _error_under_way() is None or (_job.reader is None and not _last_things):
+    error = _error_under_way()
+    if (error is None and not exits.failing()) or (_job.reader is None and not _last_things):
         _shut_down(exiting=not threading.main_thread().is_alive())  # an atexit handler of the program's
+    elif error is not None and not _job.left:
+        _say_behind("hvdata.shutdown()", error)
+        _job.left = True
+        if core.state() == core.State.RUNNING:
+            core.leave_channels()
 
 
 def _error_under_way() -> Optional[BaseException]:
@@ -250,6 +257,12 @@ def _error_under_way() -> Optional[BaseException]:
     if threading.current_thread() is not threading.main_thread() or type(error).__name__ == "OutOfRangeError":
         return None
     return None if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) else error
+
+
+def _say_behind(call: str, error: BaseException) -> None:
+    """Others may end the job before anybody prints it."""
+    if _job is not None and not (isinstance(error, SystemExit) and exits.status_of(error.code) == 0):
+        say(placed(_job.where, f"{call} is called behind {type(error).__name__}: {text_of(error)}"))
 
 
 def _shut_down(exiting: bool = False) -> None:
@@ -319,7 +332,7 @@ def current(what: str) -> Job:
       RuntimeError: there is none: before init(), after shutdown(), or in a forked child.
     """
     job = _known(what)
-    if job.ended or core.state() == core.State.SHUT_DOWN:
+    if job.ended or job.left or core.state() == core.State.SHUT_DOWN:
         raise RuntimeError(explain(
             f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
             "finalised (by hvd.shutdown(), say)",
@@ -447,8 +460,8 @@ def _end_before(horovod: Any) -> bool:
     def shut_down() -> Any:
         if in_child():  # which has no part in the job
             return original()
-        if _job is not None and not _job.ended and (error := _error_under_way()) is not None:  # others may end the job meanwhile
-            say(placed(_job.where, f"hvd.shutdown() is called behind {type(error).__name__}: {text_of(error)}"))
+        if _job is not None and not _job.ended and (error := _error_under_way()) is not None:
+            _say_behind("hvd.shutdown()", error)
         ended = _end()
         if _horovod is not None and _horovod.ending:
             return core.join_beside()

@@ -16,8 +16,8 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
 
     Collective among trainers: every rank calls it with the same root and name. Works eagerly, in tf.function and in TF1
     graphs. The root waits until all ranks have made the call. Without a name calls go together in the order of the program,
-    also inside tf.function, however often a rank traces it. With names several may be in flight inside a graph or tf.function,
-    in another order on each rank; eager calls block, so two ranks whose calls cross wait for each other: a line names both, and
+    also inside tf.function, however often a rank traces it. With names several may be in flight inside a TF1 graph or on several
+    threads, in another order on each rank (a tf.function makes its calls one after another); eager calls block, so two ranks whose calls cross wait for each other: a line names both, and
     the time limit ends it. The gradient is a gather to the root: then every rank takes part in the backward pass, so that
     ranks other than the root must pass a tensor and differentiate by it too (they get zeros).
 

@@ -37,8 +37,8 @@ class Patience {
     asked_ = false;
     return true;
   }
-  // Somebody else has just reported.
-  void PutOffReport(Clock::time_point now = Clock::now()) { report_ = std::max(report_, Waited(now) + every_); }
+  // Somebody else has just reported, and would do so again before this wait does, `later` than that.
+  void PutOffReport(double later, Clock::time_point now = Clock::now()) { report_ = std::max(report_, Waited(now) + every_ + later); }
   // It is time to ask for the reason, once for each report and for the error: a moment before, so that they can give it.
   bool AskDue(Clock::time_point now = Clock::now()) {
     const double due = std::min(report_, limit_);

@@ -82,6 +82,7 @@ std::string ReaderEpoch::Where(Turn turn) const {
 }
 
 void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailStep tail_taken) {
+  for (auto& [trainer, restored] : handed_) restored.words = std::string();  // each rank's may be as large as a shuffle's buffer
   MutexLock lock(&source_->mu_);
   started_ = true;
   turn_ = turn;
@@ -285,6 +286,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
     lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
+  failed_ = !outcome.ok() && !lost_;
   const bool left_out = all_dropped_ > 0 || stepless_ > 0;
   if (left_out && outcome.ok() && steps.n == 0 && !std::exchange(source_->told_empty_, true)) {
     const bool global = source_->config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too

@@ -122,10 +122,11 @@ class ReaderEpoch {
 
   Source* const source_;
   const uint64_t epoch_;
-  const std::map<int, wire::Restore> handed_;
+  std::map<int, wire::Restore> handed_;  // the dealer's alone; from Start on without their words
   std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
   EpochProof proof_;
   std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with
+  bool failed_ GUARDED_BY(source_->mu_) = false;       // a pipeline has failed, and the trainers get its error
   bool started_ GUARDED_BY(source_->mu_) = false;      // the lanes have been opened
   std::function<void()> cancel_ GUARDED_BY(source_->mu_);
   bool cancelled_ GUARDED_BY(source_->mu_) = false;    // the pull was, and with it all later ones

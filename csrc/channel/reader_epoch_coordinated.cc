@@ -57,7 +57,7 @@ void ReaderEpoch::OnGo(const wire::Go& go) {
   if (go.tells == Tells::kAllHave) return lanes_->Allow(steps);
   if (go.code == kOk && source_->config_.remainder == plan::Remainder::kDrop) cut_short_ = steps;
   if (proof_.ledger()) proof_.ledger()->DropFrom(TurnOf(steps).n);
-  if (go.code != kOk) why_ = go.text;
+  if (go.code != kOk) why_ = go.text, failed_ = true;
   lanes_->EndAt(steps, {go.code, go.text});
   Account();
   source_->changed_.NotifyAll();

@@ -54,6 +54,7 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   ++times_.epochs;
   epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, &window_,
                                           [this, epoch](int reader, wire::Message message) { Tell(reader, epoch, std::move(message)); });
+  for (SinkState::Lane& lane : iterator->restored.lanes) FreeAfterUnlock(std::exchange(lane.words, {}));  // the readers have them
 }
 
 void Sink::CloseEpoch() {

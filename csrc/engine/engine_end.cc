@@ -79,8 +79,11 @@ void Engine::LeaveReaders() {
   }
   const std::string why = "the program of " + world_.Name(world_.self) + " has called MPI_Finalize in mid-run: it reads no more. Let "
                           "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
-  // Reader 0 also keeps the groups in step, and brings all ranks together.
-  for (int member : world_.readers[0] == world_.self ? world_.trainers : world_.audience) {
+  const std::vector<Channel> channels = channels_.All();
+  const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self && std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
+    return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
+  });
+  for (int member : keeps_in_step ? world_.trainers : world_.audience) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
 }

@@ -167,7 +167,7 @@ void Agreements::Tick() {
 
 void Agreements::On(int, const wire::Absent& absent) {
   MutexLock lock(&mu_);
-  for (auto& [number, wait] : waits_) wait.patience.PutOffReport();
+  for (auto& [number, wait] : waits_) wait.patience.PutOffReport(kLater);
   Log(Place(world_->Name(world_->self)) + absent.text);
 }
 

@@ -187,14 +187,14 @@ TEST(JoinNames, BeyondEight) {
 
 // Whoever brings all ranks together has spoken, and is stopped then: the time that a rank has waited before counts.
 TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
-  Make(0.05, 0.3);  // a rank's own limit: twice as much
+  Make(0.05, 2);  // a rank's own limit: twice as much
   At(1).Begin("x", "distribute_dataset");
-  std::this_thread::sleep_for(std::chrono::milliseconds(450));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   testing::internal::CaptureStderr();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2600));
   const auto result = At(1).Wait(1, std::chrono::milliseconds(0));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->code, kDeadlineExceeded);

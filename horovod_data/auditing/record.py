@@ -180,12 +180,11 @@ class Recorder:
                     f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
                     "An audit is of one iteration at a time: call audit() for each"))
             self._iteration = iteration
-            self._open()
-            assert self._epoch is not None
+            epoch = self._open()
             if isinstance(keys, Exception):
-                self._epoch.error = self._epoch.error or _named(keys)
-            elif self._epoch.error is None:
-                self._epoch.add(keys)
+                epoch.error = epoch.error or _named(keys)
+            elif epoch.error is None:
+                epoch.add(keys)
 
     def end(self, iteration: int, error: Optional[BaseException] = None, left: bool = False) -> None:
         """The iteration is over: the loader has come to its end, or raised an error, or the loop was left."""
@@ -262,11 +261,13 @@ class Recorder:
         if not self._forked():
             self._closed.put(_RELEASED)
 
-    def _open(self) -> None:
-        if self._epoch is None:
+    def _open(self) -> Epoch:
+        epoch = self._epoch
+        if epoch is None:
             self._begun += 1
-            self._epoch = Epoch(self._begun)
-            self._epoch.partial = self._partial or self._iteration >= 0
+            self._epoch = epoch = Epoch(self._begun)
+            epoch.partial = self._partial or self._iteration >= 0
+        return epoch
 
     def _close_if_partial(self) -> None:
         if self._epoch is not None and self._epoch.partial:

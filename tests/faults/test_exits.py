@@ -137,13 +137,44 @@ def test_horovods_shutdown_behind_an_error_says_it():
 
 
 @pytest.mark.horovod
-def test_shutdown_at_exit_ends_horovod_first():
-    """As it is where the program registers nothing."""
-    job = run_job(SHUTS_DOWN.format(before="import atexit", end="atexit.register(hvdata.shutdown); sys.exit(0)",
+@pytest.mark.parametrize("status", [0, 3])
+def test_shutdown_at_exit_is_what_an_exit_without_it_does(status):
+    """Horovod is ended first, or the job with this status."""
+    job = run_job(SHUTS_DOWN.format(before="import atexit", end=f"atexit.register(hvdata.shutdown); sys.exit({status})",
                                     how="finally:\n    pass"), np=2)
-    assert job.returncode == 1, job.describe()
-    assert "Horovod has been shut down" in job.stderr[1], job.describe()
+    assert job.returncode == (status or 1), job.describe()
+    assert status or "Horovod has been shut down" in job.stderr[1], job.describe()
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
+
+
+@pytest.mark.horovod
+def test_shutdown_behind_an_error_that_is_caught():
+    """No more data on that rank; it serves the others until it comes to shutdown() or its exit, and doesn't stall them."""
+    job = run_job("""
+import time
+import horovod.tensorflow as hvd
+import tensorflow as tf
+import horovod_data as hvdata
+hvdata.init()
+dataset = hvdata.distribute_dataset(tf.data.Dataset.range(40), batch="per_rank", name="train")
+try:
+    for step, x in enumerate(dataset):
+        if hvdata.rank() == 0 and step == 3:
+            raise ValueError("early stop")
+except ValueError:
+    hvdata.shutdown()
+    try:
+        iter(hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank"))
+    except RuntimeError as error:
+        print("is over", "after the end of the job" in str(error))
+print("steps", step + 1, flush=True)
+hvd.allreduce(tf.zeros(2), name="the others get here while rank 0 is still there")
+hvdata.shutdown()
+print("end")
+""", np=2)
+    assert job.returncode == 0, job.describe()
+    assert job.stdout == ["is over True\nsteps 4\nend\n", "steps 20\nend\n"], job.describe()
+    assert re.search(r"hvdata.shutdown\(\) is called behind ValueError: early stop", job.stderr[0]), job.describe()
 
 
 def test_the_end_of_the_data_is_no_error_for_shutdown():
@@ -168,7 +199,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("status", [0, 143])
+@pytest.mark.parametrize("status", [0, 143, "'preempted'"])
 def test_a_signal_whose_handler_exits_while_a_finished_rank_serves(status):
     job = run_job(f"""
 import os, signal, sys, threading, time
@@ -187,8 +218,8 @@ if hvdata.rank() == 0:
 else:
     time.sleep(1000)
 """, np=2)
-    assert job.returncode == (status or 1), job.describe()
-    assert "Traceback" not in job.stderr[0], job.describe()
+    assert job.returncode == (143 if status == 143 else 1), job.describe()
+    assert "Traceback" not in job.stderr[0] and ("preempted" in job.stderr[0]) == (status == "'preempted'"), job.describe()
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
 
 

@@ -114,6 +114,24 @@ def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
 
 
+@pytest.mark.parametrize("schedule, batch", [("static", "per_rank"), ("dynamic", "per_rank"), ("static", "global")])
+def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
+    """The reader has met the error, which ranks are still to come to: a restore would go on behind it."""
+    n, bad = STEPS * comm.size, 5 * comm.size + comm.size - 1
+    if schedule == "dynamic":  # ranks may have taken what others would have
+        bad = n - 1
+    broken = tf.data.Dataset.range(n).map(lambda x: tf.debugging.check_numerics(tf.where(tf.equal(x, bad), float("nan"), 1.0), "broken"))
+    if batch == "global":
+        broken = broken.batch(comm.size)
+    ds = hvdata.distribute_dataset(broken, batch=batch, schedule=schedule, prefetch=STEPS, name="moments")
+    it = iter(ds)
+    results(comm, lambda: take(it, 4))
+    time.sleep(0.5)  # for the reader to have met it
+    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel moments",
+                      "can't be saved any more: its pipeline has failed", "from the checkpoint before")
+    raises_everywhere(comm, lambda: [float(x) if batch == "per_rank" else x for x in it], tf.errors.InvalidArgumentError, "broken")
+
+
 def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
     """Nobody waits any more for what is run again: a newer iterator's epoch begins before that is done."""
     n, starts = 40 * comm.size, []
