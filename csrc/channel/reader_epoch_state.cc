@@ -35,7 +35,7 @@ std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) {
 
 void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
   MutexLock lock(&source_->mu_);
-  if (failed_) {  // with the iterator behind what has failed, and behind what was pulled for one step with it
+  if (outcome.ok() && failed_) {  // with the iterator behind what has failed, and behind what was pulled for one step with it
     return source_->Answer(request, {kFailedPrecondition, Where(Now()) + "this epoch can't be saved any more: its pipeline has failed behind the "
                                                               "steps that this rank has had. Go on from the checkpoint before"});
   }
