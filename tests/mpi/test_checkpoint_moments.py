@@ -126,8 +126,14 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
     ds = hvdata.distribute_dataset(broken, batch=batch, schedule=schedule, prefetch=STEPS, name="moments")
     it = iter(ds)
     results(comm, lambda: take(it, 4))
-    time.sleep(0.5)  # for the reader to have met it
-    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel moments",
+
+    def saves():
+        deadline = time.monotonic() + 20  # for the reader to have met it
+        while time.monotonic() < deadline:
+            save(it, path)
+            time.sleep(0.1)
+
+    raises_everywhere(comm, saves, tf.errors.FailedPreconditionError, "channel moments",
                       "can't be saved any more: its pipeline has failed", "from the checkpoint before")
     raises_everywhere(comm, lambda: [float(x) if batch == "per_rank" else x for x in it], tf.errors.InvalidArgumentError, "broken")
 
