@@ -16,7 +16,7 @@ from . import core, exits, forks, launch_checks, limits, loader, meeting, siblin
 from .auditing import keras_fit
 from .progress import watch
 from .reporting import report
-from .errors import explain, forked, placed, say, set_here, text_of
+from .errors import explain, forked, say, set_here, text_of
 from .layout import Layout, make_layout
 from .processes import fork_check
 from .settings import Roles, Settings, read_roles, read_settings
@@ -245,7 +245,7 @@ def shutdown() -> None:
     if (error is None and not exits.failing()) or (_job.reader is None and not _last_things):
         _shut_down(exiting=not threading.main_thread().is_alive())  # an atexit handler of the program's
     elif error is not None and not _job.left:
-        _say_behind("hvdata.shutdown()", error)
+        _say_behind("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
         _job.left = True
         if core.state() == core.State.RUNNING:
             core.leave_channels()
@@ -259,10 +259,10 @@ def _error_under_way() -> Optional[BaseException]:
     return None if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) else error
 
 
-def _say_behind(call: str, error: BaseException) -> None:
+def _say_behind(call: str, error: BaseException, then: str = "") -> None:
     """Others may end the job before anybody prints it."""
     if _job is not None and not (isinstance(error, SystemExit) and exits.status_of(error.code) == 0):
-        say(placed(_job.where, f"{call} is called behind {type(error).__name__}: {text_of(error)}"))
+        say(explain(f"{call} is called behind {type(error).__name__}: {text_of(error)}", then, _job.where))
 
 
 def _shut_down(exiting: bool = False) -> None:

@@ -53,7 +53,7 @@ TEST(Patience, ReportsALittleAfterWhoeverReportsBesideIt) {
   std::vector<double> reported;
   for (double other = 35; other < 240; other += 60.1) {  // until 215.3
     wait.patience.PutOffReport(5, wait.At(other));
-    for (double at = other; at < other + 60; at += 0.1) {
+    for (double at = other; at < other + 60.05; at += 0.1) {
       if (wait.patience.ReportDue(wait.At(at))) reported.push_back(at);
     }
   }

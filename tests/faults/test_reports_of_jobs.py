@@ -154,5 +154,4 @@ def test_a_signal_that_asks_while_another_one_does():
 def test_without_stderr_the_report_is_nobodys_output():
     job = run_job("import sys; sys.stderr = None\n" + STEPS, 2, "trainers", env={"HOROVOD_DATA_REPORT": "1"}, timeout=90)
     assert job.returncode == 0, job.describe()
-    assert "TIMES" in job.stdout[0] and "horovod_data report: channel train: 2 ranks, 2 readers" not in job.stdout[0], job.describe()
-    assert job.stdout[0].count("horovod_data report:") == 1, "of report() alone\n" + job.describe()
+    assert "TIMES" in job.stdout[0] and job.stdout[0].count("horovod_data report:") == 1, "of report() alone\n" + job.describe()
