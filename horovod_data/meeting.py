@@ -160,10 +160,11 @@ def place_before_mpi(environ: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
-    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
+def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False, met: bool = False) -> Iterator[None]:
+    """Watches over what can't be interrupted, and waits for ever for a process that never comes, as MPI_Init: prints the stall
     line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone, or
-    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (leaving.py)."""
+    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (leaving.py). `met`: all
+    have called init(), and it is what follows in it that is watched."""
     launcher = launch_checks.find_launcher(environ)
     if launcher is None or launcher.size == 1:
         yield
@@ -173,7 +174,7 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
 
     def watch() -> None:
         siblings = Siblings(environ)
-        wait = _Wait(where, launcher.size, settings, lambda: [one for one in siblings.absent() if not (leaving and one.ended)])
+        wait = _Wait(where, launcher.size, settings, lambda: [one for one in siblings.absent() if not (leaving and one.ended)], met)
         try:
             while not over.wait(_LOOK_SECONDS):
                 wait.look()
@@ -216,9 +217,11 @@ def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: S
     return results[0]
 
 
-def _never_comes(gone: Sequence[object], where: str) -> RuntimeError:
+def _never_comes(gone: Sequence[object], where: str, met: bool = False) -> RuntimeError:
+    waits = f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having "
     return RuntimeError(explain(
-        f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having called horovod_data.init()",
+        f"{waits}come through horovod_data.init()", "Look there for what it raised, and what has caught that", where) if met else explain(
+        f"{waits}called horovod_data.init()",
         "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
         "or start fewer processes", where))
 
@@ -226,9 +229,9 @@ def _never_comes(gone: Sequence[object], where: str) -> RuntimeError:
 class _Wait:
     """One wait for all processes: when to report it, and when it is an error."""
 
-    def __init__(self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]) -> None:
-        self._where, self._settings, self._absent = where, settings, absent
-        self._missing = f"not all of the {size} processes have called horovod_data.init()"
+    def __init__(self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False) -> None:
+        self._where, self._settings, self._absent, self._met = where, settings, absent, met
+        self._missing = f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
         self._began = self._looked = time.monotonic()
         self._reported = False
 
@@ -239,9 +242,10 @@ class _Wait:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             if gone := self._absent():
-                raise _never_comes(gone, self._where)
+                raise _never_comes(gone, self._where, self._met)
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
-            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}", "Call it on every rank", self._where))
+            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}",
+                                       "Look at what the others wait for" if self._met else "Call it on every rank", self._where))
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
             say(placed(self._where, f"waiting in init() for {waited:.0f} s: {self._missing}"))

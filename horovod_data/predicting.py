@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from . import elements, receiving, roles
+from . import elements, interrupts, receiving, roles
 from . import tensorflow_private as private
 from .agreement import raised
 from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
@@ -85,14 +85,22 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
     if refused is None and int(shares.cardinality()) == _INFINITE:
         refused = ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
     rounds = _Rounds(job, channel)
+    with interrupts.Held() as ctrl_c:
+        _predict(model_or_fn, shares, refused, job, rounds, ctrl_c)
+    return rounds.joined
+
+
+def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Exception], job: roles.Job, rounds: _Rounds,
+             ctrl_c: interrupts.Held) -> None:
     outputs = _Outputs()
     function: Any = None
     iterator: Any = None
     step = 0
     while not rounds.done:
-        failure: Optional[Exception] = None
+        failure: Optional[BaseException] = None
         ended = False
         try:
+            ctrl_c.open()
             if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
                 if refused is not None:
                     raise refused
@@ -105,13 +113,14 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
                 else:
                     outputs.add(function, element)
                     step += 1
-        except Exception as error:
+            ctrl_c.close()
+        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
+            ctrl_c.close()
             failure = error
             _let_go(error)
         if ended or failure is not None:
             iterator = None  # closes it: the others go on without this rank
         rounds.gather(outputs, step, ended, failure)
-    return rounds.joined
 
 
 def _let_go(error: BaseException) -> None:
@@ -194,7 +203,7 @@ class _Outputs:
         tf.nest.assert_same_structure(self.structure, made)
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
-    def taken(self, step: int, ended: bool, failure: Optional[Exception]) -> tf.Tensor:
+    def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
         """One row for a gather. Forgets them."""
         words = {"dtypes": self.dtypes, "structure": self.words, "rows": [bool(step) for step in self.steps],
                  "step": step + 1,  # the one at work
@@ -218,7 +227,7 @@ class _Rounds:
         self._structure: Any = None
         self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
 
-    def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[Exception]) -> None:
+    def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
         """Collective among trainers. Raises what was wrong on any of them."""
         try:
             mine = outputs.taken(step, ended, failure)

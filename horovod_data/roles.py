@@ -151,18 +151,19 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
     where = layout.name(rank, host)
-    meeting.check_horovod(everybody, layout, where)
-    if settings.timeline:
-        meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where)
-    if horovod is not None and layout.trainer_index[rank] >= 0:
-        trainers = [world_ranks[trainer] for trainer in layout.trainers]
-        _join_horovod(horovod, layout, rank, trainers, mpi, where)
-        exits.install(_end)  # again: our atexit handler must run before Horovod's
-        _end_with_mpi(horovod, horovod_here is not None)
-    elif layout.trainer_index[rank] < 0:
-        _refuse_horovod(where)
     hosts = tuple(other.host for other in everybody)
-    core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
+    meeting.check_horovod(everybody, layout, where)
+    with meeting.watched(os.environ, settings, met=True):
+        if settings.timeline:
+            meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where)
+        if horovod is not None and layout.trainer_index[rank] >= 0:
+            trainers = [world_ranks[trainer] for trainer in layout.trainers]
+            _join_horovod(horovod, layout, rank, trainers, mpi, where)
+            exits.install(_end)  # again: our atexit handler must run before Horovod's
+            _end_with_mpi(horovod, horovod_here is not None)
+        elif layout.trainer_index[rank] < 0:
+            _refuse_horovod(where)
+        core.start(address, layout, hosts, settings, horovod_here is not None and _end_before(horovod))
     _job = Job(settings, comm, rank, hosts, layout, fork_check(),
                {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")})
     set_here(_job.where)

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <string_view>
 
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/tstring.h"
 
 namespace hvdata {
@@ -31,6 +34,20 @@ inline void RequireMemory(size_t bytes) {
 inline void Assign(std::string_view text, tensorflow::tstring* to) {
   if (text.size() > to->capacity()) RequireMemory(text.size());
   to->assign(text.data(), text.size());
+}
+
+// `count` elements of `from`, from number `at` on, to the place `place` of `to`, which has the same dtype.
+inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to, int64_t place) {
+  if (count == 0) return;
+  if (from.dtype() == tensorflow::DT_STRING) {
+    const auto* strings = static_cast<const tensorflow::tstring*>(from.data()) + at;
+    auto* copies = static_cast<tensorflow::tstring*>(to.data()) + place;
+    for (int64_t i = 0; i < count; ++i) Assign(strings[i], &copies[i]);
+    return;
+  }
+  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
+  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
+              static_cast<size_t>(count * size));
 }
 
 }  // namespace hvdata

@@ -17,7 +17,6 @@ using plan::Rows;
 using tensorflow::Allocator;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::tstring;
 
 namespace {
 
@@ -42,19 +41,6 @@ bool TakeSplits(const Tensor& whole, int64_t below, int64_t length, Rows* rows, 
 }
 
 }  // namespace
-
-void CopyElements(const Tensor& from, int64_t at, int64_t count, const Tensor& to, int64_t place) {
-  if (count == 0) return;
-  if (from.dtype() == tensorflow::DT_STRING) {
-    const auto* strings = static_cast<const tstring*>(from.data()) + at;
-    auto* copies = static_cast<tstring*>(to.data()) + place;
-    for (int64_t i = 0; i < count; ++i) Assign(strings[i], &copies[i]);
-    return;
-  }
-  const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(from.dtype()));
-  std::memcpy(static_cast<char*>(to.data()) + place * size, static_cast<const char*>(from.data()) + at * size,
-              static_cast<size_t>(count * size));
-}
 
 Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
   const Tensor part = whole.Slice(rows.begin, rows.begin + rows.count);

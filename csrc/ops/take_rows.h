@@ -14,9 +14,6 @@
 
 namespace hvdata {
 
-// `count` elements of `from`, from number `at` on, to the place `place` of `to`, which has the same dtype.
-void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to, int64_t place);
-
 tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& rows, tensorflow::Allocator* memory);
 
 // `parts`: of a ragged leaf, for which there are RowsOf(). `lengths`: of each part, the values that each row of these splits has, as

@@ -63,7 +63,7 @@ TEST(JoinRows, OneAfterTheOther) {
 TEST(JoinRows, MoreThanATensorCanHaveAreAnError) {
   const Tensors parts(2, Tensor(tensorflow::DT_FLOAT, TensorShape({int64_t{1} << 62, 0})));
   Tensor whole;
-  EXPECT_EQ(JoinRows(parts, &whole).message(), "the ranks have more rows than a tensor can have");
+  EXPECT_EQ(JoinRows(parts, &whole).message(), "the ranks have more rows than a tensor can have. Gather fewer at a time");
 }
 
 TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {

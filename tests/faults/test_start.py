@@ -268,6 +268,33 @@ def test_a_rank_whose_init_failed_goes_without():
     assert job.seconds < 40, job.describe()
 
 
+FAILS_BEHIND_THE_MEETING = """
+import os, sys
+import horovod_data as hvdata
+from horovod_data import roles
+if os.environ["HVDATA_TEST_RANK"] == "1":
+    def fails(*_):
+        raise KeyboardInterrupt  # as it may come at any time
+    roles._join_horovod = roles.core.start = fails
+try:
+    hvdata.init()
+except KeyboardInterrupt:
+    print("goes without", flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["the others see it", "the time limit"])
+def test_a_rank_whose_init_failed_when_all_had_met(wait):
+    """The others are in Horovod's start by then, or in ours, and wait for it there."""
+    limited = wait == "the time limit"
+    job = run_job(FAILS_BEHIND_THE_MEETING + ("import time\ntime.sleep(1000)\n" if limited else ""), np=3,
+                  env={"HOROVOD_DATA_TIMEOUT": "4"} if limited else {})
+    assert "goes without" in job.stdout[1] and job.returncode == 1, job.describe()
+    said = r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)" if limited else \
+        r"init\(\) waits for a rank that will not come: rank 1 has come to the end of its program, without having come through"
+    assert any(re.search(rf"\[rank [02] on \S+\] {said}", said_by) for said_by in job.stderr), job.describe()
+
+
 def test_ranks_that_disagree_about_the_audit():
     """One that waits in an exchange that the other knows nothing of."""
     before = "import os\nif os.environ['HVDATA_TEST_RANK'] == '1': os.environ['HOROVOD_DATA_AUDIT'] = '1'"

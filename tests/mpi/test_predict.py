@@ -2,6 +2,8 @@
 """hvdata.predict: the outputs for every row, once, on rank 0, in the reader's order."""
 
 import re
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -189,6 +191,69 @@ def test_a_rank_whose_model_raises(hvdata, comm):
     for rank, one in enumerate(got):
         assert isinstance(one, Raised) and one.kind is ValueError, one
         assert one.text == "odd" if rank == who else one.text.startswith(f"[rank {who} on ") and re.search(r"channel odd, step \d+\] predict\(\) failed: ValueError: odd", one.text)
+    assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("when", ["in the model", "while it waits for the others", "before the last word"])
+def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
+    """It ends that rank's call, and with it that of the others: nobody waits for what it owes them."""
+    from horovod_data import predicting
+
+    who = comm.size - 1
+    gathers = []
+
+    def presses(x):
+        if comm.rank == who and when == "in the model" and int(x[0]) > 20:
+            signal.raise_signal(signal.SIGINT)
+        return x
+
+    def gather(*args, **kwargs):
+        gathers.append(kwargs["name"])
+        last = outcome["gathers"]
+        if comm.rank == who and len(gathers) == {"while it waits for the others": 2, "before the last word": last}.get(when):
+            signal.raise_signal(signal.SIGINT)
+        return theirs(*args, **kwargs)
+
+    def predicts():
+        try:
+            return hvdata.predict(presses, given_to(hvdata, numbers(400, 2 * comm.size)), name="pressed")
+        except KeyboardInterrupt:
+            return "interrupted"
+
+    outcome = {"gathers": -1}
+    theirs = predicting.gather
+    monkeypatch.setattr(predicting, "gather", gather)
+    if when == "before the last word":
+        hvdata.predict(lambda x: x, given_to(hvdata, numbers(400, 2 * comm.size)))
+        outcome["gathers"] = len(gathers)
+        gathers.clear()
+    for rank, one in enumerate(outcomes(comm, predicts)):
+        if rank == who:
+            assert one == "interrupted"
+        elif when == "before the last word":  # they were done by then
+            assert rank > 0 or len(one) == 400
+        else:
+            assert isinstance(one, Raised) and one.kind is RuntimeError, one
+            assert re.match(rf"\[rank {who} on .*, channel pressed, step \d+\] predict\(\) failed: KeyboardInterrupt", one.text), one.text
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
+
+
+def test_a_rank_whose_model_ends_the_program(hvdata, comm):
+    """sys.exit() is caught by some, as test runners do: the others have heard of it."""
+    def leaves(x):
+        if comm.rank == comm.size - 1:
+            sys.exit(3)
+        return x
+
+    def predicts():
+        try:
+            hvdata.predict(leaves, given_to(hvdata, numbers(40, 2 * comm.size)))
+        except SystemExit as error:
+            return error.code
+
+    for rank, one in enumerate(outcomes(comm, predicts)):
+        assert one == 3 if rank == comm.size - 1 else one.kind is RuntimeError and "SystemExit: 3" in one.text, one
     assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
 
 

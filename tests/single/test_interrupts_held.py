@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C in a call that ranks make together: when it raises, and when it waits."""
+
+import signal
+import threading
+
+import pytest
+
+from horovod_data.interrupts import Held
+
+
+def press():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def pythons_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def test_while_open_it_raises_at_once():
+    with Held() as held:
+        held.open()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+
+
+def test_behind_one_that_was_raised_it_is_held_again():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with Held() as held:
+            held.open()
+            with pytest.raises(KeyboardInterrupt):
+                press()
+            press()
+            done.append("what the others wait for")
+    assert done
+
+
+def test_held_it_waits_for_the_next_open():
+    with Held() as held:
+        press()
+        with pytest.raises(KeyboardInterrupt):
+            held.open()
+
+
+def test_held_it_comes_behind_the_end():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        with Held() as held:
+            held.open()
+            held.close()
+            press()
+            done.append("all of it")
+    assert done
+
+
+def test_the_second_does_not_wait():
+    with pytest.raises(KeyboardInterrupt):
+        with Held():
+            press()
+            press()
+            pytest.fail("held twice")
+
+
+def test_an_error_is_not_hidden():
+    with pytest.raises(ValueError, match="mine"):
+        with Held():
+            press()
+            raise ValueError("mine")
+
+
+def test_a_handler_of_the_programs_is_called_once():
+    calls = []
+    signal.signal(signal.SIGINT, lambda *_: calls.append("called"))
+    with Held() as held:
+        press()
+        assert not calls
+        held.open()
+        assert calls == ["called"]
+        held.close()
+    assert calls == ["called"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_where_python_has_no_handler_nothing_changes(handler):
+    signal.signal(signal.SIGINT, handler)
+    with Held() as held:
+        held.open()
+        assert signal.getsignal(signal.SIGINT) == handler
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_in_another_thread_it_does_nothing():
+    seen = []
+
+    def run():
+        with Held() as held:
+            held.open()
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
