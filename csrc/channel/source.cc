@@ -68,6 +68,11 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
   return static_cast<int64_t>(next);
 }
 
+uint64_t Source::NumberOverRuns(uint64_t epoch) const {
+  MutexLock lock(&mu_);
+  return before_ + epoch;
+}
+
 std::shared_ptr<ReaderEpoch> Source::Begin(uint64_t epoch, std::function<void()> cancel) {
   MutexLock lock(&mu_);
   clock.At(epoch, 0);

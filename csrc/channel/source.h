@@ -57,6 +57,8 @@ class Source {
   // The next epoch to deal, waiting at most `slice`; 0: none yet; -1: the channel has ended. `*number`: the epoch's number over
   // all runs, which is another one when training went on from a checkpoint.
   int64_t WaitEpoch(std::chrono::milliseconds slice, uint64_t* number);
+  // That of the epoch that is dealt, or is to be.
+  uint64_t NumberOverRuns(uint64_t epoch) const;
   // Begins the epoch that WaitEpoch gave. `cancel` interrupts a pull that nobody needs any more; called at most once.
   std::shared_ptr<ReaderEpoch> Begin(uint64_t epoch, std::function<void()> cancel);
   // The epoch could not even begin: all trainers get the error.

@@ -22,8 +22,6 @@ bool CheckReplay() {
   return value == nullptr || std::string(value) != "0";
 }
 
-constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many times what any job has: a replay makes them all
-
 std::string Gib(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -253,7 +251,7 @@ absl::Status Checkpoint::Fits(const State& state) const {
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Resumption* at, bool* over) {
+absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint64_t due, Resumption* at, bool* over) {
   std::vector<uint64_t>* const positions = &at->positions;
   const auto n = static_cast<uint64_t>(source_->world().audience_count());
   const bool dynamic = source_->config().schedule == plan::Schedule::kDynamic;
@@ -288,8 +286,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Resu
   }
   *over = behind;
   if (behind) return absl::OkStatus();
-  if (!found) return input_->Start();
-  if (first.number > kMostInputs) return Damaged();
+  if (!found) return input_->Start(due);
   if (uneven && !dynamic && first.trainers != n) {
     return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
                                       "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
@@ -298,7 +295,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, Resu
   epoch_id_ = first.epoch_id;
   model = std::move(first.model);
   const auto fits = [this](const Tensors& element) { return Fits(element); };
-  TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.pulled, fits));
+  TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.number, first.pulled, fits));
   EpochProof::Past past;
   past.verified = proof::Bookmark::Is(first.mark);
   if (past.verified && !proof::Bookmark::Decode(first.mark, &past.mark)) return Damaged();

@@ -35,9 +35,9 @@ class Checkpoint {
     Turn turn;
     TailStep tail_taken = 0;
   };
-  // Starts the input from the states that trainers handed in. Where nothing is left of the epoch, *over is set and the
-  // input is not started.
-  absl::Status Resume(const std::map<int, wire::Restore>& handed, Resumption* at, bool* over);
+  // Starts the input from the states that trainers handed in; at its front, as number `due` (ops/input.h), where they have
+  // begun nothing. Where nothing is left of the epoch, *over is set and the input is not started.
+  absl::Status Resume(const std::map<int, wire::Restore>& handed, uint64_t due, Resumption* at, bool* over);
 
   // Of the last step's first share, where shares may be needed beyond the data. The dealer sets it; it goes with the state.
   Cutter::Model model;

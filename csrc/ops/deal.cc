@@ -229,8 +229,10 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   Checkpoint::Resumption at;
   bool over = false;
   const bool resumes = !epoch->handed().empty();
+  // Each epoch has an iterator of its own, also those that an earlier run has had.
+  const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
-      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), &at, &over) : input.Start(); });
+      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), due, &at, &over) : input.Start(due); });
   if (over) epoch->proof().GoOnBehind();
   epoch->Start(at.positions, at.turn, at.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);

@@ -19,6 +19,7 @@ using tensorflow::data::IteratorContext;
 
 namespace {
 constexpr char kPrefix[] = "HorovodData";
+constexpr uint64_t kMostInputs = 1 << 24;  // epochs of a dataset, many times what any job has: all may have to be made
 
 uint64_t Hash(const void* data, size_t size, uint64_t seed) {
   return tensorflow::Hash64(static_cast<const char*>(data), size, seed);
@@ -98,6 +99,7 @@ absl::Status Input::Finalize() {
 }
 
 absl::Status Input::Start(uint64_t number) {
+  if (number > kMostInputs) return absl::DataLossError("a checkpoint of this channel is damaged");
   absl::Status status = Finalize();
   number = std::max(number, *made_);
   while (status.ok() && *made_ <= number) {
@@ -108,7 +110,7 @@ absl::Status Input::Start(uint64_t number) {
   return status;
 }
 
-absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check) {
+absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check) {
   TF_RETURN_IF_ERROR(Finalize());
   std::vector<tensorflow::VariantTensorData> data(saved.size());
   std::vector<const tensorflow::VariantTensorData*> views;
@@ -119,7 +121,8 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t po
   tensorflow::data::VariantTensorDataReader reader(views);
   check_ = std::move(check);
   position_ = pulled_ = position;
-  number_ = (*made_)++;
+  number_ = number;
+  *made_ = number + 1;
   const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
   if (status.ok()) return status;
   // Which may be a file that is gone, but is mostly another pipeline: then TensorFlow names a part that has no state, only.

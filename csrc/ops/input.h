@@ -32,11 +32,12 @@ class Input {
 
   // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
   // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
-  absl::Status Start(uint64_t number = 0);
-  // Makes the iterator from what Save returned, each part serialized, `position` elements on. What Save was called on may
+  absl::Status Start(uint64_t number);
+  // Makes the iterator from what Save returned of the iterator number `number`, each part serialized, `position` elements on. A
+  // shuffle's state says which order comes next, so this one becomes number `number`. What Save was called on may
   // have been another pipeline, and its buffers come with it: every element that Next returns has passed `check`.
   using Check = std::function<absl::Status(const Tensors&)>;
-  absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t position, Check check);
+  absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check);
   // Elements that come before those of the iterator, with their numbers.
   void PutBack(std::deque<std::pair<uint64_t, Tensors>> elements);
   // Numbers of elements, still to come, that Next passes over; it gives them to `passed`.
