@@ -319,6 +319,51 @@ def test_a_seeded_shuffle_of_a_generator_goes_on_in_a_later_epoch(hvdata, comm, 
     assert elements(comm, anew) == fourth != whole
 
 
+def shuffled_range(n, **options):
+    return tf.data.Dataset.range(n).shuffle(5, **options)
+
+
+@pytest.mark.parametrize("when", ["at its end", "unused", "in the middle", "in the middle, then at its end"])
+@pytest.mark.parametrize("source", [shuffled_range, shuffled_generator])
+def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, path, source, when):
+    """As TensorFlow has it, where one and the same process goes on; here in a channel anew, which stands for another process."""
+    n = STEPS * comm.size
+    ds = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
+    orders = [elements(comm, ds)]
+    it = iter(ds)
+    if when == "unused":
+        results(comm, lambda: save(it, path))
+        orders.append(results(comm, lambda: rest(it)))
+    elif when == "at its end":
+        orders.append(results(comm, lambda: rest(it)))
+        results(comm, lambda: save(it, path))
+    else:
+        got = results(comm, lambda: take(it, 4))
+        results(comm, lambda: save(it, path))
+        orders.append([a + b for a, b in zip(got, results(comm, lambda: rest(it)))])
+    orders += [elements(comm, ds) for _ in range(3)]
+    assert len({str(order) for order in orders}) == len(orders)
+
+    def go_on(ds):
+        again = iter(ds)
+        results(comm, lambda: restore(again, path))
+        rests = results(comm, lambda: rest(again))
+        return again, rests, [elements(comm, ds) for _ in range(2)]
+
+    anew = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
+    again, rests, after = go_on(anew)
+    left = {"at its end": 0, "unused": n}.get(when, n - 4 * comm.size) // comm.size
+    assert rests == [order[len(order) - left:] for order in orders[1]]
+    assert after == orders[2:4]
+    if "then" in when:  # what was restored in mid-epoch counts as the epoch that it was
+        again = iter(anew)
+        last = results(comm, lambda: rest(again))
+        assert last == orders[4]
+        results(comm, lambda: save(again, path))
+        later = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
+        assert go_on(later)[1:] == ([[]] * comm.size, [elements(comm, anew), elements(comm, anew)])
+
+
 @pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])
 def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
     """Nothing is lost or repeated in silence."""
