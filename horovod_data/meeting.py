@@ -160,21 +160,34 @@ def place_before_mpi(environ: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False, met: bool = False) -> Iterator[None]:
-    """Watches over what can't be interrupted, and waits for ever for a process that never comes, as MPI_Init: prints the stall
+def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
+    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
     line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone, or
-    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (leaving.py). `met`: all
-    have called init(), and it is what follows in it that is watched."""
+    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (leaving.py)."""
     launcher = launch_checks.find_launcher(environ)
-    if launcher is None or launcher.size == 1:
+    if launcher is None:
         yield
         return
-    where = place_before_mpi(environ)
+    siblings = Siblings(environ)
+    with _ends_at(_Wait(place_before_mpi(environ), launcher.size, settings,
+                        lambda: [one for one in siblings.absent() if not (leaving and one.ended)])):
+        yield
+
+
+def watched_start(where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]) -> contextlib.AbstractContextManager[None]:
+    """The same for what follows in init() when its `size` processes have met."""
+    return _ends_at(_Wait(where, size, settings, absent, met=True))
+
+
+@contextlib.contextmanager
+def _ends_at(wait: _Wait) -> Iterator[None]:
+    """Ends this process where this wait is an error."""
+    if wait.size == 1:
+        yield
+        return
     over = threading.Event()
 
     def watch() -> None:
-        siblings = Siblings(environ)
-        wait = _Wait(where, launcher.size, settings, lambda: [one for one in siblings.absent() if not (leaving and one.ended)], met)
         try:
             while not over.wait(_LOOK_SECONDS):
                 wait.look()
@@ -186,7 +199,7 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
                     sys.stdout.flush()
                 os._exit(1)
 
-    start_thread(threading.Thread(target=watch, name="horovod_data init watch", daemon=True), where)
+    start_thread(threading.Thread(target=watch, name="horovod_data init watch", daemon=True), wait.where)
     try:
         yield
     finally:
@@ -230,7 +243,8 @@ class _Wait:
     """One wait for all processes: when to report it, and when it is an error."""
 
     def __init__(self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False) -> None:
-        self._where, self._settings, self._absent, self._met = where, settings, absent, met
+        self.where, self.size = where, size
+        self._settings, self._absent, self._met = settings, absent, met
         self._missing = f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
         self._began = self._looked = time.monotonic()
         self._reported = False
@@ -242,10 +256,10 @@ class _Wait:
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             if gone := self._absent():
-                raise _never_comes(gone, self._where, self._met)
+                raise _never_comes(gone, self.where, self._met)
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
             raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}",
-                                       "Look at what the others wait for" if self._met else "Call it on every rank", self._where))
+                                       "Look at what the others wait for" if self._met else "Call it on every rank", self.where))
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
-            say(placed(self._where, f"waiting in init() for {waited:.0f} s: {self._missing}"))
+            say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))

@@ -143,17 +143,15 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     rank, size = core.comm_info(address)
     host = socket.gethostname()
     world_ranks = core.comm_world_ranks(address)
-    here = siblings.Siblings()
     everybody = meeting.meet(
         meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
-        rank, size, lambda mine: core.comm_exchange(address, mine), settings,
-        lambda: [other for other in here.absent() if other.rank in world_ranks or size == core.comm_info(None)[1]])
+        rank, size, lambda mine: core.comm_exchange(address, mine), settings, _absent(world_ranks))
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
     where = layout.name(rank, host)
     hosts = tuple(other.host for other in everybody)
     meeting.check_horovod(everybody, layout, where)
-    with meeting.watched(os.environ, settings, met=True):
+    with meeting.watched_start(where, size, settings, _absent(world_ranks)):
         if settings.timeline:
             meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where)
         if horovod is not None and layout.trainer_index[rank] >= 0:
@@ -377,6 +375,13 @@ def _checked_comm(comm: Any) -> Any:
         raise ValueError(explain("comm is MPI.COMM_NULL: this process is no member of that communicator",
                                  "Call init() only on its members"))
     return None if comm == mpi4py.COMM_WORLD else comm
+
+
+def _absent(world_ranks: list[int]) -> Callable[[], list[siblings.Absent]]:
+    """Who of these will not come to init(), or through it, any more."""
+    here = siblings.Siblings()
+    everybody = len(world_ranks) == core.comm_info(None)[1]
+    return lambda: [other for other in here.absent() if everybody or other.rank in world_ranks]
 
 
 def _address(comm: Any) -> Optional[int]:

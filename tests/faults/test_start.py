@@ -295,6 +295,31 @@ def test_a_rank_whose_init_failed_when_all_had_met(wait):
     assert any(re.search(rf"\[rank [02] on \S+\] {said}", said_by) for said_by in job.stderr), job.describe()
 
 
+WITHOUT_A_THIRD = """
+import time
+from mpi4py import MPI
+import horovod_data as hvdata
+from horovod_data import core, siblings
+rank = MPI.COMM_WORLD.rank
+comm = MPI.COMM_WORLD.Split(rank < 2)
+if rank < 2:
+    if rank == 1:
+        start = core.start
+        core.start = lambda *args: (time.sleep(8), start(*args))
+    hvdata.init(comm=comm)
+    print("began", hvdata.size(), flush=True)
+else:
+    siblings.tell_end()
+"""
+
+
+def test_a_rank_outside_of_the_communicator_has_ended():
+    """While the others are slow in init(): it is not them who wait for it."""
+    pytest.importorskip("mpi4py")
+    job = run_job(WITHOUT_A_THIRD, np=3)
+    assert job.returncode == 0 and all("began 2" in out for out in job.stdout[:2]), job.describe()
+
+
 def test_ranks_that_disagree_about_the_audit():
     """One that waits in an exchange that the other knows nothing of."""
     before = "import os\nif os.environ['HVDATA_TEST_RANK'] == '1': os.environ['HOROVOD_DATA_AUDIT'] = '1'"
