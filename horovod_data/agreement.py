@@ -46,7 +46,7 @@ def raised(kind: str, text: str) -> Exception:
 
 
 def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-                  failure: Optional[Exception]) -> None:
+                  failure: Optional[BaseException]) -> None:
     """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
     if failure is not None:
         raise failure

@@ -47,7 +47,8 @@ class DeliveryScalars:
         self._channel = channel
         with eagerly():  # in a TF1 graph there would be ops, which nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
-        self._last, self._resets = times.trainers(core.own_times()), core.resets
+        own = core.own_times()
+        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), core.resets
 
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still.
@@ -61,11 +62,12 @@ class DeliveryScalars:
         own = core.own_times()
         if self._resets != core.resets:
             self._last, self._resets = {}, core.resets
+        if self._numbers != (numbers := times.numbers(own)):  # a new channel of a name begins anew
+            self._last = {name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)}
+            self._numbers = numbers
         now, reading = times.trainers(own), times.readers(own)
         for name, here in now.items():
             last = self._last.get(name)
-            if last is not None and last.steps > here.steps:  # a new channel of that name
-                last = None
             steps = here.steps - (last.steps if last else 0)
             seconds = here.total - (last.total if last else 0.0)
             if steps == 0 or seconds <= 0 or self._channel not in (None, name):
@@ -111,14 +113,20 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         self._every = every
         self._scalars: Optional[DeliveryScalars] = None
         self._batches = 0
+        self._batch = -1  # the last one of this epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._scalars is None:
             self._scalars = DeliveryScalars(self._log_dir, self._channel)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._batch = -1
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._batches += 1
-        if self._every and self._batches % self._every == 0 and self._scalars is not None:
+        before = self._batches
+        self._batches += max(1, batch - self._batch)  # Keras says it of the last one of those that it executes together
+        self._batch = batch
+        if self._every and self._batches // self._every > before // self._every and self._scalars is not None:
             self._scalars.write(self._batches)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import dataclasses
 import json
 import math
 import numbers
 import os
 import sys
+import threading
 import weakref
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, roles
+from . import core, elements, interrupts, roles
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
-from .errors import checked_name, explain, say, text_of, whole
+from .errors import checked_name, explain, say, start_thread, text_of, whole
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .receiving import receive
@@ -268,7 +270,8 @@ def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOr
         raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
                                  f"with {_shown(options)}", "Use the same arguments or another name", job.where))
     asked[options.name] += 1
-    if job.reader is not None and given is not None and given != channel.made_of() and not channel.told:
+    # A dedicated reader, which is in serve(), never comes here.
+    if (job.reader is not None or job.trainer == 0) and given is not None and given != channel.made_of() and not channel.told:
         channel.told = True
         say(explain(
             f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
@@ -307,7 +310,7 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
     dealer: Optional[Dealer] = None
-    failure: Optional[Exception] = None
+    failure: Optional[BaseException] = None
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is not None:
@@ -324,26 +327,53 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
             dealer = Dealer(reading)
     except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
         sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
-    except Exception as error:
+    except BaseException as error:
         failure = error
         mine["error"] = [type(error).__name__, text_of(error)]
 
-    try:
-        channel = _agreed(job, options, mine, reading, failure)
-    except BaseException:
-        if dealer is not None:
-            dealer.cancel()
-        raise
-    if dealer is not None:
-        dealer.begin(channel.number, channel.label)
-    return channel
-
-
-def _agreed(job: roles.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], failure: Optional[Exception]) -> _Channel:
-    """Makes the channel, if all ranks can and say the same."""
     what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
-    number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
-    said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in core.agree_wait(number)]
+    with interrupts.Held() as ctrl_c:
+        number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
+
+        def finish() -> _Channel:
+            """What follows when all have said their words."""
+            try:
+                said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in core.agree_wait(number)]
+                ctrl_c.close()
+                channel = _agreed(job, options, number, what, said, reading, failure)
+            except Exception:
+                if dealer is not None:
+                    dealer.cancel()
+                raise
+            if dealer is not None:
+                dealer.begin(channel.number, channel.label)
+            return channel
+
+        try:
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure
+            ctrl_c.open()
+            return finish()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, say, and the program may go on: the others, who have this rank's word, have a channel then
+            _finish_alone(finish, job.where)
+            raise
+
+
+def _finish_alone(finish: Callable[[], _Channel], where: str) -> None:
+    """Does on a thread what this rank owes the others of a channel that its program doesn't take: it reads, and asks for nothing."""
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            core.channel_unuse(finish().number)
+
+    with contextlib.suppress(RuntimeError):  # no thread can be had: the others wait to their limit
+        start_thread(threading.Thread(target=run, name="horovod_data channel", daemon=True), where)
+
+
+def _agreed(job: roles.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+            reading: Optional[Reading], failure: Optional[BaseException]) -> _Channel:
+    """Makes the channel, if all ranks can and say the same."""
     check_agreement(job, what, said)
     check_errors(job, what, said, failure)
 
@@ -360,6 +390,7 @@ def _agreed(job: roles.Job, options: Options, mine: dict[str, Any], reading: Opt
     elif job.reader == 0:
         _tell_part(job, channel.label, reading.part)
     parts = elements.components(channel.spec)
+    watch.renew(channel.label)
     core.channel_create(
         channel.label, parts, number=number, batch=_BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),

@@ -21,6 +21,11 @@ def set_here(where: str) -> None:
     _here = where
 
 
+def here() -> str:
+    """This process, as texts say where something happened, if it has joined the job."""
+    return _here
+
+
 def explain(what: str, to_do: str = "", where: Optional[str] = None) -> str:
     """Returns `[where] what. To do.`: the parts that are empty are left out.
 

@@ -170,8 +170,11 @@ def _note(status: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
 
 
-def fail(status: int) -> NoReturn:
-    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say."""
+def fail(status: int, said: bool) -> NoReturn:
+    """Ends the job with `status`, from whatever thread: the others are given the time to print what they have to say. `said`: why it
+    ends, and where."""
+    global _said
+    _said = said
     time.sleep(0 if _alone() else _GRACE_SECONDS)
     _abort(status)
     raise AssertionError("the process goes on")

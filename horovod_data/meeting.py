@@ -65,8 +65,7 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
       RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
       TimeoutError: somebody never came.
     """
-    encoded = _in_time(lambda: exchange(json.dumps(dataclasses.asdict(mine)).encode()),
-                       place(rank, mine.host), size, settings, absent)
+    encoded = _in_time(json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent)
     left = [f"{place(other, host)} has come to the end of its program"
             for other, one in enumerate(encoded) if (host := leaves(one)) is not None]
     if left:
@@ -206,28 +205,43 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
         over.set()
 
 
-def _in_time(call: Callable[[], list[bytes]], where: str, size: int, settings: Settings,
-             absent: Callable[[], list[Absent]]) -> list[bytes]:
-    """Runs a collective that can't be interrupted in a thread of its own, for Ctrl-C, stall line and time limit."""
-    results: list[list[bytes]] = []
-    failures: list[BaseException] = []
+class _Exchange:
+    """A collective that can't be interrupted, in a thread of its own. Where init() was, and is called again, it is under way still."""
 
-    def run() -> None:
+    under_way: Optional[_Exchange] = None
+
+    def __init__(self, mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
+        self.mine, self.where = mine, where
+        self.results: list[list[bytes]] = []
+        self.failures: list[BaseException] = []
+        self.done = threading.Event()  # a thread whose join() was interrupted may say that it is not alive
+        self._exchange = exchange
+        start_thread(threading.Thread(target=self._run, name="horovod_data init", daemon=True), where)
+
+    def _run(self) -> None:
         try:
-            results.append(call())
+            self.results.append(self._exchange(self.mine))
         except BaseException as error:
-            failures.append(error)
+            self.failures.append(error)
+        self.done.set()
 
-    thread = threading.Thread(target=run, name="horovod_data init", daemon=True)
-    start_thread(thread, where)
+
+def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, size: int, settings: Settings,
+             absent: Callable[[], list[Absent]]) -> list[bytes]:
+    """Waits for a collective that can't be interrupted, for Ctrl-C, stall line and time limit."""
     wait = _Wait(where, size, settings, absent)
-    while thread.is_alive():
-        thread.join(_SLICE_SECONDS)
-        if thread.is_alive():
-            wait.look()
-    if failures:
-        raise failures[0]
-    return results[0]
+    under_way = _Exchange.under_way or _Exchange(mine, exchange, where)
+    if (under_way.mine, under_way.where) != (mine, where):
+        raise RuntimeError(explain("init() was interrupted while it waited for the others, and is called again with other arguments or "
+                                   "another environment, or for another communicator: what was said of this rank stays said",
+                                   "Call it as before", where))
+    _Exchange.under_way = under_way
+    while not under_way.done.wait(_SLICE_SECONDS):
+        wait.look()
+    _Exchange.under_way = None
+    if under_way.failures:
+        raise under_way.failures[0]
+    return under_way.results[0]
 
 
 def _never_comes(gone: Sequence[object], where: str, met: bool = False) -> RuntimeError:

@@ -13,7 +13,7 @@ import base64
 import itertools
 import json
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +49,8 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         nest of them, with a row for each row of the share. It isn't called for shares without rows.
       dataset: a tf.data.Dataset or a function that makes one, as distribute_dataset() takes it; None where nothing is read.
         Its elements are batches, and it ends. Or what distribute_dataset(..., remainder="partial") returned, on every rank, also with
-        stages of the rank's own behind: so a dedicated reader, which takes no new datasets in serve(), can read for it. Then `batch`,
+        stages of the rank's own behind that leave each element what it is for all of its rows (map, prefetch, cache; batch,
+        unbatch, shuffle and their like are refused): so a dedicated reader, which takes no new datasets in serve(), can read for it. Then `batch`,
         `name` and `shard` are those of that call.
       batch: "global" or "per_rank", as of distribute_dataset().
       name: of the channel.
@@ -74,9 +75,7 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
     refused: Optional[Exception]
     if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
         shares, channel = dataset, ends[0].label
-        refused = None if all(end.whole for end in ends) else ValueError(explain(
-            "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-            'Distribute it with remainder="partial" and schedule="static"', f"{job.where}, channel {channel}"))
+        refused = _refused(dataset, ends, f"{job.where}, channel {channel}")
     else:
         shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard)
         channel, refused = name, None
@@ -121,6 +120,22 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
         if ended or failure is not None:
             iterator = None  # closes it: the others go on without this rank
         rounds.gather(outputs, step, ended, failure)
+
+
+def _refused(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> Optional[ValueError]:
+    """Of what distribute_dataset() returned, and stages behind it: the outputs of each step's rows go to rank 0 as they come."""
+    given = "predict() was given what distribute_dataset() returned"
+    if not all(end.whole for end in ends):
+        return ValueError(explain(f"{given}, which may leave out rows or add some",
+                                  'Distribute it with remainder="partial" and schedule="static"', where))
+    behind = receiving.stages_behind(ends, dataset)
+    unordered = dataset.options().deterministic is False
+    for stage in behind:
+        kind = private.name(stage)
+        if private.divides_anew(stage) or (unordered and kind.startswith("Parallel")):
+            return ValueError(explain(f"{given}, and behind it a stage ({kind}) after which rows don't come as the reader has them",
+                                      "Put it before distribute_dataset(), or leave it out", where))
+    return None
 
 
 def _let_go(error: BaseException) -> None:

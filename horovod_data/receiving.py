@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -80,6 +80,22 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
             waiting += private.inputs(stage)
             if isinstance(audited := getattr(stage, "_audited", None), tf.data.Dataset):  # which its function captures
                 waiting.append(audited)
+
+
+def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """The stages of a pipeline that get what comes from these, the nearest first."""
+    takers: dict[int, list[tf.data.Dataset]] = {}
+    for stage in stages(dataset):
+        for given in private.inputs(stage):
+            takers.setdefault(id(given), []).append(stage)
+    found: dict[int, tf.data.Dataset] = {}
+    waiting = list(ends)
+    while waiting:
+        for stage in takers.get(id(waiting.pop()), []):
+            if id(stage) not in found:
+                found[id(stage)] = stage
+                waiting.append(stage)
+    return list(found.values())
 
 
 def ends_of_channels(dataset: tf.data.Dataset) -> list[_ReceiverDataset]:

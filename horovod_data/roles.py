@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -10,7 +11,7 @@ import socket
 import sys
 import threading
 from types import ModuleType
-from typing import Any, Callable, NoReturn, Optional
+from typing import Any, Callable, Iterator, NoReturn, Optional
 
 from . import core, exits, forks, launch_checks, limits, loader, meeting, siblings
 from .auditing import keras_fit
@@ -73,6 +74,7 @@ class Job:
 # until it is told that MPI_Finalize has begun; from then on it is the only one to call MPI.
 _TOGETHER_SECONDS = 1.0
 
+_reads = threading.local()
 _job: Optional[Job] = None
 _horovod: Optional[_Horovod] = None  # on trainers that have it
 _endings: list[Callable[[], None]] = []
@@ -313,6 +315,17 @@ def _begin_to_end_horovod() -> None:
         _horovod.ending = core.call_beside(_horovod.shutdown)
 
 
+@contextlib.contextmanager
+def reads() -> Iterator[None]:
+    """Around a dataset function: on this thread nothing is called that all ranks call."""
+    before = getattr(_reads, "now", False)
+    _reads.now = True
+    try:
+        yield
+    finally:
+        _reads.now = before
+
+
 def before_shutdown(last: Callable[[Callable[[], object]], None]) -> None:
     """Has shutdown() call `last` while this process still is a part of the job, but for its channels; the oldest comes first. It
     is given what it must call if it waits for other ranks for more than a moment."""
@@ -328,9 +341,12 @@ def current(what: str) -> Job:
     """The running job, for `what` (a call, as the user wrote it).
 
     Raises:
-      RuntimeError: there is none: before init(), after shutdown(), or in a forked child.
+      RuntimeError: there is none: before init(), after shutdown(), or in a forked child; or this is a dataset function.
     """
     job = _known(what)
+    if getattr(_reads, "now", False) and what != "init()":
+        raise RuntimeError(explain(f"{what} was called in a dataset function, which runs on readers only",
+                                   "Make all calls that ranks make together outside of it", job.where))
     if job.ended or job.left or core.state() == core.State.SHUT_DOWN:
         raise RuntimeError(explain(
             f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "

@@ -13,7 +13,7 @@ from typing import Optional
 import tensorflow as tf
 
 from . import core, exits, roles
-from .errors import explain, show, start_thread, text_of, without_place
+from .errors import explain, here, say, show, start_thread, text_of, without_place
 from .reading import Reading
 
 _UNKNOWN = 2  # absl::StatusCode::kUnknown
@@ -44,6 +44,7 @@ class Dealer:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._channel: Optional[int] = None
+        self._label = ""
         self._told = threading.Event()
         self.thread: threading.Thread = threading.Thread(target=self._deal, name="horovod_data dealer", daemon=True)
         for ended in [dealer for dealer in _dealers if not dealer.thread.is_alive()]:
@@ -60,6 +61,7 @@ class Dealer:
 
     def begin(self, channel: int, label: str) -> None:
         self.thread.name += f" {label}"
+        self._label = label
         self._channel = channel
         self._told.set()
 
@@ -71,16 +73,18 @@ class Dealer:
         self._told.wait()
         try:
             while self._channel is not None and (turn := core.source_wait(self._channel)):
-                _run_epoch(self._reading, self._channel, *turn)
+                _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
             self._reading.close()  # here, where shutdown() waits for it
+            if core.state() == core.State.RUNNING:  # the channel has ended, not the job: what it read may be large
+                del self._reading
 
 
-def _run_epoch(reading: Reading, channel: int, epoch: int, number: int) -> None:
+def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: int) -> None:
     try:
         reading.deal(channel, epoch, number)
     except SystemExit as error:  # of a dataset function that is called for every epoch
-        _leave(channel, epoch, error)
+        _leave(channel, label, epoch, error)
     except BaseException as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
         core.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
@@ -99,13 +103,15 @@ def _text_of(error: BaseException) -> str:
     return _AROUND_OURS.sub("", text) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {text}"
 
 
-def _leave(channel: int, epoch: int, error: SystemExit) -> None:
+def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
     """sys.exit() in a dataset function means the process, on whatever thread the function runs."""
     if status := exits.status_of(error.code):
         if error.code is not status:
             with contextlib.suppress(Exception):  # it has no text
                 show(str(error.code))
-        exits.fail(status)
+        say(explain(f"the dataset function ends the program with status {status}, and the job with it",
+                    where=f"{here()}, channel {label}, epoch {epoch}"))
+        exits.fail(status, said=True)
     core.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 
 

@@ -157,6 +157,11 @@ def unordered(stage: tf.data.Dataset) -> bool:
     return any(node.attr["deterministic"].s == b"false" for node in own)
 
 
+def divides_anew(stage: tf.data.Dataset) -> bool:
+    """Whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these."""
+    return name(stage).endswith(("Batch", "Unbatch", "FlatMap", "Interleave", "Shuffle", "Window", "Rebatch")) or unordered(stage)
+
+
 def has_functions(stage: tf.data.Dataset) -> bool:
     return bool(list(stage._functions()))
 

@@ -140,6 +140,8 @@ def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
     later = dict(process, channels={})
     for name, channel in process["channels"].items():
         earlier = before["channels"].get(name, {})
+        if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of that name
+            earlier = {}
         later["channels"][name] = {"options": channel["options"]} | {
             role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
     return later
@@ -153,6 +155,11 @@ def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
             value - then.get(key, 0) for key, value in now.items()}
     begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
     return dict(now) if begun_anew else less
+
+
+def numbers(process: Mapping[str, Any]) -> dict[str, int]:
+    """Of one process, by channel: which channel of that name it is, as each has a number of its own."""
+    return {name: one["options"]["number"] for name, one in process["channels"].items()}
 
 
 def trainers(process: Mapping[str, Any]) -> dict[str, Trainer]:

@@ -9,9 +9,21 @@ namespace hvdata {
 
 using wire::Header;
 
+namespace {
+constexpr size_t kUnnamed = 16;  // the last so many are known when they are gone, on every process the same
+}  // namespace
+
 void Channels::Add(const ChannelConfig& config, Channel channel) {
   MutexLock lock(&mu_);
   accounts_[config.name] = {};
+  accounts_[config.name].options = config;
+  if (config.name == "channel" + std::to_string(config.number)) {  // as it is called that has no name
+    unnamed_.push_back(config.name);
+    if (unnamed_.size() > kUnnamed) {
+      accounts_.erase(unnamed_.front());
+      unnamed_.pop_front();
+    }
+  }
   made_ = std::max(made_, config.number);
   channels_[config.number] = std::move(channel);
 }
@@ -131,13 +143,17 @@ std::map<std::string, Channels::Account> Channels::Accounts(bool reset) {
   for (auto& [name, account] : accounts_) {
     if (reset) account.trainer.reset(), account.reader.reset();  // those that are gone
   }
+  std::map<std::string, Account> forgotten;  // but not gone
   for (const auto& [name, account] : live) {
-    Account& known = accounts_[name];
+    const auto found = accounts_.find(name);
+    Account& known = found != accounts_.end() ? found->second : forgotten[name];
     known.options = account.options;
     if (account.trainer) known.tally = account.tally, known.trainer = account.trainer;
     if (account.reader) known.reader = account.reader;  // a dealer may outlive its rank's iterators, and they it
   }
-  return accounts_;
+  std::map<std::string, Account> all = accounts_;
+  all.merge(forgotten);
+  return all;
 }
 
 }  // namespace hvdata

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,7 +54,8 @@ class Channels {
   // This member takes nothing more.
   void OnGone(int member) EXCLUDES(mu_);
 
-  // Of all channels there have been, by name. `reset`: times begin anew.
+  // Of all channels there have been that have names of their own, by name; of the others those that are there, and the last
+  // ones that are gone: whoever makes one for each epoch, say, would fill the memory. `reset`: times begin anew.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:
@@ -71,6 +73,7 @@ class Channels {
   std::map<uint32_t, Channel> channels_ GUARDED_BY(mu_);
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // of channels that are still to be made
   std::map<std::string, Account> accounts_ GUARDED_BY(mu_);
+  std::deque<std::string> unnamed_ GUARDED_BY(mu_);  // of these those that have no names of their own, the oldest first
   uint32_t made_ GUARDED_BY(mu_) = 0;  // the highest number so far
 };
 

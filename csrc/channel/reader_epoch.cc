@@ -288,7 +288,7 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   }
   failed_ = !outcome.ok() && !lost_;
   const bool left_out = all_dropped_ > 0 || stepless_ > 0;
-  if (left_out && outcome.ok() && steps.n == 0 && !std::exchange(source_->told_empty_, true)) {
+  if (left_out && outcome.ok() && Now().n == 0 && !std::exchange(source_->told_empty_, true)) {
     const bool global = source_->config_.batch != plan::Batch::kPerRank;  // of ragged and sparse rows, too
     Log(Where(Now()) + (global ? "every batch was smaller than the number of trainers, so the epoch had no step; use "
                                  "remainder=\"partial\" or \"pad\", or larger batches"

@@ -39,7 +39,7 @@ std::string Engine::TimesJson(bool reset) {
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     JsonObject options, channel;
     options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
-    options.Add("prefetch", account.options.prefetch);
+    options.Add("prefetch", account.options.prefetch).Add("number", static_cast<int64_t>(account.options.number));
     channel.Put("options", options.Text());
     if (account.trainer) channel.Put("trainer", Json(*account.trainer));
     if (account.reader) channel.Put("reader", Json(*account.reader));

@@ -98,11 +98,10 @@ absl::Status Input::Finalize() {
   return tensorflow::RegisterCancellationCallback(ctx_->cancellation_manager(), Canceller(), &disconnect_);
 }
 
-absl::Status Input::Start(uint64_t number) {
+absl::Status Input::MakeUpTo(uint64_t number) {
   if (number > kMostInputs) return absl::DataLossError("a checkpoint of this channel is damaged");
   absl::Status status = Finalize();
-  number = std::max(number, *made_);
-  while (status.ok() && *made_ <= number) {
+  while (status.ok() && *made_ < number) {
     iterator_.reset();
     number_ = (*made_)++;
     status = dataset_->MakeIterator(iterator_ctx_.get(), /*parent=*/nullptr, kPrefix, &iterator_);
@@ -110,8 +109,11 @@ absl::Status Input::Start(uint64_t number) {
   return status;
 }
 
+absl::Status Input::Start(uint64_t number) { return MakeUpTo(std::max(number, *made_) + 1); }
+
 absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check) {
-  TF_RETURN_IF_ERROR(Finalize());
+  TF_RETURN_IF_ERROR(MakeUpTo(number));
+  iterator_.reset();
   std::vector<tensorflow::VariantTensorData> data(saved.size());
   std::vector<const tensorflow::VariantTensorData*> views;
   for (size_t i = 0; i < saved.size(); ++i) {

@@ -33,9 +33,10 @@ class Input {
   // Makes the iterator, at the front. It becomes the dataset's iterator number `number` at least (from 0): where fewer have
   // been made, others are made and let go before it, because each moves a seeded shuffle on to its next order.
   absl::Status Start(uint64_t number);
-  // Makes the iterator from what Save returned of the iterator number `number`, each part serialized, `position` elements on. A
-  // shuffle's state says which order comes next, so this one becomes number `number`. What Save was called on may
-  // have been another pipeline, and its buffers come with it: every element that Next returns has passed `check`.
+  // Makes the iterator from what Save returned of the iterator number `number`, each part serialized, `position` elements on. As
+  // that number, as Start does: a shuffle's state says which order comes next, but there is none where what stands behind the
+  // shuffle had seen its end. What Save was called on may have been another pipeline, and its buffers come with it: every element
+  // that Next returns has passed `check`.
   using Check = std::function<absl::Status(const Tensors&)>;
   absl::Status StartFrom(const std::vector<std::string>& saved, uint64_t number, uint64_t position, Check check);
   // Elements that come before those of the iterator, with their numbers.
@@ -73,6 +74,7 @@ class Input {
 
  private:
   absl::Status Finalize();
+  absl::Status MakeUpTo(uint64_t number);
 
   tensorflow::OpKernelContext* const ctx_;
   tensorflow::Allocator* const allocator_;

@@ -8,14 +8,14 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from .. import roles
+from .. import interrupts, roles
 from ..agreement import check_agreement, check_errors
 from ..errors import explain, text_of, whole
 from .exchange import Exchange
 from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
 from .record import Recorder, finish_all
-from .reference import ReferenceFailed, kind_of, make_reference
+from .reference import Reference, ReferenceFailed, kind_of, make_reference
 from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
@@ -70,37 +70,10 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         raise RuntimeError(explain("audit() was called inside tf.function, or where a TF1 graph is being built",
                                    "Call it in eager mode, before; the dataset it returns may be used inside", job.where))
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
-    what = "audit()"
-    failure: Optional[Exception] = None
-    words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
-    try:
-        _check_loader(dataset_or_iterable)
-        key = _checked_key(key, dataset_or_iterable)
-        words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
-    except Exception as error:
-        failure = error
-        words["error"] = [type(error).__name__, text_of(error)]
-    said = _said(job, exchange, words)
-    check_errors(job, what, said, failure)
-    check_agreement(job, what, said)
-    known = None
-    try:
-        known = make_reference(exchange, reference, said[0][1]["reference"], key)
-    except ReferenceFailed:
-        pass
-    except Exception as error:
-        if isinstance(error, tf.errors.OpError) and exchange.size > 1 and exchange.rank > 0:
-            raise  # the exchange itself
-        failure = error
-    words = {} if failure is None else {"error": [type(failure).__name__, text_of(failure)]}
-    if said[0][1]["reference"] not in ("none", "count"):
-        check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
-    if failure is not None:
-        raise failure  # of the exchange
-    assert known is not None
-    there = known
+    with interrupts.Held() as ctrl_c:
+        key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
     sequence = sequence_class(dataset_or_iterable)
-    recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, there, key is None), exchange.rank == 0,
+    recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), exchange.rank == 0,
                         partial=sequence is None).held()
     roles.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
@@ -113,6 +86,41 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     if hasattr(dataset_or_iterable, "__next__"):
         return (AuditedSizedIterator if sized else AuditedIterator)(dataset_or_iterable, recorder)
     return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
+
+
+def _agreed(job: roles.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held) -> tuple[Key, Reference]:
+    """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
+    what = "audit()"
+    failure: Optional[BaseException] = None
+    words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
+    try:
+        _check_loader(given)
+        key = _checked_key(key, given)
+        words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
+    except Exception as error:
+        failure = error
+        words["error"] = [type(error).__name__, text_of(error)]
+    said = _said(job, exchange, words)
+    check_errors(job, what, said, failure)
+    check_agreement(job, what, said)
+    known = None
+    try:
+        known = make_reference(exchange, reference, said[0][1]["reference"], key, ctrl_c)
+        ctrl_c.open()
+        ctrl_c.close()
+    except ReferenceFailed:
+        pass
+    except BaseException as error:  # also Ctrl-C, as the program may go on: the others wait for this rank's word
+        if isinstance(error, tf.errors.OpError) and exchange.size > 1 and exchange.rank > 0:
+            raise  # the exchange itself
+        failure = error
+    words = {} if failure is None else {"error": [type(failure).__name__, text_of(failure)]}
+    if said[0][1]["reference"] not in ("none", "count"):
+        check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
+    if failure is not None:
+        raise failure  # of the exchange
+    assert known is not None
+    return key, known
 
 
 def _said(job: roles.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:

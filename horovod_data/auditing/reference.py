@@ -11,6 +11,7 @@ from typing import Any, Iterable, Iterator, Optional
 import numpy as np
 import tensorflow as tf
 
+from .. import interrupts
 from ..errors import explain, whole, without_place
 from .counting import Part, integer_range
 from .exchange import Exchange
@@ -71,8 +72,8 @@ def kind_of(given: Any, key: Key) -> str:
     return "elements" if hasattr(given, "__iter__") else "function"
 
 
-def make_reference(exchange: Exchange, given: Any, kind: str, key: Key) -> Reference:
-    """Collective; `given` counts on rank 0 alone, `kind` is that of rank 0.
+def make_reference(exchange: Exchange, given: Any, kind: str, key: Key, ctrl_c: interrupts.Held) -> Reference:
+    """Collective; `given` counts on rank 0 alone, `kind` is that of rank 0. Ctrl-C is held but where what is given runs.
 
     Raises:
       ReferenceFailed: rank 0's function or iterable raised; on rank 0 what it raised, on the others this.
@@ -83,37 +84,37 @@ def make_reference(exchange: Exchange, given: Any, kind: str, key: Key) -> Refer
         return Reference(exchange.allgather(whole(given))[0])
     if kind == "count":
         return Reference(exchange.allgather(None)[0])
-    return _dealt(exchange, given, key) if exchange.rank == 0 else _taken(exchange)
+    return _dealt(exchange, given, key, ctrl_c) if exchange.rank == 0 else _taken(exchange)
 
 
-def _dealt(exchange: Exchange, given: Any, key: Key) -> Reference:
+def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) -> Reference:
     """On rank 0."""
     reference = Reference(0)
     taken: list[Array] = []
     ranges: list[Optional[tuple[int, int]]] = []
-    failure: Optional[Exception] = None
+    failure: Optional[BaseException] = None
     chunks = _chunks(given, key)
     status, rows = _MORE, 0
     while status == _MORE:
-        words = np.empty((0, 2), np.uint64)
         try:
+            ctrl_c.open()
             keys = next(chunks, None)
             if isinstance(keys, int):  # a function may return a count as well
                 rows, keys = keys, None
             status = _MORE if keys is not None else _LAST
-        except Exception as error:
-            failure, status, keys = error, _FAILED, None
-        if keys is not None:
-            words = keys.words
-            ranges += [integer_range(words)] if len(words) else []
-            _name(reference, keys, rows)
-        table = np.concatenate([words, np.arange(rows, rows + len(words), dtype=np.uint64)[:, None]], axis=1)
-        rows += len(words)
-        owner = owners(words, exchange.size)
-        ends = np.cumsum(np.bincount(owner, minlength=exchange.size))
-        parts = np.split(table[np.argsort(owner, kind="stable")], ends[:-1])
-        head = np.array([[status, 0, 0]], np.uint64)
-        taken.append(exchange.deal([np.concatenate([head, part]) for part in parts], table[:0])[1:])
+            words = np.empty((0, 2), np.uint64)
+            if keys is not None:
+                words = keys.words
+                ranges += [integer_range(words)] if len(words) else []
+                _name(reference, keys, rows)
+            parts = _by_owner(words, rows, exchange.size, status)
+            rows += len(words)
+            ctrl_c.close()
+        except BaseException as error:  # also Ctrl-C while a long reference is read: the others wait for the next part
+            ctrl_c.close()
+            failure, status = error, _FAILED
+            parts = [_head(status)] * exchange.size
+        taken.append(exchange.deal(parts, _head(status)[:0])[1:])
     if failure is not None:
         raise failure
     told = bool(ranges) and None not in ranges
@@ -122,6 +123,18 @@ def _dealt(exchange: Exchange, given: Any, key: Key) -> Reference:
     by_key = bool(ranges) or rows == 0
     exchange.allgather([rows, reference.range, by_key])
     return dataclasses.replace(reference, rows=rows, part=_part(taken) if by_key else None)
+
+
+def _head(status: int) -> Array:
+    return np.array([[status, 0, 0]], np.uint64)
+
+
+def _by_owner(words: Array, first: int, ranks: int, status: int) -> list[Array]:
+    """What each rank gets of these keys, of which the first is row `first`: behind a head, each with the number of its row."""
+    table = np.concatenate([words, np.arange(first, first + len(words), dtype=np.uint64)[:, None]], axis=1)
+    owner = owners(words, ranks)
+    ends = np.cumsum(np.bincount(owner, minlength=ranks))
+    return [np.concatenate([_head(status), part]) for part in np.split(table[np.argsort(owner, kind="stable")], ends[:-1])]
 
 
 def _taken(exchange: Exchange) -> Reference:

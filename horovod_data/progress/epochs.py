@@ -101,6 +101,10 @@ class Epochs:
                 self._looks.popleft()
         return ended
 
+    def over(self) -> list[Ended]:
+        """There is nothing more of it: the epoch that is under way ends as it is."""
+        return [self._end(self.number, 0, 0, 0.0)] if self.under_way else []
+
     def _end(self, last: int, steps: int, rows: int, seconds: float) -> Ended:
         """The epoch that was under way, and those after it up to `last`, are over, with so much more than was known."""
         first = self.number if self.under_way else self.number + 1

@@ -58,9 +58,22 @@ def stop() -> None:
         _watch.stop()
 
 
+def renew(channel: str) -> None:
+    """A channel is about to be made, perhaps of a name that there is: what is known of the one before is gone then."""
+    if _watch is not None and channel in _expected and not _watch.forked():
+        _watch.last_words.append(core.own_epochs())
+
+
 def expect(channel: str, steps: int) -> None:
     """The channel is made. `steps`: of an epoch, as tf.data counts."""
-    _expected[channel] = steps if steps >= 0 else None
+    if _watch is not None:
+        _expected[channel] = steps if steps >= 0 else None
+
+
+def _of(name: str, said: _Words) -> _Words:
+    """What they said of this channel."""
+    return {who: dict(words, channels={name: words["channels"][name]} if name in words["channels"] else {})
+            for who, words in said.items()}
 
 
 class Watch:
@@ -73,7 +86,10 @@ class Watch:
         self._stopped = threading.Event()
         self._showing = threading.Lock()  # nobody forks meanwhile: a child would inherit what a display locks
         self._held = False
+        # Of channels whose names others took.
+        self.last_words: collections.deque[tuple[Mapping[str, Any], Mapping[str, Any]]] = collections.deque()
         self._epochs: dict[str, Epochs] = {}
+        self._numbers: dict[str, int] = {}  # which channel of its name it is
         self._said: dict[tuple[int, int], dict[str, Any]] = {}  # by every process, last
         self._begun: dict[str, _Words] = {}  # by channel: when its epoch began
         # When others were asked, and rank 0's steps then.
@@ -101,32 +117,54 @@ class Watch:
 
     def _look(self, patience: float) -> None:
         now = time.monotonic()
+        ended: list[tuple[str, Ended]] = []
+        while self.last_words:
+            ended += self._seen(now, *self.last_words.popleft())
         tallies, own = core.own_epochs()
         if not own:
             return
         self._said[times.who(own)] = own
-        ended: list[tuple[str, Ended]] = []
-        for name, one in times.trainers(own).items():
-            if name not in tallies:  # it was made between the two lists
-                continue
-            epochs = self._epochs.setdefault(name, Epochs())
-            epochs.expected = _expected.get(name)
-            tally = tallies[name]
-            ended += [(name, each) for each in epochs.look(now, Tally(tally["epoch"], tally["steps"], tally["rows"]),
-                                                           Total(one.steps, one.rows, one.total))]
+        ended += self._seen(now, tallies, own)
+        ended += self._forget(own["channels"])
         running = {name: epochs for name, epochs in self._epochs.items() if epochs.under_way}
         if self._due(now, at_once=bool(ended), running=bool(running)):
             self._said |= {times.who(one): one for one in core.all_times(patience)}
             self._asked = now
         lines = [(name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {})))) for name, each in ended]
         for name, _ in ended:
-            self._begun[name] = dict(self._said)
+            self._begun[name] = _of(name, self._said)
             self._lately.pop(name, None)
         shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
         with self._showing:
             for name, line in lines:
                 self._display.end(name, line)
             self._display.show(shown, now)
+
+    def _seen(self, now: float, tallies: Mapping[str, Any], own: Mapping[str, Any]) -> list[tuple[str, Ended]]:
+        """What has ended by then."""
+        ended: list[tuple[str, Ended]] = []
+        numbers = times.numbers(own)
+        for name, one in times.trainers(own).items():
+            if name not in tallies:  # it was made between the two lists
+                continue
+            if self._numbers.setdefault(name, numbers[name]) != numbers[name]:
+                ended += [(name, each) for each in self._epochs.pop(name).over()]
+                self._numbers[name] = numbers[name]
+            epochs = self._epochs.setdefault(name, Epochs())
+            epochs.expected = _expected.get(name)
+            tally = tallies[name]
+            ended += [(name, each) for each in epochs.look(now, Tally(tally["epoch"], tally["steps"], tally["rows"]),
+                                                           Total(one.steps, one.rows, one.total))]
+        return ended
+
+    def _forget(self, channels: Mapping[str, Any]) -> list[tuple[str, Ended]]:
+        """What is known of others than these, which are gone. Their epochs end with them."""
+        ended: list[tuple[str, Ended]] = []
+        for name in self._epochs.keys() - channels.keys():
+            ended += [(name, each) for each in self._epochs.pop(name).over()]
+            for known in (self._numbers, self._begun, self._lately, _expected):
+                known.pop(name, None)
+        return ended
 
     def _due(self, now: float, at_once: bool, running: bool) -> bool:
         """Whether to ask the others again: the answers of many processes cost something."""
@@ -136,7 +174,7 @@ class Watch:
     def _shown(self, name: str, epochs: Epochs, now: float) -> display.Shown:
         lately = self._lately.setdefault(name, collections.deque([(now, 0, self._begun.get(name, {}))]))
         if lately[-1][0] < self._asked:
-            lately.append((self._asked, epochs.steps, dict(self._said)))
+            lately.append((self._asked, epochs.steps, _of(name, self._said)))
         while len(lately) > 2 and now - lately[1][0] >= _LATELY_SECONDS and lately[1][1] < epochs.steps:
             lately.popleft()
         return display.Shown(epochs.text(), self._waits(name, lately[0][2]), epochs.number, epochs.steps, epochs.whole,
@@ -144,6 +182,8 @@ class Watch:
 
     def _waits(self, name: str, before: _Words) -> str:
         """Who waits for whom, since then."""
+        if name not in self._epochs:  # it is gone, and so are its times
+            return ""
         for channel in times.channels(times.since(self._said.values(), before)):
             if channel.name == name:
                 return verdict.judge(channel).brief(len(channel.trainers))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C while a rank waits for data or for others: the wait returns to Python."""
 
+import re
+
 import pytest
 from jobs import run_job
 
@@ -51,6 +53,69 @@ else:
     time.sleep(8)
 os._exit(0)
 """
+
+
+# One rank is interrupted, and its program goes on; with the others it makes the same calls as before.
+GOES_ON = """
+import os, signal, sys, threading, time
+import numpy as np
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+rank, size = hvdata.rank(), hvdata.size()
+who, where = int(sys.argv[1]), sys.argv[2]
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def numbers():
+    if where == "dataset function" and not pressed and rank == who:
+        pressed.append(True)
+        press()
+    return tf.data.Dataset.range(5 * size).batch(size)
+
+class Keys:
+    def __iter__(self):
+        yield np.arange(3)
+        press()
+        yield np.arange(3, 6)
+
+pressed = []
+try:
+    if where == "reference":
+        hvdata.audit([np.arange(3)], key=lambda x: x, reference=Keys() if rank == who else None)
+        print("had it", flush=True)
+    else:
+        if where == "wait" and rank == who:
+            threading.Timer(1, press).start()
+        elif where == "wait":
+            time.sleep(3)
+        ds = hvdata.distribute_dataset(numbers, batch="global", name="first")
+        print("had", sum(len(x) for x in ds), "rows", flush=True)
+except KeyboardInterrupt:
+    print("went on", flush=True)
+except Exception as error:
+    print("heard", type(error).__name__, error, flush=True)
+ds = hvdata.distribute_dataset(numbers, batch="global", name="second")
+print("then had", sum(len(x) for x in ds), "rows", flush=True)
+assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
+"""
+
+
+@pytest.mark.parametrize("who, where, others", [
+    (0, "wait", "had 5 rows"),
+    (1, "wait", "had 5 rows"),
+    (0, "dataset function", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt"),
+    (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
+])
+def test_a_program_that_goes_on(who, where, others):
+    """What it owes the others they get, and nobody waits for it."""
+    job = run_job(GOES_ON, 2, str(who), where, timeout=60, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    assert job.returncode == 0, job.describe()
+    assert "went on" in job.stdout[who], job.describe()
+    assert re.search(others, job.stdout[1 - who]), job.describe()
+    assert all("then had 5 rows" in out for out in job.stdout), job.describe()
 
 
 @pytest.mark.parametrize("np", [1, 2])

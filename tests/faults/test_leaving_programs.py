@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that leaves where nobody expects it: from its dataset function, or through MPI_Finalize in mid-epoch."""
 
+import re
 import time
 
 import pytest
@@ -48,6 +49,9 @@ def test_from_the_call_for_a_later_epoch(readers):
     assert job.returncode == 3, job.describe()
     assert all([line for line in out.splitlines() if not line.startswith("ENDS")] == ["steps 4"] for out in job.stdout[:2])
     assert job.seconds_since("ENDS", 2 if readers else 0) < SOON, job.describe()
+    place = rf"\[{'reader 0' if readers else 'rank 0'} on \S+, channel train, epoch 2\]"
+    assert re.search(rf"{place} the dataset function ends the program with status 3, and the job with it",
+                     job.stderr[2 if readers else 0]), job.describe()
 
 
 def test_without_a_status_from_the_call_for_a_later_epoch():

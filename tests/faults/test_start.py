@@ -295,6 +295,40 @@ def test_a_rank_whose_init_failed_when_all_had_met(wait):
     assert any(re.search(rf"\[rank [02] on \S+\] {said}", said_by) for said_by in job.stderr), job.describe()
 
 
+AGAIN = """
+import os, signal, threading, time
+from mpi4py import MPI
+import horovod_data as hvdata
+if MPI.COMM_WORLD.rank == 0:
+    def press():
+        while not any(thread.name == "horovod_data init" for thread in threading.enumerate()):
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=press).start()
+    try:
+        hvdata.init()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    try:
+        hvdata.init(readers=1)
+    except RuntimeError as error:
+        print(error, flush=True)
+    MPI.COMM_WORLD.send("now", 1)
+else:
+    MPI.COMM_WORLD.recv()
+hvdata.init()
+print("began", hvdata.size(), flush=True)
+"""
+
+
+def test_init_once_more_where_it_was_interrupted():
+    """What this rank has said to the others is under way."""
+    pytest.importorskip("mpi4py")
+    job = run_job(AGAIN, np=2, env={"HOROVOD_DATA_TIMEOUT": "60"})
+    assert job.returncode == 0 and all("began 2" in out for out in job.stdout), job.describe()
+    assert "interrupted" in job.stdout[0] and "Call it as before" in job.stdout[0], job.describe()
+
+
 WITHOUT_A_THIRD = """
 import time
 from mpi4py import MPI

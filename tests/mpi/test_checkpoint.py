@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tf.train.Checkpoint(iterator=...): the same global order goes on, nothing lost, nothing twice."""
 
+import time
+
 import pytest
 import tensorflow as tf
 from checkpoints import rest, restore, save, take
@@ -362,6 +364,47 @@ def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, 
         results(comm, lambda: save(again, path))
         later = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
         assert go_on(later)[1:] == ([[]] * comm.size, [elements(comm, anew), elements(comm, anew)])
+
+
+@pytest.mark.parametrize("epoch", [2, 4])
+def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvdata, comm, path, epoch):
+    """What stands behind it has let go of it by then, and of its state."""
+    def source():
+        return tf.data.Dataset.range(STEPS * comm.size).shuffle(5, seed=3).batch(comm.size)
+
+    ds = hvdata.distribute_dataset(source, batch="global")
+    for _ in range(epoch - 1):
+        elements(comm, ds)
+    it = iter(ds)
+    results(comm, lambda: take(it, STEPS - 2))  # the window has the rest
+    comm.barrier()
+    time.sleep(0.2)
+    results(comm, lambda: save(it, path))
+    rests = results(comm, lambda: rest(it))
+    after = [elements(comm, ds) for _ in range(2)]
+    anew = hvdata.distribute_dataset(source, batch="global")
+    again = iter(anew)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == rests
+    assert [elements(comm, anew) for _ in range(2)] == after
+
+
+def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, capfd):
+    """That is not said of the epoch, which had some."""
+    if comm.size == 1:
+        pytest.skip("one rank gets all")
+    n = STEPS * comm.size + comm.size - 1
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", name="had-steps", prefetch=1)
+    it = iter(ds)
+    results(comm, lambda: take(it, STEPS))
+    results(comm, lambda: save(it, path))
+    results(comm, lambda: rest(it))
+    again = iter(ds)
+    results(comm, lambda: restore(again, path))
+    assert results(comm, lambda: rest(again)) == [[]] * comm.size
+    comm.barrier()
+    said = "".join(comm.allgather(capfd.readouterr().err))
+    assert "had no step" not in said and f"left out {comm.size - 1} element(s)" in said, said
 
 
 @pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])

@@ -138,6 +138,22 @@ def test_what_was_distributed_with_other_rows(hvdata, comm, remainder):
                       'Distribute it with remainder="partial"')
 
 
+@pytest.mark.parametrize("kind, stage", [
+    ("Batch", lambda ds: ds.batch(2)), ("Unbatch", lambda ds: ds.unbatch().map(lambda x: [x])),
+    ("Interleave", lambda ds: ds.interleave(tf.data.Dataset.from_tensors)), ("Shuffle", lambda ds: ds.prefetch(1).shuffle(3)),
+    ("ParallelMap", lambda ds: ds.map(lambda x: x, num_parallel_calls=2, deterministic=False)),
+])
+def test_stages_that_mix_rows(hvdata, comm, kind, stage):
+    """What came of it would be in an order that is not the reader's."""
+    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed")
+    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, stage(shares)), ValueError,
+                      rf"channel mixed\] predict\(\) was given what distribute_dataset.*a stage \({kind}\)")
+    # On another branch they are a rank's own matter.
+    beside = tf.data.Dataset.range(100).shuffle(9).batch(2)
+    got = results(comm, lambda: hvdata.predict(lambda x, y: x, tf.data.Dataset.zip((shares.map(lambda x: x + 1).prefetch(2), beside))))
+    assert got[0].tolist() == [i + 1 for i in range(8 * comm.size)]
+
+
 def test_ranks_that_end_at_different_steps(hvdata, comm):
     if comm.size == 1:
         pytest.skip("one rank ends when it ends")
