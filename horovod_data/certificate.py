@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from .errors import explain, show_any_text
 
@@ -130,19 +130,23 @@ def _first_difference(a: Record, b: Record) -> str:
     element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
     # Of several readers one that comes later may be in an earlier step, but not of a later turn.
     turn = range(element, min(shorter, element + a.get("readers", 1) * a["ranks"]))
-    element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i), i), default=element)
+    element = min((i for i in turn if ours[i] != theirs[i]), key=lambda i: (_step(a, i) or 0, i), default=element)
     if element == shorter and len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
     steps = [_step(record, element) for record in (a, b)]
-    where = f"step {steps[0]}" if steps[0] == steps[1] else f"step {steps[0]} of the first, step {steps[1]} of the second"
+    where = ", ".join(f"step {step} of the {name}" for name, step in zip(("first", "second"), steps) if step is not None)
+    if steps[0] is not None and steps[0] == steps[1]:
+        where = f"step {steps[0]}"
+    where = where and f" ({where})"
     if element == shorter:
         longer = "first" if len(ours) > len(theirs) else "second"
-        return f"the {longer} goes on where the other ends, with element {element:,} ({where})"
-    return f"the first element that differs is number {element:,} ({where})"
+        return f"the {longer} goes on where the other ends, with element {element:,}{where}"
+    return f"the first element that differs is number {element:,}{where}"
 
 
-def _step(record: Record, element: int) -> int:
-    """The step that an element is dealt in, if every step before it was whole.
+def _step(record: Record, element: int) -> Optional[int]:
+    """The step that an element is dealt in, if every step before it was whole. None: the epoch has had steps of different sizes, as it
+    was restored on another number of ranks.
 
     Readers' elements are listed in turns: element 0 of each, then element 1 of each. Their steps take turns, too, or are one where
     each host has a reader of its own.
@@ -153,6 +157,9 @@ def _step(record: Record, element: int) -> int:
     together = audience if record["batch"] == "per_rank" and fixed else 1
     if not fixed:
         return element
+    had = record.get("steps_per_rank")
+    if record["batch"] == "per_rank" and had and (len(had) != record["ranks"] or len(set(map(repr, had))) > 1):
+        return None
     turn = element // readers // together
     return turn if apart else turn * readers + element % readers
 
@@ -177,15 +184,29 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except (OSError, ValueError) as error:
         print(f"horovod_data: {_shown(str(error))}", file=sys.stderr)
         return 2
+    try:
+        return _compare(files.first, files.second, first, second)
+    except BrokenPipeError:  # whoever reads has seen enough
+        sys.stdout = None  # or Python would complain of what is left in it at its end
+        return 2
+    except OSError as error:
+        print(f"horovod_data: the comparison can't be written: {error.strerror}", file=sys.stderr)
+        sys.stdout = None
+        return 2
+
+
+def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: Mapping[Any, list[Record]]) -> int:
+    """Prints it. The status."""
     equal = True
     for key in sorted({*first, *second}):
         if key in first and key in second:
             compared = list(compare_epoch(first[key], second[key]))
         else:
-            compared = [("", False, f"only in {files.first if key in first else files.second}")]
+            compared = [("", False, f"only in {name if key in first else other}")]
         for which, same, text in compared:
             equal = equal and same
             print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
+    sys.stdout.flush()
     return 0 if equal else 1
 
 

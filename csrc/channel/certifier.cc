@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "channel/certifier.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "base/log.h"
@@ -16,9 +18,17 @@ namespace {
 
 // `line` may be empty: then it is tried alone.
 void Append(const std::string& file, const std::string& line, const std::string& place) {
-  std::FILE* out = std::fopen(file.c_str(), "ae");
-  const bool written = out != nullptr && std::fwrite(line.data(), 1, line.size(), out) == line.size();
-  const bool closed = out != nullptr && std::fclose(out) == 0;
+  const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  bool written = out >= 0;
+  // In one go, where the system can: another job may append to the same file.
+  for (size_t done = 0; written && done < line.size();) {
+    const ssize_t more = write(out, line.data() + done, line.size() - done);
+    if (more > 0) done += static_cast<size_t>(more);
+    else written = more < 0 && errno == EINTR;
+  }
+  const int why = errno;
+  const bool closed = out >= 0 && close(out) == 0;
+  if (!written) errno = why;
   if (!written || !closed) {
     const std::string what = line.empty() ? "the certificates of this job can't be" : "the certificate can't be";
     Log(place + what + " written to " + file + ": " + std::strerror(errno) +

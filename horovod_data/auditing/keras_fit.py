@@ -111,6 +111,8 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         if horovod_data.is_trainer():
             audited = _audited(_forgiving(horovod_data.audit), model, given.arguments)
             given.arguments["x"] = audited.x
+            if given.arguments.get("validation_data") is not None:
+                _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
     except Exception as error:
         # audit() raises on all ranks if on one; or the job is over, here or (tf.errors.UnavailableError) on the others.
         if not isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError)) and type(error).__name__ != "UnavailableError":

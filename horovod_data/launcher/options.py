@@ -108,7 +108,7 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         variables[name] = value if given else environ[name]
     if args.certificate is not None:
         _check_named(args.certificate, "--certificate", "certificate.json")
-        variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": os.path.abspath(args.certificate)}
+        variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": str(_absolute(args.certificate, "--certificate"))}
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
@@ -129,9 +129,17 @@ def _timeline_of(args: argparse.Namespace) -> Optional[Path]:
     if args.timeline is None:
         return None
     _check_named(args.timeline, "--timeline-filename", "trace.json")
-    file = Path(args.timeline).absolute()
+    file = _absolute(args.timeline, "--timeline-filename")
     args.timeline_filename = args.timeline_filename or str(file.with_name(f"{file.stem}.horovod{file.suffix}"))
     return file
+
+
+def _absolute(file: str, option: str) -> Path:
+    try:
+        return Path(file).absolute()
+    except OSError as error:  # there is no current folder any more
+        raise LaunchError(explain(f"{option} {file!r} can't be found from the current folder: {error.strerror}",
+                                  "Start it from a folder that is there, or name the file with its whole path")) from None
 
 
 def _check_named(file: str, option: str, example: str) -> None:

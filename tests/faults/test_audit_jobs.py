@@ -38,7 +38,7 @@ def test_datasets_generators_and_arrays(tmp_path):
         "history = model.fit(mine, epochs=2, verbose=0).history", "assert len(history['loss']) == 2",
         "model.fit(data().batch(16), verbose=0, callbacks=[tf.keras.callbacks.History()])",  # the same on both ranks
         "model.fit(mine.filter(lambda *_: True), epochs=3, verbose=0)",
-        "model.fit(mine.repeat(), epochs=2, steps_per_epoch=3, verbose=0)",
+        "model.fit(mine.repeat(), epochs=2, steps_per_epoch=3, verbose=0, validation_data=(x[:, None], x))",
         "model.fit(x[:, None], x, verbose=0)", "model.fit(x[:, None], x, verbose=0, validation_split=0.5)")
     once, twice = "no row more than once", "100.0 % of the rows were seen more than once"
     assert sorted(verdicts(output)) == [
@@ -46,6 +46,7 @@ def test_datasets_generators_and_arrays(tmp_path):
         ("4", "1", once), ("4", "2", once), ("5", "1", twice)], output
     assert "All ranks saw the same rows: nothing gives each rank its own part of them." in output
     assert output.count("not audited: x is a numpy.ndarray, of which validation_split takes a part away") == 1, output
+    assert output.count("has validation_data, which is not audited") == 1, output
 
 
 GENERATOR = """

@@ -209,6 +209,26 @@ def test_content_means_dtype_shape_and_bytes():
         assert one != other
 
 
+def test_records_have_the_content_of_their_fields():
+    """Not of what stands between them, nor of a byte order; and none where a field is a place in memory."""
+    fields = [("a", "u1"), ("b", "f8")]
+    packed = np.array([(1, 2.0), (3, 4.0)], fields)
+    aligned = np.zeros(2, np.dtype(fields, align=True))
+    aligned.view(np.uint8)[:] = 7
+    aligned["a"], aligned["b"] = packed["a"], packed["b"]
+    swapped = packed.astype([("a", "u1"), ("b", ">f8")])
+    want = keys.content_keys(packed).tolist()
+    assert want[0] != want[1] and keys.content_keys(aligned).tolist() == keys.content_keys(swapped).tolist() == want
+    assert keys.content_keys(packed[1]).tolist() == want[1:]
+    with pytest.raises(TypeError, match="fields of Python objects.*Pass key="):
+        keys.content_keys(np.array([(1, "a")], [("a", "i4"), ("s", "O")]))
+
+
+def test_content_has_no_byte_order():
+    numbers = np.array([1, 16777216], "<i4")
+    assert keys.content_keys(numbers.astype(">i4")).tolist() == keys.content_keys(numbers).tolist()
+
+
 def test_a_row_outside_of_a_batch_has_the_key_it_has_in_one():
     batch = np.arange(8, dtype=np.float32).reshape(2, 2, 2), np.array([5, 6])
     alone = (batch[0][1], batch[1][1])

@@ -75,6 +75,16 @@ def test_steps_of_several_readers(said, changes, differ, text):
     assert status == 1 and f"the first element that differs is {text}" in words
 
 
+@pytest.mark.parametrize("had", [[5, 5, 2, 2], [5, 5]])  # restored on more ranks, and on fewer
+def test_no_step_of_an_epoch_whose_steps_differed(said, had):
+    same = {"batch": "per_rank", "steps_per_rank": [7, 7]}
+    changed = {"batch": "per_rank", "steps_per_rank": had, "ranks": 4 if len(had) == 4 else 1}
+    status, words = said([record(digests=(1, 2, 3, 4), **same)], [record(digests=(1, 2, 3, 5), **changed)])
+    assert status == 1 and "the first element that differs is number 3 (step 1 of the first)" in words
+    status, words = said([record(digests=(1, 2, 3, 4), **changed)], [record(digests=(1, 2, 3, 5), **changed)])
+    assert status == 1 and words.rstrip().endswith("the first element that differs is number 3")
+
+
 def test_one_that_goes_on(said):
     status, text = said([record()], [record(digests=(1, 2, 3, 4))])
     assert status == 1 and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
@@ -199,6 +209,17 @@ def test_zero_ranks_and_no_digests(said):
 def test_a_name_is_no_command_to_the_terminal(said):
     _, text = said([record(channel="\x1b[2Jtrain")], [record(channel="\x1b[2Jtrain")])
     assert "\x1b" not in text and "channel \\x1b[2Jtrain, epoch 1" in text
+
+
+@pytest.mark.parametrize("out", ["full", "closed"])
+def test_what_can_not_be_written_is_neither_equal_nor_not(tmp_path, out):
+    file = tmp_path / "a.json"
+    file.write_text("".join(json.dumps(record(epoch=i)) + "\n" for i in range(3000)))
+    command = f"{sys.executable} -m horovod_data.certificate {file} {file}"
+    command = f"{command} >/dev/full" if out == "full" else f"set -o pipefail; {command} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done
+    assert ("can't be written: No space left" in done.stderr) == (out == "full"), done
 
 
 def test_a_name_that_stdout_cannot_show(tmp_path):
