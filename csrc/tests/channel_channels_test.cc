@@ -97,6 +97,23 @@ TEST_F(ChannelsTest, AccountsOutliveTheirChannels) {
   EXPECT_FALSE(channels_.Accounts().at("train").reader) << "times have begun anew, and it is gone";
 }
 
+// Which is a matter of the order in which they were made, the same on all processes, and not of when they go.
+TEST_F(ChannelsTest, OfChannelsWithoutANameTheLastAreKnown) {
+  Add(1, "train");
+  for (uint32_t number = 2; number < 102; ++number) {
+    Add(number, "channel" + std::to_string(number));
+    if (number > 2) channels_.EndSource(number);
+  }
+  std::map<std::string, Channels::Account> known = channels_.Accounts();
+  EXPECT_EQ(known.size(), 18u);
+  for (const char* name : {"train", "channel2", "channel86", "channel101"}) EXPECT_EQ(known.count(name), 1u) << name;
+  EXPECT_TRUE(known.at("channel2").reader) << "it is there still";
+  channels_.EndSource(2);
+  known = channels_.Accounts();
+  EXPECT_EQ(known.size(), 17u);
+  EXPECT_EQ(known.count("channel2"), 0u);
+}
+
 TEST(ChannelsOfATrainerTest, TheLastUseLetsTheSinkGo) {
   const World world = MakeWorld(1, 2, 1, true);
   Channels channels(&world);

@@ -224,6 +224,28 @@ def test_graph_mode():
     assert trainers == [[{"got": [rank, rank + 2, rank + 4]}] * 2 for rank in range(2)]
 
 
+GRAPH_AGAIN = PRELUDE + """
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+def run(first):
+    with tf.Graph().as_default():
+        ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(first, first + 4).batch(4), batch="global", name="train")
+        hvdata.serve()
+        fetch = v1.data.make_one_shot_iterator(ds).get_next()
+        with v1.Session() as session:
+            return session.run(fetch).tolist()
+tell(got=run(0) + run(100))
+"""
+
+
+def test_another_dataset_in_a_new_graph_is_ignored_aloud():
+    """The reader is in serve(), and can't say it."""
+    (*trainers, _), job = run(GRAPH_AGAIN, 2)
+    assert trainers == [[{"got": [0, 1] * 2}], [{"got": [2, 3] * 2}]]
+    said = [line for text in job.stderr for line in text.splitlines() if "channel 'train' exists already, from an earlier graph" in line]
+    assert len(said) == 1 and said[0].startswith("horovod_data: [rank 0 on "), job.describe()
+
+
 def test_readers_whose_stderr_is_closed():
     """Their lines are lost, and nothing else: they stand where all ranks make the channel."""
     job = run_job("""

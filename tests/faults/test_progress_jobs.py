@@ -48,6 +48,30 @@ def progress(seconds="0.5", **more):
     return {"HOROVOD_DATA_PROGRESS": "1", "HOROVOD_DATA_PROGRESS_SECONDS": seconds, **more}
 
 
+AGAIN = """
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+for epoch in range(5):
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(20 * hvdata.size()).batch(2), batch="per_rank", name="train")
+    assert len(list(ds)) == 10
+for epoch in range(30):
+    assert len(list(hvdata.distribute_dataset(tf.data.Dataset.range(4 * hvdata.size()).batch(2), batch="per_rank"))) == 2
+"""
+
+
+def test_names_that_are_distributed_again_and_channels_without_one():
+    """None of their epochs is lost between two looks, nor a row of one."""
+    job = run_job(AGAIN, 2, env=progress("0.2"), timeout=90)
+    assert job.returncode == 0, job.describe()
+    ended = [re.search(r"channel (\w+), epoch (\d+) ended after (\d+) steps: (\d+) rows", line) for line in job.stderr[0].splitlines()
+             if " ended after " in line]
+    assert all(ended), job.describe()
+    assert [one.groups() for one in ended if one[1] == "train"] == [("train", "1", "10", "20")] * 5, job.describe()
+    assert {one.groups()[1:] for one in ended if one[1] != "train"} == {("1", "2", "4")}, job.describe()
+
+
 @pytest.mark.limit(200)
 @pytest.mark.parametrize("readers", [0, 1])
 def test_a_loop_of_ones_own(readers):

@@ -52,6 +52,40 @@ def test_in_fit(hvdata, comm, tmp_path, often, written):
         assert all(rows[1] == pytest.approx(2 * steps[1], rel=1e-3) for steps, rows in rates)
 
 
+def test_batches_that_keras_executes_together(hvdata, comm, tmp_path):
+    """It calls back once for all of them."""
+    ds = rows_of_two(hvdata, comm, "together")
+
+    def fit():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(loss="mse", optimizer="sgd", jit_compile=False, steps_per_execution=4)
+        callback = hvdata.callbacks.DeliveryCallback(str(tmp_path), channel="together", update_freq=4)
+        model.fit(ds.repeat(), epochs=2, steps_per_epoch=8, verbose=0, callbacks=[callback])
+
+    results(comm, fit)
+    for of_rank in results(comm, lambda: scalars(tmp_path, hvdata.rank())):
+        assert [step for step, _ in of_rank["delivery/together/queue"]] == [4, 8, 12, 16]
+
+
+def test_a_name_that_is_distributed_again(hvdata, comm, tmp_path):
+    """Its channels count from the beginning, each for itself, however many steps they have."""
+    log = hvdata.callbacks.DeliveryScalars(str(tmp_path), channel="again")
+
+    def epoch(number):
+        ds = rows_of_two(hvdata, comm, "again")
+        began = time.monotonic()
+        for _ in ds.take(8 if number < 2 else 4 + number):
+            time.sleep(0.02)
+        return log.write(number), time.monotonic() - began
+
+    for number in range(4):
+        for written, took in results(comm, lambda: epoch(number)):
+            steps = 8 if number < 2 else 4 + number
+            # `took` has the beginning of the iteration, too; and a step takes 0.02 s at least.
+            assert 0.99 * steps / took <= written["delivery/again/steps_per_second"] <= 50, (number, written, took)
+    log.close()
+
+
 @pytest.mark.slow
 def test_in_a_loop_of_ones_own(hvdata, comm, tmp_path):
     """A write has what came since the one before; a pause between epochs is no slowness."""

@@ -3,6 +3,8 @@
 
 import ctypes
 import gc
+import time
+import weakref
 
 import numpy as np
 import psutil
@@ -37,6 +39,30 @@ def stays_level(comm, epoch):
         assert threads <= THREADS, f"rank {rank}: {threads} more threads"
         assert descriptors <= 2, f"rank {rank}: {descriptors} more file descriptors"
         assert memory < MEMORY, f"rank {rank}: {memory / 2**20:.0f} MiB more"
+
+
+def test_what_was_read_is_let_go_of_with_its_channel(hvdata, comm):
+    """Not at the end of the job: it may be all the data that there is."""
+    made = []
+
+    def function():
+        held = tf.constant(np.arange(6.0 * comm.size))
+        made.append(weakref.ref(held))
+        dataset = tf.data.Dataset.from_tensor_slices(held)
+        del held
+        return dataset.batch(comm.size)
+
+    hvdata.predict(lambda x: x, function)
+
+    def gone():
+        gc.collect()
+        return all(ref() is None for ref in made)
+
+    for _ in range(100):
+        if all(comm.allgather(gone())):
+            break
+        time.sleep(0.1)
+    assert all(comm.allgather(gone())) and sum(comm.allgather(len(made))) == 1
 
 
 def source(steps):

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from together import Counted, dealt, elements, on_reader
+from together import Counted, dealt, elements, on_reader, raises_everywhere
 
 
 def merged(lists):
@@ -34,6 +34,25 @@ def test_function_is_called_once_and_on_the_reader_only(hvdata, comm):
     for _ in range(3):
         assert merged(elements(comm, ds)) == list(range(2 * comm.size))
     assert comm.allgather(len(calls)) == [1] + [0] * (comm.size - 1)
+
+
+def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
+    """It runs on readers only: none of these calls could come to an end, or each would go with another one."""
+    calls = [lambda: hvdata.distribute_dataset(tf.data.Dataset.range(3), batch="per_rank"), lambda: hvdata.gather(tf.zeros([1])),
+             lambda: hvdata.audit([1]), lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(3).batch(1))]
+    for call in calls:
+        raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: call(), batch="per_rank"), RuntimeError,
+                          r"\(\) was called in a dataset function, which runs on readers only")
+
+    def late(epoch):
+        if epoch == 2:
+            hvdata.scatter(tf.zeros([comm.size]))
+        hvdata.init()  # which may be called again
+        return tf.data.Dataset.range(hvdata.size())
+
+    ds = hvdata.distribute_dataset(late, batch="per_rank")
+    assert merged(elements(comm, ds)) == list(range(comm.size))
+    raises_everywhere(comm, lambda: list(ds), tf.errors.OpError, r"scatter\(\) was called in a dataset function")
 
 
 def test_other_ranks_may_pass_none(hvdata, comm):

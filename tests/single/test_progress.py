@@ -90,17 +90,19 @@ def test_the_rate_is_of_late():
 
 
 def test_times_since():
-    before = {"rank": 0, "reader": 0, "channels": {"a": {"options": {}, "trainer": {"wait": 5, "waited_for": [5]}}}}
-    before["channels"]["c"] = {"options": {}, "reader": {"deal": 3, "untaken": 4}}
+    before = {"rank": 0, "reader": 0, "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 5, "waited_for": [5]}}}}
+    before["channels"]["c"] = {"options": {"number": 1}, "reader": {"deal": 3, "untaken": 4}}
     now = {"rank": 0, "reader": 0, "channels": {
-        "a": {"options": {}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {}, "reader": {"deal": 3}},
-        "c": {"options": {}, "reader": {"deal": 4, "untaken": 1}}}}
+        "a": {"options": {"number": 1}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {"number": 1}, "reader": {"deal": 3}},
+        "c": {"options": {"number": 1}, "reader": {"deal": 4, "untaken": 1}}}}
     (since,) = times.since([now], {(0, 0): before})
     assert since["channels"]["c"]["reader"] == {"deal": 1, "untaken": 1}, "that is no sum"
     assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {"deal": 3}
-    anew = {**now, "channels": {"a": {"options": {}, "trainer": {"wait": 6, "waited_for": [1]}}}}
+    anew = {**now, "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 6, "waited_for": [1]}}}}
     assert times.since([anew], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 6, "waited_for": [1]}
     assert times.since([now], {}) == [now]
+    now["channels"]["a"]["options"]["number"] = 4  # a new channel of that name
+    assert times.since([now], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 7, "waited_for": [7]}
 
 
 @pytest.mark.parametrize("found, text", [
