@@ -109,7 +109,8 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
         threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
         ranks disagree; a rank of this host, or under horovod-data-run of another one, has ended without having called it;
         Horovod was initialised for other processes; a second call with other arguments.
-      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
+        ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
     """
     global _job
     siblings.stay_silent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
@@ -53,8 +54,12 @@ def report() -> Report:
         raise RuntimeError(explain("report() was called after horovod_data.shutdown()", "Call it before, or start the job with "
                                    "HOROVOD_DATA_REPORT=1, which has it made at the end"))
     made = make(core.all_times(_PATIENCE_SECONDS))
-    with contextlib.suppress(OSError, ValueError):  # stdout is closed, nobody reads it, or it can't show a channel's name
-        print(made, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
+        try:
+            print(made, flush=True)
+        except UnicodeEncodeError:  # it can't show a channel's name as it is
+            encoding = sys.stdout.encoding or "ascii"
+            print(str(made).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     return made
 
 

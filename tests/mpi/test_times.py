@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the time goes: what stats() and report() say of it. Whether the verdict is right: tests/faults/test_reports_of_jobs.py."""
 
+import io
+import sys
 import threading
 import time
 
@@ -120,6 +122,17 @@ def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):
 
     trainers = comm.size - 1
     assert 0 <= results(comm, run)[0] <= 20 * trainers
+
+
+def test_a_name_that_stdout_can_not_show(hvdata, comm, monkeypatch):
+    """The rest of the report is printed all the same."""
+    ds = hvdata.distribute_dataset(tf.data.Dataset.range(4 * comm.size), batch="per_rank", name="tr\u00e4in\u2603")
+    results(comm, lambda: len(list(ds)))
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    results(comm, hvdata.report)
+    monkeypatch.undo()
+    assert "tr\\xe4in\\u2603" in out.buffer.getvalue().decode("ascii")
 
 
 def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
