@@ -25,10 +25,11 @@ if _typing.TYPE_CHECKING:
     from .auditing.audit import audit
     from .core import stats
     from .dataset import distribute_dataset, distribute_datasets_from_function
+    from .ending import shutdown
     from .gathering import gather
     from .predicting import predict
     from .reporting.report import report
-    from .roles import init, is_reader, is_trainer, num_readers, rank, shutdown, size
+    from .roles import init, is_reader, is_trainer, num_readers, rank, size
     from .scattering import scatter
     from .serving import serve
 
@@ -57,10 +58,11 @@ _HOMES = {
     "auditing.audit": ("audit",),
     "core": ("stats",),
     "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
+    "ending": ("shutdown",),
     "gathering": ("gather",),
     "predicting": ("predict",),
     "reporting.report": ("report",),
-    "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "shutdown", "size"),
+    "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "size"),
     "scattering": ("scatter",),
     "serving": ("serve",),
 }

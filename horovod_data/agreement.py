@@ -8,16 +8,16 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from . import roles
+from . import membership
 from .errors import explain, placed, without_place
 
 
-def _ranks(job: roles.Job, ranks: tuple[int, ...]) -> str:
+def _ranks(job: membership.Job, ranks: tuple[int, ...]) -> str:
     shown = ", ".join(job.name(rank) for rank in ranks[:8])
     return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def check_agreement(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+def check_agreement(job: membership.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
     """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
     sides: list[str] = []
     for key in said[0][1]["arguments"]:
@@ -45,7 +45,7 @@ def raised(kind: str, text: str) -> Exception:
     return RuntimeError(text)
 
 
-def check_errors(job: roles.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+def check_errors(job: membership.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
                   failure: Optional[BaseException]) -> None:
     """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
     if failure is not None:

@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 
 import tensorflow as tf
 
-from . import core, roles, times
+from . import core, membership, times
 from .errors import explain, forked, whole
 from .reading import eagerly
 
@@ -40,7 +40,7 @@ class DeliveryScalars:
         Raises:
           RuntimeError: before init(), or on a dedicated reader, which gets no batches.
         """
-        rank = roles.current("DeliveryScalars()").trainer
+        rank = membership.current("DeliveryScalars()").trainer
         if rank is None:
             raise RuntimeError(explain("DeliveryScalars() was called on a dedicated reader, which gets no batches",
                                        "Call horovod_data.serve() before it"))

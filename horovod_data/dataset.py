@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, interrupts, roles
+from . import core, elements, interrupts, membership
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
 from .errors import checked_name, explain, say, start_thread, text_of, whole
@@ -203,7 +203,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
     newer one of the same dataset.
     """
-    job = roles.current("distribute_dataset()")
+    job = membership.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
         prefetch_mb = max(job.settings.prefetch_bytes / _MIB, LEAST_MB)  # which is of whole bytes
     options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard)
@@ -236,7 +236,7 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
     Raises:
       TypeError: fn is a dataset. All else as distribute_dataset() does.
     """
-    roles.current("distribute_datasets_from_function()")
+    membership.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
         raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
                                 "Pass a function that returns one, or call distribute_dataset()"))
@@ -250,7 +250,7 @@ def _verified(verify: Any) -> bool:
     return verify or verify_in(os.environ)
 
 
-def _channel_of_graph(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
+def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
     graph = tf.compat.v1.get_default_graph()
     if options.name is None:
         channel = _make_channel(job, options, dataset_or_fn)
@@ -291,7 +291,7 @@ def _weakly(given: Any) -> Callable[[], Any]:
         return lambda: None
 
 
-def _shares(channel: _Channel, job: roles.Job) -> tf.data.Dataset:
+def _shares(channel: _Channel, job: membership.Job) -> tf.data.Dataset:
     options = channel.options
     spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
                                len(job.layout.audience(job.comm_rank)))
@@ -306,7 +306,7 @@ def _shown(options: Options) -> str:
 # ---- The agreement.
 
 
-def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
+def _make_channel(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn) -> _Channel:
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
     dealer: Optional[Dealer] = None
@@ -333,7 +333,12 @@ def _make_channel(job: roles.Job, options: Options, dataset_or_fn: DatasetOrFn) 
 
     what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
     with interrupts.Held() as ctrl_c:
-        number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
+        try:
+            number = core.agree_begin(json.dumps(mine, sort_keys=True).encode(), what)
+        except Exception:
+            if dealer is not None:
+                dealer.cancel()
+            raise
 
         def finish() -> _Channel:
             """What follows when all have said their words."""
@@ -371,7 +376,7 @@ def _finish_alone(finish: Callable[[], _Channel], where: str) -> None:
         start_thread(threading.Thread(target=run, name="horovod_data channel", daemon=True), where)
 
 
-def _agreed(job: roles.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
+def _agreed(job: membership.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
             reading: Optional[Reading], failure: Optional[BaseException]) -> _Channel:
     """Makes the channel, if all ranks can and say the same."""
     check_agreement(job, what, said)
@@ -422,7 +427,7 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
 
 
-def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> int:
+def _steps(job: membership.Job, options: Options, spec: Any, counts: list[int]) -> int:
     """The cardinality that every trainer sees."""
     if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # Keras would count on more than may come
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
@@ -444,14 +449,14 @@ def _steps(job: roles.Job, options: Options, spec: Any, counts: list[int]) -> in
     return max(finite) if len(finite) == len(each) else _INFINITE
 
 
-def _tell_part(job: roles.Job, label: str, part: Part) -> None:
+def _tell_part(job: membership.Job, label: str, part: Part) -> None:
     readers = len(job.layout.readers)
     how = (f"each of {readers} readers reads its own files, of {len(part.files)}" if part.kind == "files" else
            f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})")
     say(explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"))
 
 
-def _warn_of_duplicates(job: roles.Job, label: str, fingerprints: list[Optional[str]]) -> None:
+def _warn_of_duplicates(job: membership.Job, label: str, fingerprints: list[Optional[str]]) -> None:
     """A line on the first of readers that seem to read the same, and so deliver everything several times."""
     mine = None if job.reader is None else fingerprints[job.reader]
     same = [reader for reader, one in enumerate(fingerprints) if mine is not None and one == mine]

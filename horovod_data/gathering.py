@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from . import loader, matching, roles
+from . import loader, matching, membership
 from .errors import explain, text_of
 
 
@@ -51,7 +51,7 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
     return gathered
 
 
-def _tensor(x: Any, job: roles.Job) -> tf.Tensor:
+def _tensor(x: Any, job: membership.Job) -> tf.Tensor:
     try:
         value = tf.convert_to_tensor(x)
     except Exception as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts

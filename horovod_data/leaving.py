@@ -77,8 +77,8 @@ def leaves(said: bytes) -> Optional[str]:
 
 def _has_joined() -> bool:
     """Whether this process has called init(), or is one of the doctor's, which has meetings of its own."""
-    roles = sys.modules.get("horovod_data.roles")
-    return getattr(roles, "_job", None) is not None or "horovod_data.doctor" in sys.modules or _forked()
+    membership = sys.modules.get("horovod_data.membership")
+    return getattr(membership, "_job", None) is not None or "horovod_data.doctor" in sys.modules or _forked()
 
 
 def _had_a_large_child() -> bool:

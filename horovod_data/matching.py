@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from . import roles
+from . import membership
 from .errors import checked_name, explain, whole
 
 # In a TF1 graph calls without a name may run in any order, so each gets a name by its place in the graph. All ranks build
@@ -21,14 +21,14 @@ _UNNAMED = "\0"
 SCATTER, GATHER, GATHER_GRADIENT = "", "\0G", "\0B"
 
 
-def checked(call: str, root: Any, name: Optional[str]) -> tuple[roles.Job, int]:
+def checked(call: str, root: Any, name: Optional[str]) -> tuple[membership.Job, int]:
     """The job, and the root as a number, of a call that trainers make.
 
     Raises:
       RuntimeError: there is no job, or this is a dedicated reader.
       TypeError, ValueError: root is no rank, or name no name.
     """
-    job = roles.current(f"{call}()")
+    job = membership.current(f"{call}()")
     if job.trainer is None:
         raise RuntimeError(explain(f"{call}() was called on a dedicated reader, which is no rank", where=job.where))
     size = len(job.layout.trainers)

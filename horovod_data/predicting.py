@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from . import elements, interrupts, receiving, roles
+from . import elements, interrupts, membership, receiving
 from . import tensorflow_private as private
 from .agreement import raised
 from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
@@ -67,7 +67,7 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
       What model_or_fn raises: on its own rank as it is, on all others by the same class with that rank's name, where that class
         is Python's or TensorFlow's. Errors of the pipeline as of distribute_dataset().
     """
-    job = roles.current("predict()")
+    job = membership.current("predict()")
     if not tf.executing_eagerly():
         raise RuntimeError(explain("predict() was called where TensorFlow does not execute eagerly",
                                    "Call it outside of tf.function and of TF1 graphs", job.where))
@@ -89,7 +89,7 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
     return rounds.joined
 
 
-def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Exception], job: roles.Job, rounds: _Rounds,
+def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Exception], job: membership.Job, rounds: _Rounds,
              ctrl_c: interrupts.Held) -> None:
     outputs = _Outputs()
     function: Any = None
@@ -149,7 +149,7 @@ def _let_go(error: BaseException) -> None:
             waiting += [at.__cause__, at.__context__]
 
 
-def _function(model_or_fn: Any, job: roles.Job) -> Callable[[Any], Any]:
+def _function(model_or_fn: Any, job: membership.Job) -> Callable[[Any], Any]:
     """What takes an element."""
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
         return lambda element: on_batch(element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element)
@@ -231,7 +231,7 @@ class _Outputs:
 class _Rounds:
     """The gathers, one after another, and what rank 0 has got by them."""
 
-    def __init__(self, job: roles.Job, channel: Optional[str]):
+    def __init__(self, job: membership.Job, channel: Optional[str]):
         self.next_step = 0  # behind how many steps the next one is
         self.done = False
         self.joined: Any = None  # on rank 0, when done

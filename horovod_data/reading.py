@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
-from . import elements, loader, roles
+from . import elements, loader, membership
 from . import tensorflow_private as private
 from .errors import explain
 from .fingerprinting import fingerprint_of
@@ -179,7 +179,7 @@ def _call(function: Callable[..., Any], wants: _Wants, input_context: tf.distrib
     keywords: dict[str, Any] = {"epoch": number} if wants.epoch else {}
     if wants.context_name:
         keywords[wants.context_name] = arguments.pop()
-    with _mode(None), tf.device("/CPU:0"), roles.reads():
+    with _mode(None), tf.device("/CPU:0"), membership.reads():
         dataset = function(*arguments, **keywords)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(explain(f"the dataset function returned a {type(dataset).__name__}, not a tf.data.Dataset"))

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from . import loader, matching, roles
+from . import loader, matching, membership, roles
 from .errors import explain, text_of
 
 
@@ -59,7 +59,7 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     return part
 
 
-def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple[tf.Tensor, tf.Tensor]:
+def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: membership.Job) -> tuple[tf.Tensor, tf.Tensor]:
     """The tensor and the rows of each rank; of ranks that are not the root an empty tensor or their own, and no rows."""
     if dtype is not None:
         try:
@@ -98,7 +98,7 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: roles.Job) -> tuple
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
 
 
-def _check_sendable(what: str, dtype: tf.DType, job: roles.Job) -> None:
+def _check_sendable(what: str, dtype: tf.DType, job: membership.Job) -> None:
     if dtype in (tf.resource, tf.variant):
         raise TypeError(explain(f"{what}, which can't be sent to another rank", "Pass a tensor of numbers, bools or strings",
                                 job.where))

@@ -12,7 +12,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from . import core, exits, roles
+from . import core, ending, exits, membership
 from .errors import explain, here, say, show, start_thread, text_of, without_place
 from .reading import Reading
 
@@ -51,7 +51,7 @@ class Dealer:
             ended.thread.join()
             _dealers.discard(ended)
         if not _dealers:
-            roles.at_shutdown(_join_dealers)
+            ending.at_shutdown(_join_dealers)
         try:
             start_thread(self.thread)
         except RuntimeError:
@@ -133,7 +133,7 @@ def serve() -> None:
       SystemExit: on a dedicated reader, when the trainers are done.
       RuntimeError: before init(), after shutdown(), or when a process of the job was lost.
     """
-    job = roles.current("serve()")
+    job = membership.current("serve()")
     if job.trainer is not None:
         return
     core.refuse_agreements(explain(
@@ -142,5 +142,5 @@ def serve() -> None:
     core.wait_all_bye()
     if core.state() == core.State.BROKEN:
         raise RuntimeError(explain("a process of the job was lost while this reader served", where=job.where))
-    roles.shutdown()
+    ending.shutdown()
     sys.exit(0)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from .. import interrupts, roles
+from .. import ending, interrupts, membership
 from ..agreement import check_agreement, check_errors
 from ..errors import explain, text_of, whole
 from .exchange import Exchange
@@ -63,7 +63,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       Errors of the reference: on rank 0 as they are, elsewhere one of the same class that quotes them.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come.
     """
-    job = roles.current("audit()")
+    job = membership.current("audit()")
     if job.trainer is None:
         return dataset_or_iterable
     if tf.inside_function() or not tf.executing_eagerly():
@@ -75,7 +75,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), exchange.rank == 0,
                         partial=sequence is None).held()
-    roles.before_shutdown(finish_all)
+    ending.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
 
@@ -88,7 +88,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
 
 
-def _agreed(job: roles.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held) -> tuple[Key, Reference]:
+def _agreed(job: membership.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held) -> tuple[Key, Reference]:
     """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
     what = "audit()"
     failure: Optional[BaseException] = None
@@ -123,7 +123,7 @@ def _agreed(job: roles.Job, exchange: Exchange, given: Any, key: Key, reference:
     return key, known
 
 
-def _said(job: roles.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+def _said(job: membership.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
     """Everybody's words, as check_errors() and check_agreement() take them."""
     return [((job.layout.trainers[rank],), words) for rank, words in enumerate(exchange.allgather(mine))]
 

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-from .. import core, loader, roles
+from .. import core, ending, loader, membership, roles
 from ..layout import Layout
 from . import children, inside, mpi_variables, transports
 
@@ -63,7 +63,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     loader.load()
     began_init = time.monotonic()
     roles.init()
-    job = roles.current("the doctor")
+    job = membership.current("the doctor")
     rank, size, layout = job.comm_rank, len(job.hosts), job.layout
     mine: dict[str, Any] = {
         "rank": rank, "findings": findings, "reads": roles.is_reader(), "trains": roles.is_trainer(),
@@ -88,7 +88,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
             everybody[other] = json.loads(one.payload)
     if rank == 0:
         children.say(ranks=everybody)
-    roles.shutdown()
+    ending.shutdown()
     children.say(done=True)
 
 

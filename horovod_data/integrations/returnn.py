@@ -12,7 +12,7 @@ import functools
 import inspect
 from typing import Any, Callable
 
-from .. import core, roles
+from .. import core, membership, roles
 from ..dataset import distribute_dataset
 from ..errors import explain
 from ..serving import serve
@@ -78,7 +78,7 @@ def attach(**options: Any) -> bool:
         raise TypeError(explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"))
     if core.state() is core.State.NEVER_STARTED:
         roles.init()
-    roles.current("returnn.attach()")
+    membership.current("returnn.attach()")
     _options.clear()
     _options.update({"batch": "per_rank", "remainder": "partial", **options})
     if not _attached:

@@ -275,7 +275,7 @@ from horovod_data import roles
 if os.environ["HVDATA_TEST_RANK"] == "1":
     def fails(*_):
         raise KeyboardInterrupt  # as it may come at any time
-    roles._join_horovod = roles.core.start = fails
+    roles.with_horovod.join = roles.core.start = fails
 try:
     hvdata.init()
 except KeyboardInterrupt:
