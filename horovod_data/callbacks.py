@@ -124,8 +124,10 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         before = self._batches
-        self._batches += max(1, batch - self._batch)  # Keras says it of the last one of those that it executes together
-        self._batch = batch
+        # Of those that it executes together Keras 2 names the last one, and some versions of Keras 3 the first.
+        together = int(getattr(self.model, "steps_per_execution", None) or 1) if batch == 0 else 1
+        self._batches += max(together, batch - self._batch)
+        self._batch = batch + together - 1
         if self._every and self._batches // self._every > before // self._every and self._scalars is not None:
             self._scalars.write(self._batches)
 

@@ -158,7 +158,7 @@ def _step(record: Record, element: int) -> Optional[int]:
     if not fixed:
         return element
     had = record.get("steps_per_rank")
-    if record["batch"] == "per_rank" and had and (len(had) != record["ranks"] or len(set(map(repr, had))) > 1):
+    if record["batch"] == "per_rank" and had and record["verdict"] == "complete" and (len(had) != record["ranks"] or len(set(map(repr, had))) > 1):
         return None
     turn = element // readers // together
     return turn if apart else turn * readers + element % readers
@@ -206,7 +206,8 @@ def _compare(name: str, other: str, first: Mapping[Any, list[Record]], second: M
         for which, same, text in compared:
             equal = equal and same
             print(_shown(f"channel {key[0]}, epoch {key[1]}{which}: {text}"))
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it was closed from the beginning: the status says it all
+        sys.stdout.flush()
     return 0 if equal else 1
 
 

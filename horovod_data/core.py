@@ -180,10 +180,11 @@ def _json(name: str, *args: Any) -> Any:
     return json.loads(text)
 
 
-def _wait(call: Callable[[], int]) -> None:
+def _wait(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> None:
     """Repeats a sliced wait until it is over. In the main thread signals are handled between the slices."""
     while (code := call()) == _PENDING:
-        pass
+        if between is not None:
+            between()
     if code != 0:
         _raise(code)
 
@@ -442,10 +443,10 @@ def agree_begin(mine: bytes, what: str) -> int:
     return number.value
 
 
-def agree_wait(number: int) -> list[Contribution]:
-    """Waits for everybody's contribution to agreement `number`."""
+def agree_wait(number: int, between: Optional[Callable[[], object]] = None) -> list[Contribution]:
+    """Waits for everybody's contribution to agreement `number`, which it gives once. `between` is called now and then, and may raise."""
     data, size = c_void_p(), c_size_t()
-    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
+    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))), between)
     return _contributions(ctypes.string_at(data.value or 0, size.value))
 
 

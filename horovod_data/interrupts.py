@@ -34,6 +34,11 @@ class Held:
     def close(self) -> None:
         self._open = False
 
+    def let_come(self) -> None:
+        """Raises what waits."""
+        self.open()
+        self.close()
+
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if self._theirs is None:
             return
@@ -53,5 +58,6 @@ class Held:
             self._waits = True
 
     def _deliver(self, frame: Optional[FrameType]) -> None:
-        self._open = self._waits = False
+        before, self._open, self._waits = self._open, False, False
         self._theirs(signal.SIGINT, frame)
+        self._open = before  # it has only noted it

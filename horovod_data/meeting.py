@@ -210,17 +210,23 @@ class _Exchange:
 
     under_way: Optional[_Exchange] = None
 
-    def __init__(self, mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
-        self.mine, self.where = mine, where
+    def __init__(self, mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, size: int) -> None:
+        self.of = mine, where, size
+        self._mine = mine
         self.results: list[list[bytes]] = []
         self.failures: list[BaseException] = []
         self.done = threading.Event()  # a thread whose join() was interrupted may say that it is not alive
         self._exchange = exchange
-        start_thread(threading.Thread(target=self._run, name="horovod_data init", daemon=True), where)
+        _Exchange.under_way = self  # first: Ctrl-C may come while the thread starts
+        try:
+            start_thread(threading.Thread(target=self._run, name="horovod_data init", daemon=True), where)
+        except RuntimeError:
+            _Exchange.under_way = None
+            raise
 
     def _run(self) -> None:
         try:
-            self.results.append(self._exchange(self.mine))
+            self.results.append(self._exchange(self._mine))
         except BaseException as error:
             self.failures.append(error)
         self.done.set()
@@ -230,12 +236,11 @@ def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, 
              absent: Callable[[], list[Absent]]) -> list[bytes]:
     """Waits for a collective that can't be interrupted, for Ctrl-C, stall line and time limit."""
     wait = _Wait(where, size, settings, absent)
-    under_way = _Exchange.under_way or _Exchange(mine, exchange, where)
-    if (under_way.mine, under_way.where) != (mine, where):
+    under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
+    if under_way.of != (mine, where, size):
         raise RuntimeError(explain("init() was interrupted while it waited for the others, and is called again with other arguments or "
                                    "another environment, or for another communicator: what was said of this rank stays said",
                                    "Call it as before", where))
-    _Exchange.under_way = under_way
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
     _Exchange.under_way = None

@@ -21,7 +21,8 @@ import tensorflow as tf
 from . import elements, interrupts, membership, receiving
 from . import tensorflow_private as private
 from .agreement import raised
-from .dataset import UNLESS_SHARDED, DatasetOrFn, distribute_dataset
+from .channels import UNLESS_SHARDED, DatasetOrFn
+from .dataset import distribute
 from .errors import explain, placed, text_of, without_place
 from .gathering import gather
 from .scattering import scatter
@@ -77,7 +78,13 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         shares, channel = dataset, ends[0].label
         refused = _refused(dataset, ends, f"{job.where}, channel {channel}")
     else:
-        shares = distribute_dataset(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard)
+        def interrupted() -> None:
+            """The others, who have the channel, go on to their first round."""
+            if job.trainer is not None:
+                _Rounds(job, name).gather(_Outputs(), 0, False, KeyboardInterrupt())
+
+        shares = distribute(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard,
+                            owes=interrupted)
         channel, refused = name, None
     if job.trainer is None:
         return None
@@ -99,22 +106,23 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
         failure: Optional[BaseException] = None
         ended = False
         try:
-            ctrl_c.open()
-            if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
-                if refused is not None:
-                    raise refused
-                function = _function(model_or_fn, job)
-            elif iterator is None:
-                iterator = iter(shares)
-            while step < rounds.next_step and not ended:
-                if (element := next(iterator, _END)) is _END:
-                    ended = True
-                else:
-                    outputs.add(function, element)
-                    step += 1
-            ctrl_c.close()
+            try:
+                ctrl_c.open()
+                if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
+                    if refused is not None:
+                        raise refused
+                    function = _function(model_or_fn, job)
+                elif iterator is None:
+                    iterator = iter(shares)
+                while step < rounds.next_step and not ended:
+                    if (element := next(iterator, _END)) is _END:
+                        ended = True
+                    else:
+                        outputs.add(function, element)
+                        step += 1
+            finally:
+                ctrl_c.close()
         except BaseException as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
-            ctrl_c.close()
             failure = error
             _let_go(error)
         if ended or failure is not None:
@@ -129,11 +137,10 @@ def _refused(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> Optio
         return ValueError(explain(f"{given}, which may leave out rows or add some",
                                   'Distribute it with remainder="partial" and schedule="static"', where))
     behind = receiving.stages_behind(ends, dataset)
-    unordered = dataset.options().deterministic is False
+    in_order = dataset.options().deterministic is not False
     for stage in behind:
-        kind = private.name(stage)
-        if private.divides_anew(stage) or (unordered and kind.startswith("Parallel")):
-            return ValueError(explain(f"{given}, and behind it a stage ({kind}) after which rows don't come as the reader has them",
+        if private.divides_anew(stage, in_order):
+            return ValueError(explain(f"{given}, and behind it a stage ({private.name(stage)}) after which rows don't come as the reader has them",
                                       "Put it before distribute_dataset(), or leave it out", where))
     return None
 

@@ -77,16 +77,20 @@ def stages(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         if id(stage) not in seen:
             seen[id(stage)] = stage
             yield stage
-            waiting += private.inputs(stage)
-            if isinstance(audited := getattr(stage, "_audited", None), tf.data.Dataset):  # which its function captures
-                waiting.append(audited)
+            waiting += _givers(stage)
+
+
+def _givers(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """The stages from which this one gets its elements."""
+    audited = getattr(stage, "_audited", None)  # which its function captures
+    return [*private.inputs(stage), *([audited] if isinstance(audited, tf.data.Dataset) else [])]
 
 
 def stages_behind(ends: Sequence[tf.data.Dataset], dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     """The stages of a pipeline that get what comes from these, the nearest first."""
     takers: dict[int, list[tf.data.Dataset]] = {}
-    for stage in stages(dataset):
-        for given in private.inputs(stage):
+    for stage in map(private.unwrapped, stages(dataset)):
+        for given in map(private.unwrapped, _givers(stage)):
             takers.setdefault(id(given), []).append(stage)
     found: dict[int, tf.data.Dataset] = {}
     waiting = list(ends)

@@ -157,9 +157,21 @@ def unordered(stage: tf.data.Dataset) -> bool:
     return any(node.attr["deterministic"].s == b"false" for node in own)
 
 
-def divides_anew(stage: tf.data.Dataset) -> bool:
-    """Whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these."""
-    return name(stage).endswith(("Batch", "Unbatch", "FlatMap", "Interleave", "Shuffle", "Window", "Rebatch")) or unordered(stage)
+def unwrapped(stage: tf.data.Dataset) -> tf.data.Dataset:
+    """The stage itself, where TF1 has put another interface around it, which passes for one with the same inputs."""
+    while isinstance(stage, DatasetV1Adapter):
+        stage = stage._dataset
+    return stage
+
+
+_DIVIDE_ANEW = ("Batch", "Unbatch", "FlatMap", "Interleave", "Shuffle", "ShuffleAndRepeat", "Window", "Rebatch", "GroupByReducer")
+
+
+def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
+    """Whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
+    `in_order`: what the pipeline's options say of stages that say nothing themselves."""
+    asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
+    return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
 
 
 def has_functions(stage: tf.data.Dataset) -> bool:

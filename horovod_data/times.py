@@ -173,8 +173,8 @@ def readers(process: Mapping[str, Any]) -> dict[str, Reader]:
 
 
 def flat(process: Mapping[str, Any]) -> dict[str, float]:
-    """Those of one process as stats() names them: `train/wait_seconds`. On every process the same names, whatever its role: those of
-    a role that it has not are 0."""
+    """Those of one process as stats() names them: `train/wait_seconds`. On every process the same names (but for
+    old channels without a name of which one alone has garbage), whatever its role: those of a role that it has not are 0."""
     named: dict[str, float] = {}
     of_trainers, of_readers = trainers(process), readers(process)
     for name in process["channels"]:

@@ -54,8 +54,8 @@ class Channels {
   // This member takes nothing more.
   void OnGone(int member) EXCLUDES(mu_);
 
-  // Of all channels there have been that have names of their own, by name; of the others those that are there, and the last
-  // ones that are gone: whoever makes one for each epoch, say, would fill the memory. `reset`: times begin anew.
+  // Of all channels there have been that have names of their own, by name; of the others the last ones, and those before them
+  // that are here still: whoever makes one for each epoch, say, would fill the memory. `reset`: times begin anew.
   std::map<std::string, Account> Accounts(bool reset = false) EXCLUDES(mu_);
 
  private:

@@ -102,6 +102,7 @@ absl::Status Input::MakeUpTo(uint64_t number) {
   if (number > kMostInputs) return absl::DataLossError("a checkpoint of this channel is damaged");
   absl::Status status = Finalize();
   while (status.ok() && *made_ < number) {
+    if (cancelled()) return absl::CancelledError("the input was cancelled before it began");
     iterator_.reset();
     number_ = (*made_)++;
     status = dataset_->MakeIterator(iterator_ctx_.get(), /*parent=*/nullptr, kPrefix, &iterator_);

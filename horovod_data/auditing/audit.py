@@ -106,8 +106,7 @@ def _agreed(job: membership.Job, exchange: Exchange, given: Any, key: Key, refer
     known = None
     try:
         known = make_reference(exchange, reference, said[0][1]["reference"], key, ctrl_c)
-        ctrl_c.open()
-        ctrl_c.close()
+        ctrl_c.let_come()
     except ReferenceFailed:
         pass
     except BaseException as error:  # also Ctrl-C, as the program may go on: the others wait for this rank's word

@@ -117,21 +117,21 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         raise TypeError(_no_array(leaf, path, "whole numbers that no one dtype of numpy's holds"))
     if array.dtype.kind == "O" and not all(isinstance(one, (str, bytes)) for one in array.ravel()):
         raise TypeError(_no_array(leaf, path))
-    if array.dtype.kind == "V":
-        if array.dtype.hasobject:  # of which the array holds the places in memory
-            raise TypeError(_no_array(leaf, path, "its records have fields of Python objects"))
-        if array.dtype.names is not None:
-            array = _packed(array)
+    if array.dtype.hasobject and array.dtype.kind == "V":  # of which the array holds the places in memory
+        raise TypeError(_no_array(leaf, path, "its records have fields of Python objects"))
     if array.dtype.byteorder not in "=|" or array.dtype.names is not None:  # the same numbers have the same bytes
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        array = array.astype(_packed(array.dtype), copy=False)
     return array, array.dtype.name if array.dtype.names is None else str(array.dtype)
 
 
-def _packed(records: Array) -> Array:
-    """Without what stands between the fields, which says nothing."""
-    from numpy.lib import recfunctions
-
-    return recfunctions.repack_fields(np.asarray(records), align=False, recurse=True)
+def _packed(dtype: Any) -> Any:
+    """Of records: their fields, one behind the other. What stands between them says nothing, nor does the class that they have."""
+    if dtype.subdtype is not None:
+        inner, shape = dtype.subdtype
+        return np.dtype((_packed(inner), shape))
+    if dtype.names is None:
+        return dtype.newbyteorder("=")
+    return np.dtype([(name, _packed(dtype.fields[name][0])) for name in dtype.names])
 
 
 def _no_array(leaf: Any, path: str, why: str = "") -> str:

@@ -97,21 +97,22 @@ def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) ->
     status, rows = _MORE, 0
     while status == _MORE:
         try:
-            ctrl_c.open()
-            keys = next(chunks, None)
-            if isinstance(keys, int):  # a function may return a count as well
-                rows, keys = keys, None
-            status = _MORE if keys is not None else _LAST
-            words = np.empty((0, 2), np.uint64)
-            if keys is not None:
-                words = keys.words
-                ranges += [integer_range(words)] if len(words) else []
-                _name(reference, keys, rows)
-            parts = _by_owner(words, rows, exchange.size, status)
-            rows += len(words)
-            ctrl_c.close()
+            try:
+                ctrl_c.open()
+                keys = next(chunks, None)
+                if isinstance(keys, int):  # a function may return a count as well
+                    rows, keys = keys, None
+                status = _MORE if keys is not None else _LAST
+                words = np.empty((0, 2), np.uint64)
+                if keys is not None:
+                    words = keys.words
+                    ranges += [integer_range(words)] if len(words) else []
+                    _name(reference, keys, rows)
+                parts = _by_owner(words, rows, exchange.size, status)
+                rows += len(words)
+            finally:
+                ctrl_c.close()
         except BaseException as error:  # also Ctrl-C while a long reference is read: the others wait for the next part
-            ctrl_c.close()
             failure, status = error, _FAILED
             parts = [_head(status)] * exchange.size
         taken.append(exchange.deal(parts, _head(status)[:0])[1:])

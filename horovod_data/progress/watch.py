@@ -60,8 +60,8 @@ def stop() -> None:
 
 def renew(channel: str) -> None:
     """A channel is about to be made, perhaps of a name that there is: what is known of the one before is gone then."""
-    if _watch is not None and channel in _expected and not _watch.forked():
-        _watch.last_words.append(core.own_epochs())
+    if _watch is not None and channel in _expected and not _watch.forked() and (words := core.own_epochs())[1]:
+        _watch.last_words.append((*words, {channel: _expected[channel]}))
 
 
 def expect(channel: str, steps: int) -> None:
@@ -87,7 +87,7 @@ class Watch:
         self._showing = threading.Lock()  # nobody forks meanwhile: a child would inherit what a display locks
         self._held = False
         # Of channels whose names others took.
-        self.last_words: collections.deque[tuple[Mapping[str, Any], Mapping[str, Any]]] = collections.deque()
+        self.last_words: collections.deque[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Optional[int]]]] = collections.deque()
         self._epochs: dict[str, Epochs] = {}
         self._numbers: dict[str, int] = {}  # which channel of its name it is
         self._said: dict[tuple[int, int], dict[str, Any]] = {}  # by every process, last
@@ -118,9 +118,13 @@ class Watch:
     def _look(self, patience: float) -> None:
         now = time.monotonic()
         ended: list[tuple[str, Ended]] = []
-        while self.last_words:
-            ended += self._seen(now, *self.last_words.popleft())
-        tallies, own = core.own_epochs()
+        while True:
+            tallies, own = core.own_epochs()
+            if not self.last_words:  # all that was before these
+                break
+            while self.last_words:
+                before, its_own, expected = self.last_words.popleft()
+                ended += self._seen(now, before, its_own, expected)
         if not own:
             return
         self._said[times.who(own)] = own
@@ -131,7 +135,7 @@ class Watch:
             self._said |= {times.who(one): one for one in core.all_times(patience)}
             self._asked = now
         lines = [(name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {})))) for name, each in ended]
-        for name, _ in ended:
+        for name in {name for name, _ in ended} & self._epochs.keys():
             self._begun[name] = _of(name, self._said)
             self._lately.pop(name, None)
         shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
@@ -140,8 +144,9 @@ class Watch:
                 self._display.end(name, line)
             self._display.show(shown, now)
 
-    def _seen(self, now: float, tallies: Mapping[str, Any], own: Mapping[str, Any]) -> list[tuple[str, Ended]]:
-        """What has ended by then."""
+    def _seen(self, now: float, tallies: Mapping[str, Any], own: Mapping[str, Any],
+              expected: Mapping[str, Optional[int]] = {}) -> list[tuple[str, Ended]]:
+        """What has ended by then. `expected`: steps of an epoch, of channels whose names others have by now."""
         ended: list[tuple[str, Ended]] = []
         numbers = times.numbers(own)
         for name, one in times.trainers(own).items():
@@ -151,7 +156,7 @@ class Watch:
                 ended += [(name, each) for each in self._epochs.pop(name).over()]
                 self._numbers[name] = numbers[name]
             epochs = self._epochs.setdefault(name, Epochs())
-            epochs.expected = _expected.get(name)
+            epochs.expected = expected.get(name, _expected.get(name))
             tally = tallies[name]
             ended += [(name, each) for each in epochs.look(now, Tally(tally["epoch"], tally["steps"], tally["rows"]),
                                                            Total(one.steps, one.rows, one.total))]

@@ -61,10 +61,11 @@ import os, signal, sys, threading, time
 import numpy as np
 import tensorflow as tf
 import horovod_data as hvdata
+from horovod_data import core
 
 hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
-who, where = int(sys.argv[1]), sys.argv[2]
+who, where, _ = int(sys.argv[1]), *sys.argv[2:]
 
 def press():
     os.kill(os.getpid(), signal.SIGINT)
@@ -87,14 +88,33 @@ try:
         hvdata.audit([np.arange(3)], key=lambda x: x, reference=Keys() if rank == who else None)
         print("had it", flush=True)
     else:
-        if where == "wait" and rank == who:
-            threading.Timer(1, press).start()
-        elif where == "wait":
-            time.sleep(3)
-        ds = hvdata.distribute_dataset(numbers, batch="global", name="first")
-        print("had", sum(len(x) for x in ds), "rows", flush=True)
+        if where in ("wait", "predict") and rank == who:
+            begin = core.agree_begin
+            def begins(*args):
+                core.agree_begin = begin
+                threading.Timer(0.5, press).start()
+                return begin(*args)
+            core.agree_begin = begins
+        elif where in ("wait", "predict"):
+            time.sleep(2)
+            while not os.path.exists(sys.argv[3]):
+                time.sleep(0.1)
+        elif where == "at its end" and rank == who:  # when all have said their words
+            create = core.channel_create
+            def creates(*args, **kwargs):
+                core.channel_create = create
+                create(*args, **kwargs)
+                press()
+                time.sleep(0.2)
+            core.channel_create = creates
+        if where == "predict":
+            print("had", hvdata.predict(lambda x: x, numbers), flush=True)
+        else:
+            ds = hvdata.distribute_dataset(numbers, batch="global", name="first")
+            print("had", sum(len(x) for x in ds), "rows", flush=True)
 except KeyboardInterrupt:
     print("went on", flush=True)
+    open(sys.argv[3], "w").close()
 except Exception as error:
     print("heard", type(error).__name__, error, flush=True)
 ds = hvdata.distribute_dataset(numbers, batch="global", name="second")
@@ -106,16 +126,21 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
 @pytest.mark.parametrize("who, where, others", [
     (0, "wait", "had 5 rows"),
     (1, "wait", "had 5 rows"),
+    (0, "at its end", "had 5 rows"),
+    (1, "at its end", "had 5 rows"),
+    (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
+    (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
     (0, "dataset function", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt"),
     (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
 ])
-def test_a_program_that_goes_on(who, where, others):
+def test_a_program_that_goes_on(tmp_path, who, where, others):
     """What it owes the others they get, and nobody waits for it."""
-    job = run_job(GOES_ON, 2, str(who), where, timeout=60, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    job = run_job(GOES_ON, 2, str(who), where, str(tmp_path / "pressed"), timeout=60, env={"HOROVOD_DATA_TIMEOUT": "50"})
     assert job.returncode == 0, job.describe()
     assert "went on" in job.stdout[who], job.describe()
     assert re.search(others, job.stdout[1 - who]), job.describe()
     assert all("then had 5 rows" in out for out in job.stdout), job.describe()
+    assert "Traceback" not in "".join(job.stderr), job.describe()
 
 
 @pytest.mark.parametrize("np", [1, 2])

@@ -41,6 +41,22 @@ def test_from_the_dataset_function(how, status):
     assert "no data" not in how or "no data" in job.stderr[0], job.describe()
 
 
+FROM_THE_MODEL = """
+import sys
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+hvdata.predict(lambda x: sys.exit(3) if hvdata.rank() == 1 else x, lambda: tf.data.Dataset.range(40).batch(4))
+"""
+
+
+def test_from_a_model_that_predicts():
+    """The others hear of it: whoever of them ends first, too, ends with that status."""
+    job = run_job(FROM_THE_MODEL, np=3, timeout=90)
+    assert job.returncode == 3, job.describe()
+
+
 @pytest.mark.parametrize("readers", [0, 1])
 def test_from_the_call_for_a_later_epoch(readers):
     """Which is not made on the main thread."""
