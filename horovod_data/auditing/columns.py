@@ -119,9 +119,11 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         raise TypeError(_no_array(leaf, path))
     if array.dtype.hasobject and array.dtype.kind == "V":  # of which the array holds the places in memory
         raise TypeError(_no_array(leaf, path, "its records have fields of Python objects"))
-    if array.dtype.byteorder not in "=|" or array.dtype.names is not None:  # the same numbers have the same bytes
-        array = array.astype(_packed(array.dtype), copy=False)
-    return array, array.dtype.name if array.dtype.names is None else str(array.dtype)
+    dtype = array.dtype
+    if dtype.byteorder not in "=|" or dtype.names is not None:  # the same numbers have the same bytes
+        dtype = _packed(dtype)
+        array = array.astype(dtype, copy=False)
+    return array, dtype.name if dtype.names is None else str(dtype)
 
 
 def _packed(dtype: Any) -> Any:

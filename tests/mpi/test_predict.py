@@ -154,6 +154,19 @@ def test_stages_that_mix_rows(hvdata, comm, kind, stage):
     assert got[0].tolist() == [i + 1 for i in range(8 * comm.size)]
 
 
+def test_stages_that_mix_rows_behind_an_audit_and_in_tf1(hvdata, comm):
+    from horovod_data import tensorflow_private as private
+
+    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed")
+    mixed = [hvdata.audit(shares).map(lambda x: x).shuffle(3), private.DatasetV1Adapter(shares.shuffle(3)).map(lambda x: x)]
+    for dataset in mixed:
+        raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, dataset), ValueError, r"a stage \(Shuffle\)")
+    in_order = shares.map(lambda x: x, num_parallel_calls=2, deterministic=True)
+    options = tf.data.Options()
+    options.deterministic = False
+    assert results(comm, lambda: hvdata.predict(lambda x: x, in_order.with_options(options)))[0].tolist() == list(range(8 * comm.size))
+
+
 def test_ranks_that_end_at_different_steps(hvdata, comm):
     if comm.size == 1:
         pytest.skip("one rank ends when it ends")

@@ -220,6 +220,13 @@ def test_records_have_the_content_of_their_fields():
     want = keys.content_keys(packed).tolist()
     assert want[0] != want[1] and keys.content_keys(aligned).tolist() == keys.content_keys(swapped).tolist() == want
     assert keys.content_keys(packed[1]).tolist() == want[1:]
+    assert keys.content_keys(packed.view(np.recarray)).tolist() == want
+    inner = np.dtype(fields, align=True)
+    one, other = (np.zeros(2, np.dtype([("x", inner, (2,))])) for _ in range(2))
+    one.view(np.uint8)[:], other.view(np.uint8)[:] = 7, 9
+    for table in one, other:
+        table["x"]["a"], table["x"]["b"] = 1, 2
+    assert keys.content_keys(one).tolist() == keys.content_keys(other).tolist()
     with pytest.raises(TypeError, match="fields of Python objects.*Pass key="):
         keys.content_keys(np.array([(1, "a")], [("a", "i4"), ("s", "O")]))
 

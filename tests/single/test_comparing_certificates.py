@@ -211,6 +211,13 @@ def test_a_name_is_no_command_to_the_terminal(said):
     assert "\x1b" not in text and "channel \\x1b[2Jtrain, epoch 1" in text
 
 
+def test_stdout_that_is_closed_from_the_beginning(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(record()) + "\n")
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m horovod_data.certificate {file} {file} >&-"], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done
+
+
 @pytest.mark.parametrize("out", ["full", "closed"])
 def test_what_can_not_be_written_is_neither_equal_nor_not(tmp_path, out):
     file = tmp_path / "a.json"

@@ -72,6 +72,25 @@ def test_an_error_is_not_hidden():
             raise ValueError("mine")
 
 
+def test_a_handler_that_only_notes_it_leaves_the_door_open():
+    calls = []
+    signal.signal(signal.SIGINT, lambda *_: calls.append("called"))
+    with Held() as held:
+        held.open()
+        press()
+        press()
+        assert calls == ["called"] * 2
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_let_come_raises_what_waits():
+    with Held() as held:
+        held.let_come()
+        press()
+        with pytest.raises(KeyboardInterrupt):
+            held.let_come()
+
+
 def test_a_handler_of_the_programs_is_called_once():
     calls = []
     signal.signal(signal.SIGINT, lambda *_: calls.append("called"))
