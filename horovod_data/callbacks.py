@@ -127,7 +127,7 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         # Of those that it executes together Keras 2 names the last one, and some versions of Keras 3 the first.
         together = int(getattr(self.model, "steps_per_execution", None) or 1) if batch == 0 else 1
         self._batches += max(together, batch - self._batch)
-        self._batch = batch + together - 1
+        self._batch = batch
         if self._every and self._batches // self._every > before // self._every and self._scalars is not None:
             self._scalars.write(self._batches)
 

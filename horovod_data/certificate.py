@@ -158,7 +158,8 @@ def _step(record: Record, element: int) -> Optional[int]:
     if not fixed:
         return element
     had = record.get("steps_per_rank")
-    if record["batch"] == "per_rank" and had and record["verdict"] == "complete" and (len(had) != record["ranks"] or len(set(map(repr, had))) > 1):
+    uneven = had and record["verdict"] == "complete" and len(set(map(repr, had))) > 1
+    if record["batch"] == "per_rank" and had and (uneven or len(had) != record["ranks"]):
         return None
     turn = element // readers // together
     return turn if apart else turn * readers + element % readers

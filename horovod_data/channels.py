@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, interrupts, membership
+from . import core, elements, ending, interrupts, membership
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
 from .errors import checked_name, explain, say, start_thread, text_of, whole
@@ -161,42 +161,58 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes
             making.begin()
             if failure is not None and not isinstance(failure, Exception):
                 raise failure
-            channel = making.finish(ctrl_c)
+            channel = making.finish(ctrl_c.let_come)
         return channel
-    except Exception:
-        making.cancel()
-        raise
-    except BaseException:
-        making.finish_alone(owes)
+    except BaseException as error:
+        if isinstance(error, Exception) and not making.left:  # all ranks have it
+            making.cancel()
+        else:
+            making.finish_alone(owes)
         raise
 
 
+_JOIN_SECONDS = 5.0
 _alone: dict[int, threading.Event] = {}  # the channels that are still made by finish_alone()
 
 
 class _Making:
-    """A channel that is being made."""
+    """A channel that is being made. Its parts can be taken up where they were left."""
 
     def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[Dealer],
                  failure: Optional[BaseException]) -> None:
+        self.left = False  # by the program, which may go on, and not by an error that all ranks have
         self._job, self._options, self._mine, self._reading, self._dealer, self._failure = job, options, mine, reading, dealer, failure
         self._what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
         self._number: Optional[int] = None
+        self._said: Optional[list[core.Contribution]] = None
         self._made: Optional[Channel] = None
 
     def begin(self) -> None:
         """Gives the others this rank's word."""
         self._number = core.agree_begin(json.dumps(self._mine, sort_keys=True).encode(), self._what)
 
-    def finish(self, ctrl_c: Optional[interrupts.Held] = None) -> Channel:
-        """Waits for the words of all, and makes the channel of them. Ctrl-C ends the wait, and nothing else."""
+    def finish(self, let_come: Callable[[], None] = lambda: None) -> Channel:
+        """Waits for the words of all, and makes the channel of them. What `let_come` raises ends the wait, and nothing else."""
+        def between() -> None:
+            try:
+                let_come()
+            except BaseException:
+                self.left = True
+                raise
+
         assert self._number is not None
-        contributions = core.agree_wait(self._number, ctrl_c.let_come if ctrl_c is not None else None)
-        for number, made in list(_alone.items()):  # channels are made in the order of their numbers
-            if number < self._number:
-                made.wait()
-        said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in contributions]
-        self._made = _agreed(self._job, self._options, self._number, self._what, said, self._reading, self._failure)
+        if self._made is None:
+            for number, made in list(_alone.items()):  # channels are made in the order of their numbers
+                while number < self._number and not made.wait(core.SLICE_MS / 1000):
+                    between()
+            if self._said is None:
+                self._said = core.agree_wait(self._number, between)
+            said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in self._said]
+            channel, arenas = _agreed(self._job, self._options, self._number, self._what, said, self._reading, self._failure)
+            _create(channel, arenas, self._reading)
+            self._made = channel
+        self.left = True  # what comes now is nobody's but the program's
+        watch.expect(self._made.label, self._made.steps)
         if self._dealer is not None:
             self._dealer.begin(self._made.number, self._made.label)
         return self._made
@@ -210,31 +226,38 @@ class _Making:
         """Where the program has left: does on a thread what is left to do, of what has begun."""
         if self._number is None:
             return self.cancel()
-        number, made = self._number, _alone.setdefault(self._number, threading.Event())
+        number, made = self._number, threading.Event()
 
         def run() -> None:
             try:
-                channel = self._made or self.finish()
-                core.channel_unuse(channel.number)
+                core.channel_unuse(self.finish().number)
             except BaseException:  # whatever it is, all ranks have it
                 return self.cancel()
             finally:
-                made.set()
                 _alone.pop(number, None)
+                made.set()
             if owes is not None:
                 with contextlib.suppress(BaseException):
                     owes()
 
-        try:
-            start_thread(threading.Thread(target=run, name="horovod_data channel", daemon=True), self._job.where)
-        except RuntimeError:  # no thread can be had: the others wait to their limit
-            made.set()
-            _alone.pop(number, None)
+        thread = threading.Thread(target=run, name="horovod_data channel", daemon=True)
+        with interrupts.Held():  # once more: it may be pressed twice
+            _alone[number] = made
+            try:
+                start_thread(thread, self._job.where)
+            except RuntimeError:  # no thread can be had
+                if self._made is not None:
+                    return run()
+                _alone.pop(number, None)  # the others wait to their limit
+                made.set()
+                self.cancel()
+            else:
+                ending.at_shutdown(lambda: thread.join(_JOIN_SECONDS))
 
 
 def _agreed(job: membership.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-            reading: Optional[Reading], failure: Optional[BaseException]) -> Channel:
-    """Makes the channel, if all ranks can and say the same."""
+            reading: Optional[Reading], failure: Optional[BaseException]) -> tuple[Channel, list[int]]:
+    """The channel, if all ranks can and say the same; and of each reader how much shared memory it has."""
     check_agreement(job, what, said)
     check_errors(job, what, said, failure)
 
@@ -250,17 +273,19 @@ def _agreed(job: membership.Job, options: Options, number: int, what: str, said:
         _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
     elif job.reader == 0:
         _tell_part(job, channel.label, reading.part)
-    parts = elements.components(channel.spec)
+    return channel, [int(words["arena"]) for words in readers]
+
+
+def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
+    options = channel.options
     watch.renew(channel.label)
     core.channel_create(
-        channel.label, parts, number=number, batch=_BATCH.index(options.batch),
+        channel.label, elements.components(channel.spec), number=channel.number, batch=_BATCH.index(options.batch),
         schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
         prefetch=0 if options.prefetch == _AUTO else options.prefetch,
-        prefetch_bytes=_prefetch_bytes(options, [int(words["arena"]) for words in readers]), on_error_continue=options.on_reader_error == "continue",
+        prefetch_bytes=_prefetch_bytes(options, arenas), on_error_continue=options.on_reader_error == "continue",
         add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
         is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
-    watch.expect(channel.label, steps)
-    return channel
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:

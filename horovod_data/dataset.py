@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import weakref
@@ -11,7 +12,7 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, membership
+from . import core, elements, interrupts, membership
 from .channels import MIB, Channel, DatasetFn, DatasetOrFn, Options, make
 from .errors import explain, say
 from .reading import checked_dataset_or_fn
@@ -114,6 +115,11 @@ def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "stati
     channel = make(job, options, dataset_or_fn, owes)
     try:
         return _shares(channel, job)  # the dataset object keeps the channel in use
+    except BaseException as error:
+        if owes is not None and not isinstance(error, Exception):
+            with contextlib.suppress(BaseException), interrupts.Held():
+                owes()
+        raise
     finally:
         core.channel_unuse(channel.number)
 

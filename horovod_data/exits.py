@@ -47,8 +47,8 @@ _PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
 _NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
-_EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (\d+)\s*$", re.MULTILINE)
-_EXIT_IN_PREDICT = re.compile(r"\] predict\(\) failed: SystemExit: (\d+)$")
+_EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (-?\d+)\s*$", re.MULTILINE)
+_EXIT_IN_PREDICT = re.compile(r"\] predict\(\) failed: SystemExit: (-?\d+)$")
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 

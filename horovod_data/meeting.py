@@ -217,12 +217,12 @@ class _Exchange:
         self.failures: list[BaseException] = []
         self.done = threading.Event()  # a thread whose join() was interrupted may say that it is not alive
         self._exchange = exchange
-        _Exchange.under_way = self  # first: Ctrl-C may come while the thread starts
-        try:
-            start_thread(threading.Thread(target=self._run, name="horovod_data init", daemon=True), where)
-        except RuntimeError:
-            _Exchange.under_way = None
-            raise
+        self._thread = threading.Thread(target=self._run, name="horovod_data init", daemon=True)
+
+    def begin(self) -> None:
+        """Unless it has begun."""
+        if self._thread.ident is None and not self.done.is_set():
+            start_thread(self._thread, self.of[1])
 
     def _run(self) -> None:
         try:
@@ -241,6 +241,8 @@ def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, 
         raise RuntimeError(explain("init() was interrupted while it waited for the others, and is called again with other arguments or "
                                    "another environment, or for another communicator: what was said of this rank stays said",
                                    "Call it as before", where))
+    _Exchange.under_way = under_way  # first: Ctrl-C may come while it begins
+    under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
     _Exchange.under_way = None

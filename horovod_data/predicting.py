@@ -88,8 +88,6 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         channel, refused = name, None
     if job.trainer is None:
         return None
-    if refused is None and int(shares.cardinality()) == _INFINITE:
-        refused = ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()", job.where))
     rounds = _Rounds(job, channel)
     with interrupts.Held() as ctrl_c:
         _predict(model_or_fn, shares, refused, job, rounds, ctrl_c)
@@ -111,6 +109,9 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
                 if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
                     if refused is not None:
                         raise refused
+                    if int(shares.cardinality()) == _INFINITE:
+                        raise ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()",
+                                                 job.where))
                     function = _function(model_or_fn, job)
                 elif iterator is None:
                     iterator = iter(shares)

@@ -33,6 +33,7 @@ _LATELY_SECONDS = 10.0
 _JOIN_SECONDS = 2.0
 
 _Words = Mapping[tuple[int, int], Mapping[str, Any]]  # what processes have said of their times
+_UNHEARD_OF = -1
 _watch: Optional[Watch] = None
 _expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
 
@@ -60,8 +61,9 @@ def stop() -> None:
 
 def renew(channel: str) -> None:
     """A channel is about to be made, perhaps of a name that there is: what is known of the one before is gone then."""
-    if _watch is not None and channel in _expected and not _watch.forked() and (words := core.own_epochs())[1]:
-        _watch.last_words.append((*words, {channel: _expected[channel]}))
+    expected = _expected.get(channel, _UNHEARD_OF)
+    if _watch is not None and expected != _UNHEARD_OF and not _watch.forked() and (words := core.own_epochs())[1]:
+        _watch.last_words.append((*words, {channel: expected}))
 
 
 def expect(channel: str, steps: int) -> None:

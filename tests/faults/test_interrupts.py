@@ -61,7 +61,7 @@ import os, signal, sys, threading, time
 import numpy as np
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import core
+from horovod_data import channels, core
 
 hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
@@ -96,7 +96,6 @@ try:
                 return begin(*args)
             core.agree_begin = begins
         elif where in ("wait", "predict"):
-            time.sleep(2)
             while not os.path.exists(sys.argv[3]):
                 time.sleep(0.1)
         elif where == "at its end" and rank == who:  # when all have said their words
@@ -107,6 +106,13 @@ try:
                 press()
                 time.sleep(0.2)
             core.channel_create = creates
+        elif where == "twice" and rank == who:
+            def expects(*args):
+                channels.watch.expect = expect
+                press()
+                press()
+                time.sleep(1)
+            expect, channels.watch.expect = channels.watch.expect, expects
         if where == "predict":
             print("had", hvdata.predict(lambda x: x, numbers), flush=True)
         else:
@@ -123,10 +129,12 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
 """
 
 
+@pytest.mark.limit(150)
 @pytest.mark.parametrize("who, where, others", [
     (0, "wait", "had 5 rows"),
     (1, "wait", "had 5 rows"),
     (0, "at its end", "had 5 rows"),
+    (0, "twice", "had 5 rows"),
     (1, "at its end", "had 5 rows"),
     (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
     (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
@@ -135,7 +143,7 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
 ])
 def test_a_program_that_goes_on(tmp_path, who, where, others):
     """What it owes the others they get, and nobody waits for it."""
-    job = run_job(GOES_ON, 2, str(who), where, str(tmp_path / "pressed"), timeout=60, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    job = run_job(GOES_ON, 2, str(who), where, str(tmp_path / "pressed"), timeout=120, env={"HOROVOD_DATA_TIMEOUT": "50"})
     assert job.returncode == 0, job.describe()
     assert "went on" in job.stdout[who], job.describe()
     assert re.search(others, job.stdout[1 - who]), job.describe()

@@ -42,11 +42,13 @@ def test_from_the_dataset_function(how, status):
 
 
 FROM_THE_MODEL = """
-import sys
+import atexit, sys, time
 import tensorflow as tf
 import horovod_data as hvdata
 
 hvdata.init()
+if hvdata.rank() == 1:
+    atexit.register(time.sleep, 3)  # the others end first
 hvdata.predict(lambda x: sys.exit(3) if hvdata.rank() == 1 else x, lambda: tf.data.Dataset.range(40).batch(4))
 """
 

@@ -3,6 +3,7 @@
 
 import os
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,24 @@ def test_batches_that_keras_executes_together(hvdata, comm, tmp_path):
     results(comm, fit)
     for of_rank in results(comm, lambda: scalars(tmp_path, hvdata.rank())):
         assert [step for step, _ in of_rank["delivery/together/queue"]] == [4, 8, 12, 16]
+
+
+@pytest.mark.parametrize("said", [(3, 7, 9), (0, 4, 8)])  # as Keras 2 has it, and as some versions of Keras 3
+def test_which_of_the_batches_keras_names(hvdata, comm, tmp_path, said):
+    steps = []
+
+    def calls():
+        callback = hvdata.callbacks.DeliveryCallback(str(tmp_path), update_freq=4)
+        callback.set_model(types.SimpleNamespace(steps_per_execution=4))
+        callback.on_train_begin()
+        callback._scalars.write = steps.append
+        for epoch in range(2):
+            callback.on_epoch_begin(epoch)
+            for batch in said:
+                callback.on_train_batch_end(batch)
+
+    results(comm, calls)
+    assert steps == ([4, 8, 14, 18, 20] if said[0] else [4, 8, 12, 16, 20, 24])
 
 
 def test_a_name_that_is_distributed_again(hvdata, comm, tmp_path):
