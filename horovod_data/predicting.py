@@ -133,15 +133,15 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
 
 def _refused(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> Optional[ValueError]:
     """Of what distribute_dataset() returned, and stages behind it: the outputs of each step's rows go to rank 0 as they come."""
-    given = "predict() was given what distribute_dataset() returned"
     if not all(end.whole for end in ends):
-        return ValueError(explain(f"{given}, which may leave out rows or add some",
+        return ValueError(explain("predict() was given what distribute_dataset() returned, which may leave out rows or add some",
                                   'Distribute it with remainder="partial" and schedule="static"', where))
     behind = receiving.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
-            return ValueError(explain(f"{given}, and behind it a stage ({private.name(stage)}) after which rows don't come as the reader has them",
+            return ValueError(explain("predict() was given what distribute_dataset() returned, and behind it a stage "
+                                      f"({private.name(stage)}) after which rows don't come as the reader has them",
                                       "Put it before distribute_dataset(), or leave it out", where))
     return None
 
