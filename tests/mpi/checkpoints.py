@@ -17,8 +17,8 @@ def restore(it: Any, path: str) -> None:
 
 
 def take(it: Any, n: int) -> list[int]:
-    return [int(next(it)) for _ in range(n)]
+    return [next(it).numpy().item() for _ in range(n)]
 
 
 def rest(it: Any) -> list[int]:
-    return [int(x) for x in it]
+    return [x.numpy().item() for x in it]
