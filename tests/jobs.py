@@ -111,8 +111,10 @@ def start_job(
     launcher: str = "",
     cwd: Path | None = None,
     running: Callable[..., launch.RunningJob] = launch.RunningJob,
+    left: float = SOON,
 ) -> Iterator[Job]:
-    """Starts a script (its text or its path) on np + readers ranks; whatever is left of it at the end is killed.
+    """Starts a script (its text or its path) on np + readers ranks; whatever is left of it at the end is killed. Of a job that has
+    come to its end, finish(), no process may be left `left` seconds later.
 
     `env` is set on top of the test defaults, None unsets. `launcher` is a command line such as "horovodrun --gloo" that
     takes -np; the default is the mpirun under test. `running` is made with what RunningJob takes: a job elsewhere.
@@ -133,7 +135,10 @@ def start_job(
         cwd=cwd,
     )
     try:
-        yield Job(started)
+        job = Job(started)
+        yield job
+        runs = started.left(left) if job.returncode is not None else []
+        assert not runs, f"the job has ended, and {runs} still run\n{job.describe()}"
     except pytest.fail.Exception:  # the test's own time limit: say where the ranks are
         if started.poll() is None:
             for rank, text in started.stacks().items():
@@ -152,8 +157,9 @@ def run_job(
     timeout: float = 60,
     launcher: str = "",
     cwd: Path | None = None,
+    left: float = SOON,
 ) -> Job:
     """Runs a script to its end. See start_job."""
-    with start_job(script, np, *args, readers=readers, env=env, launcher=launcher, cwd=cwd) as job:
+    with start_job(script, np, *args, readers=readers, env=env, launcher=launcher, cwd=cwd, left=left) as job:
         job.finish(timeout)
         return job

@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +54,12 @@ class Place(NamedTuple):
 ALL = [Place(trainers, readers, way) for trainers in (2, 3, 4) for readers in (0, 1) for way in WAYS]
 
 
+def all_places() -> bool:
+    return bool(os.environ.get("HVDATA_TEST_ALL_FAULTS"))
+
+
 def places(*few: tuple[int, int, str]) -> list[Place]:
-    return ALL if os.environ.get("HVDATA_TEST_ALL_FAULTS") else [Place(*one) for one in few]
+    return ALL if all_places() else [Place(*one) for one in few]
 
 
 def everywhere(*few: tuple[int, int, str]) -> pytest.MarkDecorator:
@@ -74,33 +78,26 @@ class Tried:
     @contextlib.contextmanager
     def start(self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any) -> Iterator[Job]:
         """As jobs.start_job(). It is to have ended when the body does."""
-        processes = range(where.trainers + where.readers)
         with start_job(script, where.trainers, *args, readers=where.readers, cwd=self._cwd,
                        env={**where.env, "TMPDIR": str(self._tmp), **(env or {})}, **more) as job:
             yield job
-            pids = [job.pid(rank) for rank in processes]
-        self.nothing_left(pid for pid in pids if pid is not None)
+            assert job.returncode is not None, "the job has not been waited for"
+        self._nothing_left()
 
     def run(self, script: str | Path, where: Place, *args: str, timeout: float = 120, **more: Any) -> Job:
         with self.start(script, where, *args, **more) as job:
             job.finish(timeout)
         return job
 
-    def nothing_left(self, pids: Iterable[int]) -> None:
-        """No process, no shared memory with a name, no file. (What MPI's launcher leaves is MPI's, and what AutoGraph leaves of the
-        functions that it has rewritten is TensorFlow's.)"""
-        pids = list(pids)
+    def _nothing_left(self) -> None:
+        """No shared memory with a name, no file; no process is start_job()'s own demand. (What MPI's launcher leaves is MPI's, and what
+        AutoGraph leaves of the functions that it has rewritten is TensorFlow's.)"""
         files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
         assert not [name for name in files if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$", name)], files
         deadline = time.monotonic() + SOON
-        while (_shared_names() - self._names or any(map(_runs, pids))) and time.monotonic() < deadline:
+        while _shared_names() - self._names and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not _shared_names() - self._names
-        assert not [pid for pid in pids if _runs(pid)]
-
-
-def _runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def _shared_names() -> set[str]:

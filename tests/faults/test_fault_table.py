@@ -13,7 +13,7 @@ import pytest
 from jobs import SOON, run_job
 from launched import start_launcher
 from ranks.launch import open_mpi
-from table import PROGRAMS, WAYS, Place, everywhere, places
+from table import PROGRAMS, WAYS, Place, everywhere, places, all_places
 
 HOST = re.escape(socket.gethostname())
 ENDS = {  # fault: the job's statuses
@@ -66,31 +66,47 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
             assert re.search(r"has died \(here: channel train, epoch 1, step \d+\)", survivors), job.describe()
 
 
-@everywhere((2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline"))
-def test_faults_that_the_job_survives(where, tried):
+def stops_and_places():
+    """Who is stopped, the reader or a trainer: one in each of the few places; or both in all."""
+    for where in places((2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline")):
+        one = "trainer" if (where.way == "message") == bool(where.readers) else "reader"
+        for stopped in ("reader", "trainer") if all_places() else (one,):
+            yield pytest.param(where, stopped, id=f"{where}-{stopped}")
+
+
+@pytest.mark.parametrize("where, stopped", list(stops_and_places()))
+def test_faults_that_the_job_survives(where, stopped, tried):
     """An exception in the first, a middle and the last step; a rank that leaves early, each once; 5 seconds' stop; two threads on
-    two channels; many tiny epochs; the end of Python with iterators alive. Each leaves no thread and no open file behind."""
+    two channels; many tiny epochs; the end of Python with iterators alive. Each is soon over, and leaves no thread and no open file
+    behind, on trainers and readers."""
     trainers, steps = where.trainers, 8
-    many = ["1000"] if where.way == "arena" else []
-    stopped = "1" if (where.way == "message") == bool(where.readers) else "reader"
-    job = tried.run(PROGRAMS / "survives.py", where, stopped, *many)
+    many = ["1000"] if where.way == "arena" or all_places() else []
+    job = tried.run(PROGRAMS / "survives.py", where, "reader" if stopped == "reader" else "1", *many)
     assert job.returncode == 0, job.describe()
+    raised = dict(re.findall(r"^RAISES (\d) ([\d.]+)$", job.stdout[where.reader], re.MULTILINE))
+    broke: dict[int, list[float]] = {}
+    looks = [line for line in job.stdout[where.reader].splitlines() if line.startswith("KEPT by the reader")]
+    assert len(looks) == 3 + trainers + 3 and all(line.endswith("nothing") for line in looks), job.describe()
     for rank in range(trainers):
         lines = {line.split()[0] + line.split()[1] * (line.split()[0] in ("FAILED", "BROKE")): line
                  for line in job.stdout[rank].splitlines()}
         for epoch, step in (1, 0), (2, steps // 2), (3, steps - 1):
-            assert re.fullmatch(rf"FAILED {epoch} {step} .*\[reader 0 on {HOST}, channel train, epoch {epoch}, step {step}\] "
-                                "ValueError: no such row.*", lines[f"FAILED{epoch}"]), job.describe()
+            said = re.fullmatch(rf"FAILED {epoch} {step} ([\d.]+) .*\[reader 0 on {HOST}, channel train, epoch {epoch}, step {step}\] "
+                                "ValueError: no such row.*", lines[f"FAILED{epoch}"])
+            assert said and float(said[1]) - float(raised[str(epoch)]) < SOON, job.describe()
         for breaker in range(trainers):
-            assert lines[f"BROKE{4 + breaker}"].split() == ["BROKE", str(4 + breaker), "2" if breaker == rank else str(steps)]
+            *told, when = lines[f"BROKE{4 + breaker}"].split()
+            assert told == ["BROKE", str(4 + breaker), "2" if breaker == rank else str(steps)], job.describe()
+            broke.setdefault(breaker, []).append(float(when))
         _, came, seconds = lines["STOPPED"].split()
         assert int(came) == steps and 4.5 < float(seconds) < 5 + SOON, job.describe()
         whole = [(steps, "")] * 2
         assert lines["THREADS"] == f"THREADS {whole} {whole}", job.describe()
         assert lines["TINY"] == f"TINY {1000 if many else 20}", job.describe()
         assert lines["LEAVES"] == f"LEAVES {[rank, rank]}", job.describe()
-        kept = [line for line in job.stdout[rank].splitlines() if line.startswith("KEPT")]
+        kept = [line for line in job.stdout[rank].splitlines() if line.startswith("KEPT of")]
         assert len(kept) == 3 + trainers + 3 and all(line.endswith("nothing") for line in kept), job.describe()
+    assert all(max(when) - min(when) < SOON for when in broke.values()), job.describe()
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovod-data-run"])
@@ -136,15 +152,19 @@ hvdata.init()
     assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
 
 
-@everywhere((1, 0, "arena"), (2, 0, "message"), (3, 1, "inline"))
-def test_fit_again_after_an_interrupt(where, tried):
-    job = tried.run(PROGRAMS / "interrupted_fit.py", where)
+@pytest.mark.parametrize("where, who", [
+    pytest.param(where, who, id=f"{where}-rank {who}")
+    for number, where in enumerate([Place(1, 0, "arena"), *places((2, 0, "message"), (3, 0, "arena"), (3, 1, "inline"))])
+    for who in (sorted({0, where.trainers - 1}) if all_places() else [0 if number == 2 else where.trainers - 1])])
+def test_fit_again_after_an_interrupt(where, who, tried):
+    """Of the rank that reads, or another."""
+    job = tried.run(PROGRAMS / "interrupted_fit.py", where, str(who))
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):
         fit, again = (line for line in job.stdout[rank].splitlines() if line.startswith(("FIT", "AGAIN")))
-        assert fit == ("FIT interrupted" if rank == where.trainers - 1 else "FIT to its end"), job.describe()
+        assert fit == ("FIT interrupted" if rank == who else "FIT to its end"), job.describe()
         assert again == "AGAIN 20", job.describe()
-    assert job.seconds_since("FAULT", where.trainers - 1) < SOON, job.describe()
+    assert job.seconds_since("FAULT", who) < SOON, job.describe()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /dev/shm")

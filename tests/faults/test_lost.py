@@ -68,13 +68,3 @@ def test_a_reader_that_is_done_and_reads_on():
     assert seconds < SOON, seconds
     if open_mpi():
         assert any("rank 0 on " in err and "has died (here: channel train, epoch 1, step " in err for err in job.stderr[1:]), job.describe()
-
-
-def test_nothing_is_left_behind():
-    """No process outlives the job. (Shared memory has no name: tests/faults/test_shared_memory.py.)"""
-    with start_job(TRAIN, 2) as job:
-        for rank in range(2):
-            job.wait_for("under way", rank)
-        job.kill_rank(0)
-        job.finish(40)
-    assert not any(job.alive(rank) for rank in range(2))

@@ -180,6 +180,13 @@ class RunningJob:
                 os.kill(pid, signal.SIGKILL)
         self._launcher.wait()
 
+    def left(self, seconds: float) -> list[str]:
+        """What still runs of the job, `seconds` after now: processes and their commands. Nothing is ended."""
+        deadline = time.monotonic() + seconds
+        while (pids := [pid for pid in self._members() if _alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [f"{pid}: {_command(pid)}" for pid in pids]
+
     def _stop_launchers(self) -> None:
         """Stops the launcher and its helpers that the ranks are children of."""
         pids = {self.pid(rank) for rank in range(self.processes)}
@@ -197,15 +204,15 @@ class RunningJob:
         return pid == self._launcher.pid
 
     def _members(self) -> list[int]:
-        """Every process of our session. Open MPI gives each rank a process group of its own, so killpg won't do."""
+        """Every process of our session, and every one that has the job's folder among its variables: Hydra's ranks have sessions of
+        their own, as a daemon has that a rank has started. (Open MPI gives each rank a process group, so killpg won't do.)"""
+        mark = f"HVDATA_TEST_DIR={self.directory}".encode()
         found = []
         for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    if os.getsid(int(entry)) == self._launcher.pid:
-                        found.append(int(entry))
-                except (ProcessLookupError, PermissionError):
-                    pass
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and (os.getsid(int(entry)) == self._launcher.pid
+                                        or mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")):
+                    found.append(int(entry))
         return found
 
 
@@ -222,6 +229,12 @@ def _alive(pid: int | None) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")[:200]
+    return "it has just ended"
 
 
 def _native_stacks(pid: int | None) -> str:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from jobs import run_job, start_job
@@ -38,6 +40,20 @@ def test_job_that_hangs_fails_with_the_stacks_and_leaves_no_process():
         with pytest.raises(AssertionError, match=shown):
             job.finish(0.1)
     assert not job.alive(0) and not job.alive(1)
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["child", "daemon"])
+def test_a_process_that_is_left_fails_and_is_ended(session):
+    """One that is nobody's child any more, and one with a session of its own."""
+    script = ("import subprocess, sys; print(subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL, "
+              f"start_new_session={session}).pid)")
+    with pytest.raises(AssertionError, match=r"(?s)the job has ended, and \['(\d+): sleep 99 '\] still run.*of rank 0 =====\n\1") as raised:
+        run_job(script, 1, left=0.2)
+    pid = int(re.search(r"\d+", str(raised.value))[0])
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_killing_one_rank():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in the middle of fit(), as at a prompt, where the program goes on: then fit() again."""
+"""Ctrl-C in the middle of fit(), as at a prompt, on one rank, where the program goes on: then fit() again. `interrupted_fit.py RANK`"""
 
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -26,7 +27,7 @@ hvdata.serve()
 
 class Interrupt(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 3 and hvdata.rank() == size - 1:
+        if batch == 3 and hvdata.rank() == int(sys.argv[1]):
             print("FAULT", time.monotonic(), flush=True)
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A verified job that a series of faults does not end: `survives.py STOPPED`. STOPPED is the process that is stopped for
-5 seconds, "reader" or a trainer's rank. It leaves in the middle of an epoch, with iterators alive."""
+5 seconds, "reader" or a trainer's rank. It leaves in the middle of an epoch, with iterators alive. After each fault every process,
+also a dedicated reader, says which threads and files it has more than before."""
 
 import collections
 import gc
@@ -23,6 +24,8 @@ size = int(os.environ["HVDATA_TEST_TRAINERS"])
 FAILS_AT = {1: 0, 2: STEPS // 2, 3: STEPS - 1}  # epoch: step. The epochs after these are as they should be
 BREAKS = range(4, 4 + size)  # epochs in which one rank after the other leaves early
 STOPS = 4 + size
+AT_FIRST = 2  # epochs
+reader_before = collections.Counter()
 
 
 def stop_for_five_seconds():
@@ -33,6 +36,7 @@ def stop_for_five_seconds():
 def rows(epoch, name):
     for number in range(STEPS * size):
         if name == "train" and number == FAILS_AT.get(epoch, -1) * size:
+            print("RAISES", epoch, time.monotonic(), flush=True)
             raise ValueError("no such row")
         if name == "train" and epoch == STOPS and stopped == "reader" and number == 3 * size:
             stop_for_five_seconds()
@@ -46,10 +50,16 @@ def channel(name):
         batch="per_rank", name=name, verify=True, prefetch=2)
 
 
-train, valid, tiny = channel("train"), channel("valid"), hvdata.distribute_dataset(
-    lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True)
-hvdata.serve()
-me = hvdata.rank()
+def looks():
+    """A channel at each of whose epochs the reader, too, says what it has kept."""
+    def make(epoch):
+        if epoch > AT_FIRST:
+            say_what_is_kept(f"by the reader, look {epoch - AT_FIRST}", reader_before)
+        else:
+            reader_before.update(threads_and_files() - reader_before)
+        return tf.data.Dataset.range(size)
+
+    return hvdata.distribute_dataset(make, batch="per_rank", name="looks", verify=True)
 
 
 def take(ds, most=STEPS):
@@ -79,7 +89,7 @@ def threads_and_files():
     return found
 
 
-def say_what_is_kept(of):
+def say_what_is_kept(of, before):
     """What a fault has left behind in this process: it may take a moment until that has ended."""
     gc.collect()
     deadline = time.monotonic() + 10
@@ -90,19 +100,32 @@ def say_what_is_kept(of):
 
 def stay(ds):
     """Whole epochs, with which TensorFlow and MPI come to what they keep."""
-    for _ in range(2):
+    for _ in range(AT_FIRST):
         assert take(ds, STEPS + 1) == (STEPS, "")
 
 
+def kept(of):
+    say_what_is_kept(of, before)
+    assert take(look, 2) == (1, "")
+
+
+train, valid, tiny = channel("train"), channel("valid"), hvdata.distribute_dataset(
+    lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True)
+look = looks()
+hvdata.serve()
+me = hvdata.rank()
 stay(valid)
+for _ in range(AT_FIRST):
+    assert take(look, 2) == (1, "")
 gc.collect()
 before = threads_and_files()
 for epoch in FAILS_AT:
-    print("FAILED", epoch, *take(train), flush=True)
-    say_what_is_kept(f"of epoch {epoch}")
+    came, message = take(train)
+    print("FAILED", epoch, came, time.monotonic(), message, flush=True)
+    kept(f"of epoch {epoch}")
 for epoch in BREAKS:
-    print("BROKE", epoch, *take(train, 2 if epoch - BREAKS[0] == me else STEPS + 1), flush=True)
-    say_what_is_kept(f"of epoch {epoch}")
+    print("BROKE", epoch, *take(train, 2 if epoch - BREAKS[0] == me else STEPS + 1), time.monotonic(), flush=True)
+    kept(f"of epoch {epoch}")
 began = time.monotonic()
 steps = 0
 for x in train:  # of STOPS
@@ -110,7 +133,7 @@ for x in train:  # of STOPS
     if stopped == str(me) and steps == 3:
         stop_for_five_seconds()
 print("STOPPED", steps, time.monotonic() - began, flush=True)
-say_what_is_kept("of the stop")
+kept("of the stop")
 
 found = {}
 threads = [threading.Thread(target=lambda name=name, ds=ds: found.update({name: [take(ds, STEPS + 1) for _ in range(2)]}))
@@ -120,11 +143,11 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print("THREADS", found["train"], found["valid"], flush=True)
-say_what_is_kept("of the threads")
+kept("of the threads")
 
 epochs = 1000 if "1000" in sys.argv else 20
 print("TINY", sum(int(x) == me for _ in range(epochs) for x in tiny), flush=True)
-say_what_is_kept("of the tiny epochs")
+kept("of the tiny epochs")
 
-kept = [iter(train), iter(valid)]
-print("LEAVES", [int(next(it)[0]) for it in kept], flush=True)
+held = [iter(train), iter(valid)]
+print("LEAVES", [int(next(it)[0]) for it in held], flush=True)
