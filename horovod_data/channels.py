@@ -15,13 +15,12 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, ending, interrupts, membership
+from . import core, elements, ending, interrupts, membership, serving
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
 from .errors import checked_name, explain, say, start_thread, text_of, whole
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
-from .serving import Dealer
 from .settings import LEAST_MB
 from .sharding import Part, Said, check_parts
 
@@ -124,16 +123,20 @@ class Channel:
     told: bool = False  # that another one is ignored
 
 
-def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes: Optional[Callable[[], None]] = None) -> Channel:
+Owes = Callable[[BaseException], None]  # what a rank owes the others, when it has left with this
+
+
+def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes: Optional[Owes] = None,
+         keeps: Optional[Callable[[Channel], None]] = None) -> Channel:
     """Makes a channel, of which the caller is a user. Collective; the order in which all ranks call it is that of the channels.
 
-    Where a rank leaves with what is no Exception (Ctrl-C, say), and its program may go on, the others, who have had its word, have
-    a channel all the same: it goes on reading for them on threads, and asks for nothing. `owes`: what it owes them besides, called on
-    a thread.
+    Where a rank leaves with what the others don't have (Ctrl-C, say), and its program may go on, the others, who have had its word,
+    have a channel all the same: it goes on reading for them on threads, and asks for nothing. Then, on a thread: `keeps` takes the
+    channel, with the use of it, and `owes` what the rank owes them besides.
     """
     mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
     reading: Optional[Reading] = None
-    dealer: Optional[Dealer] = None
+    dealer: Optional[serving.Dealer] = None
     failure: Optional[BaseException] = None
     try:
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
@@ -148,9 +151,7 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
             mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.said())
-            dealer = Dealer(reading)
-    except SystemExit as error:  # of the dataset function: the others, who wait for this reader, end with it
-        sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
+            dealer = serving.Dealer(reading)
     except BaseException as error:
         failure = error
         mine["error"] = [type(error).__name__, text_of(error)]
@@ -167,18 +168,19 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes
         if isinstance(error, Exception) and not making.left:  # all ranks have it
             making.cancel()
         else:
-            making.finish_alone(owes)
+            making.finish_alone(error, owes, keeps)
+        if isinstance(error, SystemExit):
+            sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
         raise
 
 
 _JOIN_SECONDS = 5.0
-_alone: dict[int, threading.Event] = {}  # the channels that are still made by finish_alone()
 
 
 class _Making:
     """A channel that is being made. Its parts can be taken up where they were left."""
 
-    def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[Dealer],
+    def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[serving.Dealer],
                  failure: Optional[BaseException]) -> None:
         self.left = False  # by the program, which may go on, and not by an error that all ranks have
         self._job, self._options, self._mine, self._reading, self._dealer, self._failure = job, options, mine, reading, dealer, failure
@@ -202,9 +204,7 @@ class _Making:
 
         assert self._number is not None
         if self._made is None:
-            for number, made in list(_alone.items()):  # channels are made in the order of their numbers
-                while number < self._number and not made.wait(core.SLICE_MS / 1000):
-                    between()
+            serving.wait_for_channels(self._number, between)  # they are made in the order of their numbers
             if self._said is None:
                 self._said = core.agree_wait(self._number, between)
             said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in self._said]
@@ -222,7 +222,7 @@ class _Making:
         if self._dealer is not None:
             self._dealer.cancel()
 
-    def finish_alone(self, owes: Optional[Callable[[], None]]) -> None:
+    def finish_alone(self, why: BaseException, owes: Optional[Owes], keeps: Optional[Callable[[Channel], None]]) -> None:
         """Where the program has left: does on a thread what is left to do, of what has begun."""
         if self._number is None:
             return self.cancel()
@@ -230,25 +230,29 @@ class _Making:
 
         def run() -> None:
             try:
-                core.channel_unuse(self.finish().number)
+                channel = self.finish()
+                if keeps is not None:
+                    keeps(channel)
+                else:
+                    core.channel_unuse(channel.number)
             except BaseException:  # whatever it is, all ranks have it
                 return self.cancel()
             finally:
-                _alone.pop(number, None)
+                serving.unmade.pop(number, None)
                 made.set()
             if owes is not None:
                 with contextlib.suppress(BaseException):
-                    owes()
+                    owes(why)
 
         thread = threading.Thread(target=run, name="horovod_data channel", daemon=True)
         with interrupts.Held():  # once more: it may be pressed twice
-            _alone[number] = made
+            serving.unmade[number] = made
             try:
                 start_thread(thread, self._job.where)
             except RuntimeError:  # no thread can be had
                 if self._made is not None:
                     return run()
-                _alone.pop(number, None)  # the others wait to their limit
+                serving.unmade.pop(number, None)  # the others wait to their limit
                 made.set()
                 self.cancel()
             else:

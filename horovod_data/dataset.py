@@ -12,8 +12,8 @@ from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
-from . import core, elements, interrupts, membership
-from .channels import MIB, Channel, DatasetFn, DatasetOrFn, Options, make
+from . import core, elements, interrupts, membership, serving
+from .channels import MIB, Channel, DatasetFn, DatasetOrFn, Options, Owes, make
 from .errors import explain, say
 from .reading import checked_dataset_or_fn
 from .receiving import receive
@@ -101,7 +101,7 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
 def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
                prefetch: Union[int, str] = "auto", name: Optional[str] = None, on_reader_error: str = "raise", verify: bool = False,
                prefetch_mb: Optional[float] = None, shard: Optional[str] = None,
-               owes: Optional[Callable[[], None]] = None) -> tf.data.Dataset:
+               owes: Optional[Owes] = None) -> tf.data.Dataset:
     """distribute_dataset(), for a call that does more. `owes`: as make() has it."""
     job = membership.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
@@ -116,9 +116,9 @@ def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "stati
     try:
         return _shares(channel, job)  # the dataset object keeps the channel in use
     except BaseException as error:
-        if owes is not None and not isinstance(error, Exception):
+        if owes is not None:
             with contextlib.suppress(BaseException), interrupts.Held():
-                owes()
+                owes(error)
         raise
     finally:
         core.channel_unuse(channel.number)
@@ -163,9 +163,14 @@ def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: Data
         return channel
     asked = _asked.setdefault(graph, collections.Counter())
     channels = _named.setdefault(options.name, [])
+    serving.wait_for_channels()  # one of this name may be among them
+
+    def keeps(made: Channel) -> None:
+        made.made_of = _weakly(dataset_or_fn)
+        channels.append(made)
+
     if asked[options.name] == len(channels):
-        channels.append(make(job, options, dataset_or_fn))
-        channels[-1].made_of = _weakly(dataset_or_fn)
+        keeps(make(job, options, dataset_or_fn, keeps=keeps))
         given = None
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)

@@ -53,10 +53,12 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """On stderr, unless that is closed, or nobody reads it: that is no reason to fail for whoever has something to say."""
+    """On stderr, unless that is closed, nobody reads it, or the program's own object can't: that is no reason to fail for whoever has
+    something to say."""
     if sys.stderr is not None:  # or print() would take stdout
-        with contextlib.suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            print(text, file=sys.stderr)
+            sys.stderr.flush()  # not print()'s: an object without flush() has got the text
 
 
 def show_any_text() -> None:

@@ -48,7 +48,7 @@ _PATIENCE_SECONDS = 5.0
 _INTERRUPTED = 130
 _NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
 _EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (-?\d+)\s*$", re.MULTILINE)
-_EXIT_IN_PREDICT = re.compile(r"\] predict\(\) failed: SystemExit: (-?\d+)$")
+_EXIT_IN_CALL = re.compile(r"\] (?:predict|distribute_dataset)\(.*\) failed: SystemExit: (-?\d+)$")
 
 _CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
 
@@ -135,11 +135,12 @@ def status_of(code: Any) -> int:
 
 def _status_of_uncaught(error: Optional[BaseException]) -> int:
     """That of the job when nobody has caught this error. sys.exit in the pipeline, a generator say, reaches every rank as an
-    error of TensorFlow's, whose text has the status; in a model that predicts it reaches the others as one that says so."""
+    error of TensorFlow's, whose text has the status; in a dataset function, or a model that predicts, it reaches the others as one that
+    says so."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED
     of_tensorflow = type(error).__module__.startswith("tensorflow")
-    told = (_EXIT_IN_PIPELINE if of_tensorflow else _EXIT_IN_PREDICT).search(text_of(error)) if error is not None else None
+    told = (_EXIT_IN_PIPELINE if of_tensorflow else _EXIT_IN_CALL).search(text_of(error)) if error is not None else None
     return (int(told[1]) & 0xFF or 1) if told else 1
 
 

@@ -36,6 +36,7 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
       tf.errors.InvalidArgumentError: the ranks' tensors don't fit together, or ranks disagree about root.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
+      KeyboardInterrupt: when the wait for the others is over, as Ctrl-C does not end that.
     """
     job, at = matching.checked("gather", 0, name)
     try:

@@ -54,18 +54,20 @@ class Introduction:
 
 
 def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
-         settings: Settings, absent: Callable[[], list[Absent]]) -> list[Introduction]:
+         settings: Settings, absent: Callable[[], list[Absent]], between: Callable[[], object] = lambda: None) -> list[Introduction]:
     """Everybody's introduction, in rank order. Collective.
 
     Args:
       exchange: the collective: everybody's bytes for one's own. It may block for as long as somebody is missing.
       absent: who will not come any more.
+      between: called now and then; what it raises ends the wait, which a second call then takes up.
 
     Raises:
       RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
       TimeoutError: somebody never came.
     """
-    encoded = _in_time(json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent)
+    encoded = _in_time(json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent,
+                       between)
     left = [f"{place(other, host)} has come to the end of its program"
             for other, one in enumerate(encoded) if (host := leaves(one)) is not None]
     if left:
@@ -233,8 +235,8 @@ class _Exchange:
 
 
 def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, size: int, settings: Settings,
-             absent: Callable[[], list[Absent]]) -> list[bytes]:
-    """Waits for a collective that can't be interrupted, for Ctrl-C, stall line and time limit."""
+             absent: Callable[[], list[Absent]], between: Callable[[], object]) -> list[bytes]:
+    """Waits for a collective that can't be interrupted, for what `between` raises, stall line and time limit."""
     wait = _Wait(where, size, settings, absent)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
@@ -245,6 +247,7 @@ def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, 
     under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
         wait.look()
+        between()
     _Exchange.under_way = None
     if under_way.failures:
         raise under_way.failures[0]

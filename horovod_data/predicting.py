@@ -66,36 +66,35 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         whose rows have not one shape, ranks that come to different numbers of steps.
       RuntimeError: before init(), after shutdown(), or where TensorFlow does not execute eagerly.
       What model_or_fn raises: on its own rank as it is, on all others by the same class with that rank's name, where that class
-        is Python's or TensorFlow's. Errors of the pipeline as of distribute_dataset().
+        is Python's or TensorFlow's. Errors of the pipeline as of distribute_dataset(). Ctrl-C is raised when the others have heard of it.
     """
     job = membership.current("predict()")
     if not tf.executing_eagerly():
         raise RuntimeError(explain("predict() was called where TensorFlow does not execute eagerly",
                                    "Call it outside of tf.function and of TF1 graphs", job.where))
-    channel: Optional[str]
-    refused: Optional[Exception]
+    channel = name
+    ends: Sequence[Any] = ()
     if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
         shares, channel = dataset, ends[0].label
-        refused = _refused(dataset, ends, f"{job.where}, channel {channel}")
     else:
-        def interrupted() -> None:
+        def has_left(error: BaseException) -> None:
             """The others, who have the channel, go on to their first round."""
             if job.trainer is not None:
-                _Rounds(job, name).gather(_Outputs(), 0, False, KeyboardInterrupt())
+                _Rounds(job, name).gather(_Outputs(), 0, False, error)
 
         shares = distribute(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard,
-                            owes=interrupted)
-        channel, refused = name, None
+                            owes=has_left)
     if job.trainer is None:
         return None
     rounds = _Rounds(job, channel)
     with interrupts.Held() as ctrl_c:
-        _predict(model_or_fn, shares, refused, job, rounds, ctrl_c)
+        _predict(model_or_fn, shares, ends, job, rounds, ctrl_c)
     return rounds.joined
 
 
-def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Exception], job: membership.Job, rounds: _Rounds,
+def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job: membership.Job, rounds: _Rounds,
              ctrl_c: interrupts.Held) -> None:
+    """`ends`: of the channels that the shares come from, where others distributed them."""
     outputs = _Outputs()
     function: Any = None
     iterator: Any = None
@@ -107,8 +106,8 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
             try:
                 ctrl_c.open()
                 if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
-                    if refused is not None:
-                        raise refused
+                    if ends:
+                        _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
                         raise ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()",
                                                  job.where))
@@ -131,19 +130,22 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, refused: Optional[Except
         rounds.gather(outputs, step, ended, failure)
 
 
-def _refused(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> Optional[ValueError]:
-    """Of what distribute_dataset() returned, and stages behind it: the outputs of each step's rows go to rank 0 as they come."""
+def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
+    """Of what distribute_dataset() returned, and behind it: the outputs of each step's rows go to rank 0 as they come.
+
+    Raises:
+      ValueError: they would not be those of all rows in the reader's order.
+    """
     if not all(end.whole for end in ends):
-        return ValueError(explain("predict() was given what distribute_dataset() returned, which may leave out rows or add some",
+        raise ValueError(explain("predict() was given what distribute_dataset() returned, which may leave out rows or add some",
                                   'Distribute it with remainder="partial" and schedule="static"', where))
     behind = receiving.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
-            return ValueError(explain("predict() was given what distribute_dataset() returned, and behind it a stage "
+            raise ValueError(explain("predict() was given what distribute_dataset() returned, and behind it a stage "
                                       f"({private.name(stage)}) after which rows don't come as the reader has them",
                                       "Put it before distribute_dataset(), or leave it out", where))
-    return None
 
 
 def _let_go(error: BaseException) -> None:
@@ -244,8 +246,8 @@ class _Rounds:
         self.done = False
         self.joined: Any = None  # on rank 0, when done
         self._job = job
-        self._channel = f", channel {channel}" if channel is not None else ""  # as places say it
-        self._name = f"horovod_data.predict{self._channel}"
+        self.of_channel = f", channel {channel}" if channel is not None else ""  # as places say it
+        self._name = f"horovod_data.predict{self.of_channel}"
         self._dtypes: list[str] = []
         self._structure: Any = None
         self._got: list[list[Any]] = []  # on rank 0: the leaves of a rank's rows of a step, in order
@@ -258,15 +260,20 @@ class _Rounds:
             failure = failure or error
             outputs.steps = []
             mine = outputs.taken(step, ended, failure)
-        parts = gather(mine, name=self._name)
-        verdict = {}
-        if self._job.trainer == 0:
-            try:
-                verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
-            except Exception as error:
-                verdict = {"failure": [0, step, type(error).__name__, text_of(error)]}
-                failure = failure or error
-        told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
+        try:
+            parts = gather(mine, name=self._name)
+            verdict = {}
+            if self._job.trainer == 0:
+                try:
+                    verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
+                except Exception as error:
+                    verdict = {"failure": [0, step, type(error).__name__, text_of(error)]}
+                    failure = failure or error
+            told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
+        except Exception as of_others:  # there are none any more, say
+            if failure is not None:
+                raise failure from of_others
+            raise
         verdict = json.loads(told.numpy()[0])
         if failure is not None:
             raise failure
@@ -274,8 +281,8 @@ class _Rounds:
             rank, failed, kind, text = verdict["failure"]
             member = self._job.layout.trainers[rank]
             whose = self._job.name(member)
-            text = without_place(without_place(text, whose), whose + self._channel)
-            raise raised(kind, placed(f"{whose}{self._channel}, step {failed}", f"predict() failed: {kind}: {text}"))
+            text = without_place(without_place(text, whose), whose + self.of_channel)
+            raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
         self.done, self.next_step = verdict["done"], verdict["next_step"]
 
     def _take(self, outputs: _Outputs, parts: list[Any], step: int) -> dict[str, Any]:
@@ -341,4 +348,4 @@ class _Rounds:
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
 
     def _where(self) -> str:
-        return self._job.where + self._channel
+        return self._job.where + self.of_channel

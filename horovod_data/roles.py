@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Any, Callable, Optional
 
-from . import core, exits, forks, launch_checks, limits, loader, meeting, siblings, with_horovod
+from . import core, exits, forks, interrupts, launch_checks, limits, loader, meeting, siblings, with_horovod
 from .auditing import keras_fit
 from .ending import end, hear_of_horovods_end
 from .errors import explain, set_here
@@ -16,7 +16,7 @@ from .membership import Job, begin, current, joined, known
 from .layout import make_layout
 from .processes import fork_check
 from .progress import watch
-from .settings import Roles, read_roles, read_settings
+from .settings import Roles, Settings, read_roles, read_settings
 
 
 def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None,
@@ -78,14 +78,20 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_thread_level(core.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, core.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
+    with interrupts.Held() as ctrl_c:  # what has begun is never left half done: a second call would meet the first one's end elsewhere
+        _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
 
+
+def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tuple[int, int]], mpi: str, ctrl_c: interrupts.Held) -> None:
+    """Meets the others, and starts what there is of Horovod and of the core. Collective."""
     address = _address(comm)
     rank, size = core.comm_info(address)
     host = socket.gethostname()
     world_ranks = core.comm_world_ranks(address)
     everybody = meeting.meet(
         meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
-        rank, size, lambda mine: core.comm_exchange(address, mine), settings, _absent(world_ranks))
+        rank, size, lambda mine: core.comm_exchange(address, mine), settings, _absent(world_ranks),
+        ctrl_c.let_come)
     layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
                          settings.embedded)
     where = layout.name(rank, host)

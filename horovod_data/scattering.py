@@ -41,6 +41,7 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
       tf.errors.InvalidArgumentError: splits don't fit, or ranks disagree about root or dtype.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come. Inside tf.function TensorFlow
         makes an InternalError of the first, with the same text.
+      KeyboardInterrupt: when the wait for the others is over, as Ctrl-C does not end that.
     """
     job, at = matching.checked("scatter", 0, name)
     try:

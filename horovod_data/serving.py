@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from typing import Optional
+from typing import Callable, Optional
 
 import tensorflow as tf
 
@@ -28,6 +28,17 @@ _JOIN_SECONDS = 5.0
 
 # All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
 _dealers: set[Dealer] = set()
+
+
+# The channels that are still made, on threads, of calls whose program has left them; by number.
+unmade: dict[int, threading.Event] = {}
+
+
+def wait_for_channels(before: Optional[int] = None, between: Callable[[], object] = lambda: None) -> None:
+    """Until those are made, or given up; `before`: with lower numbers. `between` is called now and then, and may raise."""
+    for number, made in list(unmade.items()):
+        while (before is None or number < before) and not made.wait(core.SLICE_MS / 1000):
+            between()
 
 
 class Dealer:
@@ -136,6 +147,7 @@ def serve() -> None:
     job = membership.current("serve()")
     if job.trainer is not None:
         return
+    wait_for_channels()  # to which this reader has given its word
     core.refuse_agreements(explain(
         f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",
         'Call distribute_dataset() for all channels before serve(). predict() takes what it returned with remainder="partial"'))

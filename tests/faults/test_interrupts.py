@@ -61,7 +61,7 @@ import os, signal, sys, threading, time
 import numpy as np
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import channels, core
+from horovod_data import channels, core, dataset
 
 hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
@@ -70,10 +70,13 @@ who, where, _ = int(sys.argv[1]), *sys.argv[2:]
 def press():
     os.kill(os.getpid(), signal.SIGINT)
 
+def too_slow(*_):
+    raise TimeoutError("too slow")
+
 def numbers():
-    if where == "dataset function" and not pressed and rank == who:
+    if where in ("dataset function", "exit") and not pressed and rank == who:
         pressed.append(True)
-        press()
+        press() if where == "dataset function" else sys.exit("no files")
     return tf.data.Dataset.range(5 * size).batch(size)
 
 class Keys:
@@ -88,14 +91,17 @@ try:
         hvdata.audit([np.arange(3)], key=lambda x: x, reference=Keys() if rank == who else None)
         print("had it", flush=True)
     else:
-        if where in ("wait", "predict") and rank == who:
+        if where in ("wait", "predict", "time limit") and rank == who:
+            if where == "time limit":  # another handler of the program's
+                signal.signal(signal.SIGALRM, too_slow)
+                press = lambda: os.kill(os.getpid(), signal.SIGALRM)
             begin = core.agree_begin
             def begins(*args):
                 core.agree_begin = begin
                 threading.Timer(0.5, press).start()
                 return begin(*args)
             core.agree_begin = begins
-        elif where in ("wait", "predict"):
+        elif where in ("wait", "predict", "time limit"):
             while not os.path.exists(sys.argv[3]):
                 time.sleep(0.1)
         elif where == "at its end" and rank == who:  # when all have said their words
@@ -106,6 +112,11 @@ try:
                 press()
                 time.sleep(0.2)
             core.channel_create = creates
+        elif where == "no memory" and rank == who:  # for what this rank alone makes of the channel
+            def no_memory(*_):
+                dataset._shares = shares
+                raise MemoryError("no memory")
+            shares, dataset._shares = dataset._shares, no_memory
         elif where == "twice" and rank == who:
             def expects(*args):
                 channels.watch.expect = expect
@@ -113,16 +124,17 @@ try:
                 press()
                 time.sleep(1)
             expect, channels.watch.expect = channels.watch.expect, expects
-        if where == "predict":
+        if where in ("predict", "no memory"):
             print("had", hvdata.predict(lambda x: x, numbers), flush=True)
         else:
             ds = hvdata.distribute_dataset(numbers, batch="global", name="first")
             print("had", sum(len(x) for x in ds), "rows", flush=True)
-except KeyboardInterrupt:
-    print("went on", flush=True)
-    open(sys.argv[3], "w").close()
-except Exception as error:
-    print("heard", type(error).__name__, error, flush=True)
+except BaseException as error:
+    if rank == who and isinstance(error, (KeyboardInterrupt, SystemExit, TimeoutError, MemoryError)):
+        print("went on", flush=True)
+        open(sys.argv[3], "w").close()
+    else:
+        print("heard", type(error).__name__, error, flush=True)
 ds = hvdata.distribute_dataset(numbers, batch="global", name="second")
 print("then had", sum(len(x) for x in ds), "rows", flush=True)
 assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
@@ -139,6 +151,11 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
     (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
     (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
     (0, "dataset function", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt"),
+    (0, "time limit", "had 5 rows"),
+    (1, "time limit", "had 5 rows"),
+    (0, "exit", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: SystemExit: no files"),
+    (0, "no memory", r"heard MemoryError \[rank 0 on .*\] predict\(\) failed: MemoryError: no memory"),
+    (1, "no memory", r"heard MemoryError \[rank 1 on .*\] predict\(\) failed: MemoryError: no memory"),
     (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
 ])
 def test_a_program_that_goes_on(tmp_path, who, where, others):
@@ -164,3 +181,92 @@ def test_in_next(np):
 def test_in_distribute_dataset():
     job = run_job(DISTRIBUTE, 2, timeout=60)
     assert "KeyboardInterrupt" in job.stdout[1], job.describe()
+
+
+# Rank 1 is interrupted where a named channel is made in a graph; the next graph takes up what the others have.
+IN_A_GRAPH = """
+import os, signal, sys, threading
+import tensorflow as tf
+import horovod_data as hvdata
+from horovod_data import core
+
+tf.compat.v1.disable_eager_execution()
+hvdata.init()
+begin = core.agree_begin
+def begins(*args):
+    core.agree_begin = begin
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    return begin(*args)
+if hvdata.rank() == 1:
+    core.agree_begin = begins
+rows = []
+for number in range(2):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        if hvdata.rank() == 0 and number == 0:
+            while not os.path.exists(sys.argv[1]):
+                pass
+        try:
+            ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(4), batch="global", name="train")
+        except KeyboardInterrupt:
+            open(sys.argv[1], "w").close()
+            continue
+        if number:
+            element = tf.compat.v1.data.make_one_shot_iterator(ds).get_next()
+            rows += [session.run(element).tolist() for _ in range(2)]
+print("rows", rows, flush=True)
+"""
+
+
+def test_a_named_channel_of_a_graph(tmp_path):
+    job = run_job(IN_A_GRAPH, 2, str(tmp_path / "pressed"), timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    assert job.returncode == 0, job.describe()
+    assert ["rows [[0, 1], [4, 5]]" in job.stdout[0], "rows [[2, 3], [6, 7]]" in job.stdout[1]] == [True] * 2, job.describe()
+
+
+# A dedicated reader is interrupted before the others come, and serves all the same.
+READER_SERVES = """
+import os, signal, sys, threading, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init(readers=1)
+if hvdata.is_reader():
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+else:
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.1)
+    time.sleep(1)
+try:
+    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank")
+except KeyboardInterrupt:
+    open(sys.argv[1], "w").close()
+hvdata.serve()
+print("rows", [int(x) for x in ds], flush=True)
+"""
+
+
+def test_a_reader_that_serves_all_the_same(tmp_path):
+    job = run_job(READER_SERVES, 2, str(tmp_path / "pressed"), readers=1, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    assert job.returncode == 0, job.describe()
+    assert "rows [0, 2, 4, 6]" in job.stdout[0] and "rows [1, 3, 5, 7]" in job.stdout[1], job.describe()
+
+
+# The rank that takes the outputs ends without the call that the others have come to.
+NOBODY_TAKES_THEM = """
+import sys, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(2), batch="global", remainder="partial")
+if hvdata.rank() == 1:
+    try:
+        hvdata.predict("no model", ds)
+    except TypeError as error:
+        print("raised", error, "because of", type(error.__cause__).__name__, flush=True)
+"""
+
+
+def test_what_a_rank_raises_is_not_hidden_by_what_the_others_do():
+    job = run_job(NOBODY_TAKES_THEM, 2, timeout=90)
+    assert re.search("raised .*not 'no model'.* because of UnavailableError", job.stdout[1]), job.describe()

@@ -33,12 +33,18 @@ for _ in range(2):
 """
 
 
+@pytest.mark.parametrize("readers", [0, 1])
 @pytest.mark.parametrize("how, status", [("sys.exit(3)", 3), ("raises()", 3), ("leave(3)", 3), ("sys.exit('no data')", 1)])
-def test_from_the_dataset_function(how, status):
-    job = run_job(FROM_THE_FUNCTION.format(parameter="", when="True", how=how), np=2, timeout=90)
+def test_from_the_dataset_function(how, status, readers):
+    """Whoever ends first, the reader by it or another rank by the error that it has of it, says who has done that."""
+    job = run_job(FROM_THE_FUNCTION.format(parameter="", when="True", how=how), np=2, readers=readers, timeout=90)
     assert job.returncode == status and "steps" not in "".join(job.stdout), job.describe()
-    assert job.seconds_since("ENDS", 0) < SOON, job.describe()
-    assert "no data" not in how or "no data" in job.stderr[0], job.describe()
+    reader = 2 if readers else 0
+    assert job.seconds_since("ENDS", reader) < SOON, job.describe()
+    assert "no data" not in how or "no data" in job.stderr[reader], job.describe()
+    name = rf"\[{'reader 0' if readers else 'rank 0'} on \S+\]"
+    assert re.search(rf"{name} (the program ends with status {status}|distribute_dataset\(name='train'\) failed: SystemExit: )",
+                     "".join(job.stderr)), job.describe()
 
 
 FROM_THE_MODEL = """

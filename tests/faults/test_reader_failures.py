@@ -5,9 +5,10 @@ import json
 import re
 import signal
 import socket
+import time
 
 import pytest
-from jobs import run_job, start_job
+from jobs import SOON, run_job, start_job
 from ranks.launch import open_mpi
 from ranks.worlds import CAN_NAME_HOSTS
 
@@ -143,8 +144,9 @@ for step, _ in enumerate(ds):
 """, np=2, readers=2) as job:
         for rank in range(2):
             job.wait_for("going", rank=rank)
+        began = time.monotonic()
         job.kill_rank(victim, signal.SIGKILL)
-        assert job.finish(30) != 0
+        assert job.finish(30) != 0 and time.monotonic() - began < SOON, job.describe()
         others = "".join(text for rank, text in enumerate(job.stderr) if rank != victim)
         role = "rank 0" if victim == 0 else f"reader {victim - 2}"
         if open_mpi():

@@ -330,6 +330,34 @@ def test_init_once_more_where_it_was_interrupted():
     assert "interrupted" in job.stdout[0] and "Call it as before" in job.stdout[0], job.describe()
 
 
+AGAIN_BEHIND_THE_MEETING = """
+import os, signal, time
+import horovod_data as hvdata
+from horovod_data import core
+if os.environ["HVDATA_TEST_RANK"] == "1":
+    start = core.start
+    def starts(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        start(*args)
+    core.start = starts
+try:
+    hvdata.init()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    hvdata.init()
+import tensorflow as tf
+print("got", [int(x) for x in hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4), batch="per_rank")], flush=True)
+"""
+
+
+def test_init_that_is_interrupted_behind_the_meeting():
+    """Where the others wait for this rank in what can't be taken up again: it joins them first."""
+    job = run_job(AGAIN_BEHIND_THE_MEETING, np=2, env={"HOROVOD_DATA_TIMEOUT": "60"})
+    assert job.returncode == 0 and "interrupted" in job.stdout[1], job.describe()
+    assert "got [0, 2]" in job.stdout[0] and "got [1, 3]" in job.stdout[1], job.describe()
+
+
 WITHOUT_A_THIRD = """
 import time
 from mpi4py import MPI

@@ -65,11 +65,46 @@ def test_the_second_does_not_wait():
             pytest.fail("held twice")
 
 
-def test_an_error_is_not_hidden():
-    with pytest.raises(ValueError, match="mine"):
+def test_neither_it_nor_an_error_is_lost():
+    with pytest.raises(KeyboardInterrupt) as raised:
         with Held():
             press()
             raise ValueError("mine")
+    assert str(raised.value.__context__) == "mine"
+
+
+def test_each_that_waits_is_handled():
+    calls = []
+    before = signal.signal(signal.SIGALRM, lambda *_: calls.append("called"))
+    with pytest.raises(KeyboardInterrupt):
+        with Held():
+            press()
+            signal.raise_signal(signal.SIGALRM)
+    assert calls == ["called"]
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_program_that_ends_ends_with_its_own_status():
+    with pytest.raises(SystemExit, match="3"):
+        with Held():
+            press()
+            raise SystemExit(3)
+
+
+def test_other_signals_with_a_handler_are_held_too():
+    def late(*_):
+        raise TimeoutError("too slow")
+
+    done = []
+    before = signal.signal(signal.SIGALRM, late)
+    with pytest.raises(TimeoutError, match="too slow"):
+        with Held() as held:
+            press()
+            signal.raise_signal(signal.SIGALRM)
+            with pytest.raises(KeyboardInterrupt):  # the first that came
+                held.let_come()
+            done.append("what the others wait for")
+    assert done and signal.signal(signal.SIGALRM, before) is late
 
 
 def test_a_handler_that_only_notes_it_leaves_the_door_open():

@@ -138,6 +138,7 @@ def run(setting: Setting, given: dict[str, Any], folder: Path, program: Path) ->
 def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--job-minutes", type=float, help="of each job; by default 4, or a quarter of all. A leak that is slow shows in a long one")
     parser.add_argument("--seed", default=None, help="by default another one each time; it is told")
     parser.add_argument("--processes", type=int, default=5, help="of a job, at most; 4 of them train at most")
     parser.add_argument("--readers", type=int, default=2, help="dedicated ones, at most")
@@ -149,7 +150,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     folder = Path(tempfile.mkdtemp(prefix="hvdata-soak-", dir=arguments.out))
     begin, totals, found, handed_on = time.monotonic(), Totals(), [], ""
     seconds = 60 * arguments.minutes
-    each = min(240.0, seconds / 4)  # a job each: long enough for memory to show, and some jobs in the shortest run
+    # A job each: long enough for memory to show, and some jobs in the shortest run.
+    each = 60 * arguments.job_minutes if arguments.job_minutes else min(240.0, seconds / 4)
     number = arguments.job or 0
     while not found and time.monotonic() - begin < seconds:
         setting = draw(seed, number, arguments.processes, arguments.readers)

@@ -106,8 +106,8 @@ class Soak:
             self.at = f"case {number}, epoch {i + 1} of {case}"
             got = []
             taken: list[int] = []
+            until = epoch.at[self.rank] if epoch.how == "break" and self.rank is not None else None
             if epoch.how in ("whole", "break"):
-                until = epoch.at[self.rank] if epoch.how == "break" and self.rank is not None else None
                 got = self.take(case, iter(dataset), until)
             else:
                 it = iter(dataset) if self.rank is not None else None
@@ -123,7 +123,7 @@ class Soak:
                     self.restore(it, state)
                 got += self.take(case, it, None)
                 del it
-            self.compare(case, got, want, broken=epoch.how == "break")
+            self.compare(case, got, want, until, left=epoch.how == "break")
             record = self.record(name)
             whole = epoch.how != "break"
             if whole and (record is None or (record["verdict"], record["rows"]) != ("complete", rows)):
@@ -161,9 +161,11 @@ class Soak:
         self.told["steps"] += len(got)
         return got
 
-    def compare(self, case: Case, got: list[Any], want: list[Any], broken: bool) -> None:
+    def compare(self, case: Case, got: list[Any], want: list[Any], until: Optional[int] = None, left: bool = False) -> None:
+        """`until`: the steps that this rank was to take; None: all. `left`: whether any rank left early."""
         if case.schedule == "static":
-            if len(got) > len(want) or (not broken and len(got) != len(want)):
+            want = want[:until]
+            if len(got) != len(want):
                 raise Found(f"{len(got)} steps, not {len(want)}")
             for step, (one, other) in enumerate(zip(got, want)):
                 if not oracle.equal(one, other):
@@ -171,7 +173,7 @@ class Soak:
         else:
             all_got = collections.Counter(key(one) for mine in self.meet(got) for one in mine)
             due = collections.Counter(key(one) for one in next(w for w in self.meet(want) if w or not all_got))
-            if all_got - due or (not broken and due - all_got):
+            if all_got - due or (not left and due - all_got):
                 raise Found(f"{sum((all_got - due).values())} elements too much, {sum((due - all_got).values())} too few")
         self.told["rows"] += sum(1 if not np.ndim(oracle.flatten(one)[0]) else len(oracle.flatten(one)[0]) for one in got)
 
@@ -200,14 +202,14 @@ class Soak:
         elements = case.elements()
         dataset = self.channel(case, elements, "handed-on")
         want = self.want(case, elements)
-        self.compare(case, self.take(case, iter(dataset), None), want, broken=False)
+        self.compare(case, self.take(case, iter(dataset), None), want)
         record = self.record("handed-on")
         if record is None or record["verdict"] != "complete":
             raise Found(f"a whole epoch, but the certificate says {record}")
         steps = len(elements) if case.batch == "global" else len(elements) // self.trainers
         at = hash(name.encode()[-1]) % steps + 1
         it = iter(dataset) if self.rank is not None else None
-        self.compare(case, self.take(case, it, at), want[:at], broken=False)
+        self.compare(case, self.take(case, it, at), want[:at])
         if self.rank == 0:
             tf.train.Checkpoint(iterator=it).write(str(self.folder / "handed-on"))
             done = at if case.batch == "global" else at * self.trainers
@@ -227,7 +229,7 @@ class Soak:
         if self.rank == 0:
             tf.train.Checkpoint(iterator=it).read(str(self.folder / "handed-on")).assert_consumed()
         self.meet()
-        self.compare(case, self.take(case, it, None), want, broken=False)
+        self.compare(case, self.take(case, it, None), want)
         record = self.record("handed-on")
         if record is None or any(record[part] != said[part] for part in ("rows", "order", "any_order")):
             raise Found(f"on another number of ranks the rest of an epoch has the certificate {record}, the whole had {said}")
