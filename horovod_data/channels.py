@@ -9,7 +9,6 @@ import dataclasses
 import json
 import math
 import numbers
-import sys
 import threading
 from typing import Any, Callable, Optional, Union
 
@@ -18,7 +17,7 @@ import tensorflow as tf
 from . import core, elements, ending, interrupts, membership, serving
 from . import tensorflow_private as private
 from .agreement import check_agreement, check_errors
-from .errors import checked_name, explain, say, start_thread, text_of, whole
+from .errors import checked_name, explain, say, stand_in, start_thread, whole, words_of
 from .progress import watch
 from .reading import Reading, checked_dataset_or_fn, steps_of
 from .settings import LEAST_MB
@@ -123,10 +122,10 @@ class Channel:
     told: bool = False  # that another one is ignored
 
 
-Owes = Callable[[BaseException], None]  # what a rank owes the others, when it has left with this
+Owes = Callable[[Exception], None]  # what a rank owes the others, when it has left with an error of these words
 
 
-def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes: Optional[Owes] = None,
+def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: interrupts.Held, owes: Optional[Owes] = None,
          keeps: Optional[Callable[[Channel], None]] = None) -> Channel:
     """Makes a channel, of which the caller is a user. Collective; the order in which all ranks call it is that of the channels.
 
@@ -139,6 +138,7 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes
     dealer: Optional[serving.Dealer] = None
     failure: Optional[BaseException] = None
     try:
+        ctrl_c.open()
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         if job.reader is not None:
             reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard is not None,
@@ -154,24 +154,26 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, owes
             dealer = serving.Dealer(reading)
     except BaseException as error:
         failure = error
-        mine["error"] = [type(error).__name__, text_of(error)]
+        mine["error"] = words_of(error)
+    finally:
+        ctrl_c.close()
 
     making = _Making(job, options, mine, reading, dealer, failure)
     try:
-        with interrupts.Held() as ctrl_c:
-            making.begin()
-            if failure is not None and not isinstance(failure, Exception):
-                raise failure
-            channel = making.finish(ctrl_c.let_come)
-        return channel
+        making.begin()
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        return making.finish(ctrl_c.let_come)
     except BaseException as error:
-        if isinstance(error, Exception) and not making.left:  # all ranks have it
+        if isinstance(error, Exception) and error is not ctrl_c.raised and not making.agreed:  # all ranks have it
             making.cancel()
         else:
-            making.finish_alone(error, owes, keeps)
-        if isinstance(error, SystemExit):
-            sys.exit(error.code)  # which notes the status, however the exception was raised (see exits.py)
+            making.finish_alone(stand_in(error), owes, keeps)
+        if isinstance(failure, SystemExit):  # whatever else has come of it
+            raise failure
         raise
+    finally:
+        failure = None  # or it would keep itself, and the program's frames, by this one
 
 
 _JOIN_SECONDS = 5.0
@@ -182,7 +184,7 @@ class _Making:
 
     def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[serving.Dealer],
                  failure: Optional[BaseException]) -> None:
-        self.left = False  # by the program, which may go on, and not by an error that all ranks have
+        self.agreed = False  # all ranks have the channel, whatever becomes of this one
         self._job, self._options, self._mine, self._reading, self._dealer, self._failure = job, options, mine, reading, dealer, failure
         self._what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
         self._number: Optional[int] = None
@@ -195,23 +197,16 @@ class _Making:
 
     def finish(self, let_come: Callable[[], None] = lambda: None) -> Channel:
         """Waits for the words of all, and makes the channel of them. What `let_come` raises ends the wait, and nothing else."""
-        def between() -> None:
-            try:
-                let_come()
-            except BaseException:
-                self.left = True
-                raise
-
         assert self._number is not None
         if self._made is None:
-            serving.wait_for_channels(self._number, between)  # they are made in the order of their numbers
+            serving.wait_for_channels(self._number, let_come)  # they are made in the order of their numbers
             if self._said is None:
-                self._said = core.agree_wait(self._number, between)
+                self._said = core.agree_wait(self._number, let_come)
             said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in self._said]
             channel, arenas = _agreed(self._job, self._options, self._number, self._what, said, self._reading, self._failure)
+            self.agreed = True
             _create(channel, arenas, self._reading)
             self._made = channel
-        self.left = True  # what comes now is nobody's but the program's
         watch.expect(self._made.label, self._made.steps)
         if self._dealer is not None:
             self._dealer.begin(self._made.number, self._made.label)
@@ -219,14 +214,17 @@ class _Making:
 
     def cancel(self) -> None:
         """There will be no channel."""
+        self._failure = None
         if self._dealer is not None:
             self._dealer.cancel()
 
-    def finish_alone(self, why: BaseException, owes: Optional[Owes], keeps: Optional[Callable[[Channel], None]]) -> None:
+    def finish_alone(self, why: Exception, owes: Optional[Owes], keeps: Optional[Callable[[Channel], None]]) -> None:
         """Where the program has left: does on a thread what is left to do, of what has begun."""
         if self._number is None:
             return self.cancel()
         number, made = self._number, threading.Event()
+        if self._failure is not None:
+            self._failure = stand_in(self._failure)
 
         def run() -> None:
             try:
@@ -235,8 +233,10 @@ class _Making:
                     keeps(channel)
                 else:
                     core.channel_unuse(channel.number)
-            except BaseException:  # whatever it is, all ranks have it
-                return self.cancel()
+            except BaseException:
+                self.cancel()
+                if not self.agreed:  # all ranks have it
+                    return
             finally:
                 serving.unmade.pop(number, None)
                 made.set()
@@ -245,18 +245,17 @@ class _Making:
                     owes(why)
 
         thread = threading.Thread(target=run, name="horovod_data channel", daemon=True)
-        with interrupts.Held():  # once more: it may be pressed twice
-            serving.unmade[number] = made
-            try:
-                start_thread(thread, self._job.where)
-            except RuntimeError:  # no thread can be had
-                if self._made is not None:
-                    return run()
-                serving.unmade.pop(number, None)  # the others wait to their limit
-                made.set()
-                self.cancel()
-            else:
-                ending.at_shutdown(lambda: thread.join(_JOIN_SECONDS))
+        serving.unmade[number] = made
+        try:
+            start_thread(thread, self._job.where)
+        except RuntimeError:  # no thread can be had
+            if self._made is not None:
+                return run()
+            serving.unmade.pop(number, None)  # the others wait to their limit
+            made.set()
+            self.cancel()
+        else:
+            ending.at_shutdown(lambda: thread.join(_JOIN_SECONDS))
 
 
 def _agreed(job: membership.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from . import core, elements, interrupts, membership, serving
 from .channels import MIB, Channel, DatasetFn, DatasetOrFn, Options, Owes, make
-from .errors import explain, say
+from .errors import explain, say, stand_in
 from .reading import checked_dataset_or_fn
 from .receiving import receive
 from .settings import LEAST_MB, verify_in
@@ -101,8 +101,8 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
 def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
                prefetch: Union[int, str] = "auto", name: Optional[str] = None, on_reader_error: str = "raise", verify: bool = False,
                prefetch_mb: Optional[float] = None, shard: Optional[str] = None,
-               owes: Optional[Owes] = None) -> tf.data.Dataset:
-    """distribute_dataset(), for a call that does more. `owes`: as make() has it."""
+               held: Optional[interrupts.Held] = None, owes: Optional[Owes] = None) -> tf.data.Dataset:
+    """distribute_dataset(), for a call that does more. `held`: it holds signals; `owes`: as make() has it."""
     job = membership.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
         prefetch_mb = max(job.settings.prefetch_bytes / MIB, LEAST_MB)  # which is of whole bytes
@@ -110,18 +110,19 @@ def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "stati
     if tf.inside_function():
         raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
                                    "Call it before, and use the dataset inside", job.where))
-    if not tf.executing_eagerly():
-        return _shares(_channel_of_graph(job, options, dataset_or_fn), job)
-    channel = make(job, options, dataset_or_fn, owes)
-    try:
-        return _shares(channel, job)  # the dataset object keeps the channel in use
-    except BaseException as error:
-        if owes is not None:
-            with contextlib.suppress(BaseException), interrupts.Held():
-                owes(error)
-        raise
-    finally:
-        core.channel_unuse(channel.number)
+    with contextlib.nullcontext(held) if held is not None else interrupts.Held() as ctrl_c:
+        if not tf.executing_eagerly():
+            return _shares(_channel_of_graph(job, options, dataset_or_fn, ctrl_c), job)
+        channel = make(job, options, dataset_or_fn, ctrl_c, owes)
+        try:
+            return _shares(channel, job)  # the dataset object keeps the channel in use
+        except BaseException as error:
+            if owes is not None:
+                with contextlib.suppress(BaseException):
+                    owes(stand_in(error))
+            raise
+        finally:
+            core.channel_unuse(channel.number)
 
 
 def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
@@ -155,31 +156,36 @@ def _verified(verify: Any) -> bool:
     return verify or verify_in(os.environ)
 
 
-def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn) -> Channel:
+def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: interrupts.Held) -> Channel:
     graph = tf.compat.v1.get_default_graph()
     if options.name is None:
-        channel = make(job, options, dataset_or_fn)
+        channel = make(job, options, dataset_or_fn, ctrl_c)
         weakref.finalize(graph, core.channel_unuse, channel.number).atexit = False
         return channel
+    name = options.name
     asked = _asked.setdefault(graph, collections.Counter())
-    channels = _named.setdefault(options.name, [])
-    serving.wait_for_channels()  # one of this name may be among them
+    channels = _named.setdefault(name, [])
+    serving.wait_for_channels(between=ctrl_c.let_come)  # one of this name may be among them
+    made_of = _weakly(dataset_or_fn)
 
-    def keeps(made: Channel) -> None:
-        made.made_of = _weakly(dataset_or_fn)
-        channels.append(made)
+    def keeps(channel: Channel) -> None:
+        """Of a call that counts as made, though the program has left it."""
+        channel.made_of = made_of
+        channels.append(channel)
+        asked[name] += 1
 
-    if asked[options.name] == len(channels):
-        keeps(make(job, options, dataset_or_fn, keeps=keeps))
+    if asked[name] == len(channels):
+        channels.append(make(job, options, dataset_or_fn, ctrl_c, keeps=keeps))
+        channels[-1].made_of = made_of
         given = None
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         given = dataset_or_fn
-    channel = channels[asked[options.name]]
+    channel = channels[asked[name]]
     if channel.options != options:
         raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
                                  f"with {_shown(options)}", "Use the same arguments or another name", job.where))
-    asked[options.name] += 1
+    asked[name] += 1
     # A dedicated reader, which is in serve(), never comes here.
     if (job.reader is not None or job.trainer == 0) and given is not None and given != channel.made_of() and not channel.told:
         channel.told = True

@@ -80,6 +80,20 @@ def text_of(error: BaseException) -> str:
         return f"(its text can't be had: {type(other).__name__})"
 
 
+def words_of(error: BaseException) -> list[str]:
+    """Its class and text, for other ranks. Of sys.exit() a number is the status, and what else it was given has quotes."""
+    text = text_of(error)
+    quoted = isinstance(error, SystemExit) and error.code is not None and not isinstance(error.code, int)
+    return [type(error).__name__, repr(text) if quoted else text]
+
+
+def stand_in(error: BaseException) -> Exception:
+    """One with the same words that keeps nothing of the program: what raised it has frames, and they have iterators."""
+    kind, text = words_of(error)
+    made: Exception = type(kind, (Exception,), {})(text)
+    return made
+
+
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
     """Starts it.
 

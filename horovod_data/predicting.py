@@ -23,7 +23,7 @@ from . import tensorflow_private as private
 from .agreement import raised
 from .channels import UNLESS_SHARDED, DatasetOrFn
 from .dataset import distribute
-from .errors import explain, placed, text_of, without_place
+from .errors import explain, placed, without_place, words_of
 from .gathering import gather
 from .scattering import scatter
 
@@ -74,22 +74,22 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
                                    "Call it outside of tf.function and of TF1 graphs", job.where))
     channel = name
     ends: Sequence[Any] = ()
-    if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
-        shares, channel = dataset, ends[0].label
-    else:
-        def has_left(error: BaseException) -> None:
-            """The others, who have the channel, go on to their first round."""
-            if job.trainer is not None:
-                _Rounds(job, name).gather(_Outputs(), 0, False, error)
-
-        shares = distribute(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard,
-                            owes=has_left)
-    if job.trainer is None:
-        return None
-    rounds = _Rounds(job, channel)
     with interrupts.Held() as ctrl_c:
+        if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
+            shares, channel = dataset, ends[0].label
+        else:
+            def has_left(error: Exception) -> None:
+                """The others, who have the channel, go on to their first round."""
+                if job.trainer is not None:
+                    _Rounds(job, name).gather(_Outputs(), 0, False, error)
+
+            shares = distribute(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard,
+                                held=ctrl_c, owes=has_left)
+        if job.trainer is None:
+            return None
+        rounds = _Rounds(job, channel)
         _predict(model_or_fn, shares, ends, job, rounds, ctrl_c)
-    return rounds.joined
+        return rounds.joined
 
 
 def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job: membership.Job, rounds: _Rounds,
@@ -138,14 +138,14 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
     """
     if not all(end.whole for end in ends):
         raise ValueError(explain("predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-                                  'Distribute it with remainder="partial" and schedule="static"', where))
+                                 'Distribute it with remainder="partial" and schedule="static"', where))
     behind = receiving.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
             raise ValueError(explain("predict() was given what distribute_dataset() returned, and behind it a stage "
-                                      f"({private.name(stage)}) after which rows don't come as the reader has them",
-                                      "Put it before distribute_dataset(), or leave it out", where))
+                                     f"({private.name(stage)}) after which rows don't come as the reader has them",
+                                     "Put it before distribute_dataset(), or leave it out", where))
 
 
 def _let_go(error: BaseException) -> None:
@@ -232,7 +232,7 @@ class _Outputs:
         """One row for a gather. Forgets them."""
         words = {"dtypes": self.dtypes, "structure": self.words, "rows": [bool(step) for step in self.steps],
                  "step": step + 1,  # the one at work
-                 "ended": ended, "failure": None if failure is None else [type(failure).__name__, text_of(failure)]}
+                 "ended": ended, "failure": None if failure is None else words_of(failure)}
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
         return tf.io.serialize_tensor(tf.stack(texts))[tf.newaxis]
@@ -267,7 +267,7 @@ class _Rounds:
                 try:
                     verdict = self._take(outputs, [tf.io.parse_tensor(part, tf.string).numpy() for part in parts], step)
                 except Exception as error:
-                    verdict = {"failure": [0, step, type(error).__name__, text_of(error)]}
+                    verdict = {"failure": [0, step, *words_of(error)]}
                     failure = failure or error
             told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
         except Exception as of_others:  # there are none any more, say

@@ -153,7 +153,7 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
     (0, "dataset function", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt"),
     (0, "time limit", "had 5 rows"),
     (1, "time limit", "had 5 rows"),
-    (0, "exit", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: SystemExit: no files"),
+    (0, "exit", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: SystemExit: 'no files'"),
     (0, "no memory", r"heard MemoryError \[rank 0 on .*\] predict\(\) failed: MemoryError: no memory"),
     (1, "no memory", r"heard MemoryError \[rank 1 on .*\] predict\(\) failed: MemoryError: no memory"),
     (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
@@ -185,7 +185,7 @@ def test_in_distribute_dataset():
 
 # Rank 1 is interrupted where a named channel is made in a graph; the next graph takes up what the others have.
 IN_A_GRAPH = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import tensorflow as tf
 import horovod_data as hvdata
 from horovod_data import core
@@ -200,11 +200,13 @@ def begins(*args):
 if hvdata.rank() == 1:
     core.agree_begin = begins
 rows = []
+same = tf.Graph()
 for number in range(2):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    graph = same if sys.argv[2] == "the same" else tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session() as session:
         if hvdata.rank() == 0 and number == 0:
             while not os.path.exists(sys.argv[1]):
-                pass
+                time.sleep(0.05)
         try:
             ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8).batch(4), batch="global", name="train")
         except KeyboardInterrupt:
@@ -217,8 +219,10 @@ print("rows", rows, flush=True)
 """
 
 
-def test_a_named_channel_of_a_graph(tmp_path):
-    job = run_job(IN_A_GRAPH, 2, str(tmp_path / "pressed"), timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
+@pytest.mark.parametrize("graph", ["the same", "another"])
+def test_a_named_channel_of_a_graph(tmp_path, graph):
+    """The call counts as made: the next one of the name is the second in the same graph, and the first in another one."""
+    job = run_job(IN_A_GRAPH, 2, str(tmp_path / "pressed"), graph, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
     assert job.returncode == 0, job.describe()
     assert ["rows [[0, 1], [4, 5]]" in job.stdout[0], "rows [[2, 3], [6, 7]]" in job.stdout[1]] == [True] * 2, job.describe()
 
@@ -228,10 +232,15 @@ READER_SERVES = """
 import os, signal, sys, threading, time
 import tensorflow as tf
 import horovod_data as hvdata
+from horovod_data import core
 
 hvdata.init(readers=1)
 if hvdata.is_reader():
-    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = core.agree_begin
+    def begins(*args):
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        return begin(*args)
+    core.agree_begin = begins
 else:
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.1)
@@ -270,3 +279,46 @@ if hvdata.rank() == 1:
 def test_what_a_rank_raises_is_not_hidden_by_what_the_others_do():
     job = run_job(NOBODY_TAKES_THEM, 2, timeout=90)
     assert re.search("raised .*not 'no model'.* because of UnavailableError", job.stdout[1]), job.describe()
+
+
+# Rank 1 leaves the call with an iterator in its frames, without which the others don't come to that call.
+HOLDS_AN_ITERATOR = """
+import os, signal, threading
+import tensorflow as tf
+import horovod_data as hvdata
+from horovod_data import core
+
+hvdata.init()
+train = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(80), batch="per_rank", prefetch=2)
+begin = core.agree_begin
+def begins(*args):
+    core.agree_begin = begin
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    return begin(*args)
+
+def leaves():
+    it = iter(train)
+    next(it)
+    core.agree_begin = begins
+    hvdata.CALL
+
+try:
+    if hvdata.rank() == 1:
+        leaves()
+    else:
+        print("steps", len(list(train)), flush=True)
+        hvdata.CALL
+except KeyboardInterrupt:
+    print("went on", flush=True)
+except RuntimeError as error:
+    print("heard", error, flush=True)
+assert hvdata.gather(tf.zeros([1])) is not None
+"""
+
+
+@pytest.mark.parametrize("call", ["predict(lambda x: x, lambda: tf.data.Dataset.range(4).batch(2))",
+                                  'distribute_dataset(lambda: tf.data.Dataset.range(4), batch="per_rank")'])
+def test_what_a_rank_has_left_keeps_nothing_of_its_program(call):
+    job = run_job(HOLDS_AN_ITERATOR.replace("CALL", call), 2, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    assert job.returncode == 0 and "steps 40" in job.stdout[0] and "went on" in job.stdout[1], job.describe()
+    assert "predict" not in call or "predict() failed: KeyboardInterrupt" in job.stdout[0], job.describe()

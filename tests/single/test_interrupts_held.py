@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C in a call that ranks make together: when it raises, and when it waits."""
 
+import os
 import signal
 import threading
 
@@ -160,3 +161,60 @@ def test_in_another_thread_it_does_nothing():
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+def test_a_handler_that_ends_the_program_stands_before_ctrl_c():
+    def ends(*_):
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, ends)
+    with pytest.raises(SystemExit, match="143"):
+        with Held() as held:
+            held.open()
+            with pytest.raises(KeyboardInterrupt):
+                press()
+            signal.raise_signal(signal.SIGTERM)
+            raise KeyboardInterrupt
+    assert signal.signal(signal.SIGTERM, before) is ends
+
+
+def test_what_comes_while_a_handler_runs_is_handled_behind_it():
+    calls = []
+
+    def notes(*_):
+        calls.append("noted")
+        press()
+
+    before = signal.signal(signal.SIGUSR1, notes)
+    with Held() as held:
+        held.open()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGUSR1)
+        assert isinstance(held.raised, KeyboardInterrupt)
+    assert calls == ["noted"] and signal.signal(signal.SIGUSR1, before) is notes
+
+
+def test_a_handler_that_is_kept_beyond_it_calls_the_programs():
+    with Held():
+        kept = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        kept(signal.SIGINT, None)
+
+
+def test_a_handler_gets_a_frame():
+    frames = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: frames.append(frame.f_lineno))
+    with Held():
+        signal.raise_signal(signal.SIGUSR1)
+    assert len(frames) == 1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_forked_child_has_the_programs_handler():
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    with Held():
+        if (pid := os.fork()) == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    signal.signal(signal.SIGTERM, before)
