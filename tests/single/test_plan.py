@@ -178,6 +178,20 @@ def test_the_model_says_what_was_measured_with_more_readers():
             assert r["batches"] / statistics.median(r["seconds"]) == pytest.approx(told.steps_per_second * r["trainers"], rel=0.2)
 
 
+def test_the_model_says_what_was_measured_with_hundreds_of_ranks():
+    """The published benchmark of scale, whose batches go by TCP on loopback: the reader's busiest thread, and its memory."""
+    results = json.loads((DOCS / "benchmark_scale.json").read_text())["results"]
+    assert [r["trainers"] for r in results] == [8, 32, 128, 256]
+    for r in results:
+        here = r["trainers"] // r["hosts"]
+        told = predict(Job(r["trainers"], r["bytes"], 0, 1e6, prefetch=2, ranks_per_host=here), Readers(dedicated=1, own_hosts=False))
+        comm = r["plain"]["comm"]
+        busiest = r["trainers"] * max(comm, r["plain"]["reader"] - comm)
+        assert told.bound_by == "batches" and 0.6 < busiest / told.delivery_seconds < 1.8, (busiest, told)
+        memory = r["reader_private"] + r["reader_shared"]
+        assert 0.6 < memory / told.reader_memory_bytes < 1.2, (memory, told)
+
+
 def test_recommendations_take_the_simplest_that_does():
     assert recommend(job(ranks=8)).readers == Readers()
     chosen = recommend(job(ranks=16, link_gbit=20))  # 80 MB leave rank 0's host in 33 ms
