@@ -48,8 +48,11 @@ def raised(kind: str, text: str) -> Exception:
 def check_errors(job: membership.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
                   failure: Optional[BaseException]) -> None:
     """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
-    if failure is not None:
-        raise failure
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        failure = None  # or it would keep itself, and the program's frames, by this one
     for ranks, words in said:
         if "error" in words:
             kind, text = words["error"]

@@ -138,12 +138,16 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl
     dealer: Optional[serving.Dealer] = None
     failure: Optional[BaseException] = None
     try:
-        ctrl_c.open()
-        checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
-        if job.reader is not None:
-            reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard is not None,
-                                   options.shard == UNLESS_SHARDED, job.reader, len(job.layout.readers),
-                                   len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
+        try:
+            ctrl_c.open()
+            checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+            if job.reader is not None:
+                reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard is not None,
+                                       options.shard == UNLESS_SHARDED, job.reader, len(job.layout.readers),
+                                       len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
+        finally:
+            ctrl_c.close()
+        if reading is not None:
             proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
             mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
             mine["keys"] = elements.key_order(reading.spec)
@@ -155,8 +159,8 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl
     except BaseException as error:
         failure = error
         mine["error"] = words_of(error)
-    finally:
-        ctrl_c.close()
+        if reading is not None and dealer is None:
+            reading.close()
 
     making = _Making(job, options, mine, reading, dealer, failure)
     try:
@@ -165,15 +169,15 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl
             raise failure
         return making.finish(ctrl_c.let_come)
     except BaseException as error:
-        if isinstance(error, Exception) and error is not ctrl_c.raised and not making.agreed:  # all ranks have it
+        if error is making.refused:
             making.cancel()
         else:
             making.finish_alone(stand_in(error), owes, keeps)
-        if isinstance(failure, SystemExit):  # whatever else has come of it
-            raise failure
-        raise
+        if failure is None or error is failure or making.met or not (isinstance(error, Exception) or isinstance(failure, SystemExit)):
+            raise
+        raise failure from error  # there was nobody to hear of it
     finally:
-        failure = None  # or it would keep itself, and the program's frames, by this one
+        failure = making.refused = None  # or they would keep themselves, and the program's frames, by this one
 
 
 _JOIN_SECONDS = 5.0
@@ -184,12 +188,18 @@ class _Making:
 
     def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[serving.Dealer],
                  failure: Optional[BaseException]) -> None:
+        self.refused: Optional[BaseException] = None  # the error that all ranks have
         self.agreed = False  # all ranks have the channel, whatever becomes of this one
         self._job, self._options, self._mine, self._reading, self._dealer, self._failure = job, options, mine, reading, dealer, failure
         self._what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
         self._number: Optional[int] = None
         self._said: Optional[list[core.Contribution]] = None
         self._made: Optional[Channel] = None
+
+    @property
+    def met(self) -> bool:
+        """Whether all ranks have heard each other."""
+        return self._said is not None
 
     def begin(self) -> None:
         """Gives the others this rank's word."""
@@ -199,11 +209,15 @@ class _Making:
         """Waits for the words of all, and makes the channel of them. What `let_come` raises ends the wait, and nothing else."""
         assert self._number is not None
         if self._made is None:
-            serving.wait_for_channels(self._number, let_come)  # they are made in the order of their numbers
+            number = self._number
+            serving.wait_for_channels(lambda other, _: other < number, let_come)  # they are made in the order of their numbers
             if self._said is None:
-                self._said = core.agree_wait(self._number, let_come)
-            said = [(contribution.ranks, json.loads(contribution.payload)) for contribution in self._said]
-            channel, arenas = _agreed(self._job, self._options, self._number, self._what, said, self._reading, self._failure)
+                said = core.agree_wait(self._number, let_come)
+                if isinstance(said, Exception):
+                    self.refused = said
+                    raise said
+                self._said = said
+            channel, arenas = self._checked([(one.ranks, json.loads(one.payload)) for one in self._said])
             self.agreed = True
             _create(channel, arenas, self._reading)
             self._made = channel
@@ -211,6 +225,17 @@ class _Making:
         if self._dealer is not None:
             self._dealer.begin(self._made.number, self._made.label)
         return self._made
+
+    def _checked(self, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> tuple[Channel, list[int]]:
+        assert self._number is not None
+        try:
+            check_agreement(self._job, self._what, said)
+            check_errors(self._job, self._what, said, self._failure)
+            return _agreed(self._job, self._options, self._number, self._what, said, self._reading)
+        except Exception as error:
+            if not isinstance(error, MemoryError):  # this rank's own, perhaps
+                self.refused = error
+            raise
 
     def cancel(self) -> None:
         """There will be no channel."""
@@ -245,7 +270,7 @@ class _Making:
                     owes(why)
 
         thread = threading.Thread(target=run, name="horovod_data channel", daemon=True)
-        serving.unmade[number] = made
+        serving.unmade[number] = serving.Unmade(self._options.name, made)
         try:
             start_thread(thread, self._job.where)
         except RuntimeError:  # no thread can be had
@@ -259,11 +284,8 @@ class _Making:
 
 
 def _agreed(job: membership.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-            reading: Optional[Reading], failure: Optional[BaseException]) -> tuple[Channel, list[int]]:
-    """The channel, if all ranks can and say the same; and of each reader how much shared memory it has."""
-    check_agreement(job, what, said)
-    check_errors(job, what, said, failure)
-
+            reading: Optional[Reading]) -> tuple[Channel, list[int]]:
+    """The channel, if what all ranks say fits; and of each reader how much shared memory it has."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:

@@ -162,9 +162,13 @@ def _call(name: str, *args: Any) -> Any:
     return function(*args)
 
 
-def _raise(code: int) -> NoReturn:
+def _error(code: int) -> Exception:
     text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
+    return _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
+
+
+def _raise(code: int) -> NoReturn:
+    raise _error(code)
 
 
 def _check(name: str, *args: Any) -> None:
@@ -180,12 +184,16 @@ def _json(name: str, *args: Any) -> Any:
     return json.loads(text)
 
 
-def _wait(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> None:
-    """Repeats a sliced wait until it is over. In the main thread signals are handled between the slices."""
+def _waited(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> int:
+    """Repeats a sliced wait until it is over, with this code. In the main thread signals are handled between the slices."""
     while (code := call()) == _PENDING:
         if between is not None:
             between()
-    if code != 0:
+    return code
+
+
+def _wait(call: Callable[[], int]) -> None:
+    if (code := _waited(call)) != 0:
         _raise(code)
 
 
@@ -433,7 +441,10 @@ def agree(mine: bytes, what: str) -> list[Contribution]:
 
     `what` names the call for those who wait for it: "distribute_dataset(name='train')".
     """
-    return agree_wait(agree_begin(mine, what))
+    said = agree_wait(agree_begin(mine, what))
+    if isinstance(said, Exception):
+        raise said
+    return said
 
 
 def agree_begin(mine: bytes, what: str) -> int:
@@ -443,11 +454,12 @@ def agree_begin(mine: bytes, what: str) -> int:
     return number.value
 
 
-def agree_wait(number: int, between: Optional[Callable[[], object]] = None) -> list[Contribution]:
-    """Waits for everybody's contribution to agreement `number`, which it gives once. `between` is called now and then, and may raise."""
+def agree_wait(number: int, between: Optional[Callable[[], object]] = None) -> Union[list[Contribution], Exception]:
+    """Waits for everybody's contribution to agreement `number`, or the error that all have in its place; it gives them once. `between` is
+    called now and then; what is raised here is its."""
     data, size = c_void_p(), c_size_t()
-    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))), between)
-    return _contributions(ctypes.string_at(data.value or 0, size.value))
+    code = _waited(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))), between)
+    return _error(code) if code != 0 else _contributions(ctypes.string_at(data.value or 0, size.value))
 
 
 # ---- Channels.

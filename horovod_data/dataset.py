@@ -165,7 +165,8 @@ def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: Data
     name = options.name
     asked = _asked.setdefault(graph, collections.Counter())
     channels = _named.setdefault(name, [])
-    serving.wait_for_channels(between=ctrl_c.let_come)  # one of this name may be among them
+    # Not interrupted: this rank has not given its word yet, and the call would not count here.
+    serving.wait_for_channels(lambda _, one: one.name == name)
     made_of = _weakly(dataset_or_fn)
 
     def keeps(channel: Channel) -> None:

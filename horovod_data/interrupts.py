@@ -16,22 +16,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal
 
 
 class Held:
-    """A context in which signals wait for their handlers, but from open() to close(): there each comes at once, and when a handler
-    has raised they are held again. One that comes while they wait is handled by the next open(), or behind the context. The second of
-    its kind doesn't wait: whoever sends it has seen that the first was not enough.
+    """A context in which signals wait for their handlers, but from open() to close(), where the program's own code runs: there they
+    come as ever. One that comes while they wait is handled, once, by the next open(), or behind the context.
 
     Does nothing outside of the main thread, to which alone Python brings signals, and for signals that have no handler of Python's.
-
-    Attributes:
-      raised: what a handler has raised last, while this context lasts.
     """
 
     def __init__(self) -> None:
-        self.raised: Optional[BaseException] = None
         self._theirs: dict[int, Any] = {}
         self._open = False
         self._waiting: list[int] = []
-        self._over = False
         self._process = os.getpid()
 
     def __enter__(self) -> Held:
@@ -48,59 +42,48 @@ class Held:
 
     def open(self) -> None:
         self._open = True
-        self._deliver_what_waits()
+        self._handle_what_waits()
 
     def close(self) -> None:
         self._open = False
 
     def let_come(self) -> None:
         """Handles what waits."""
-        self.open()
-        self.close()
+        try:
+            self.open()
+        finally:
+            self.close()
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        self._end()
-        # None is lost. What they raise stands before an error, which is its context; but a program that ends goes on with that.
+        # What a handler raises stands before an error, which is its context; but a program that ends goes on with that.
         ends = isinstance(error, (SystemExit, GeneratorExit))
         with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():
-            self._deliver_all()
+            self._end()
 
     def _end(self) -> None:
-        self.raised = None  # or it would keep itself, and the program's frames, by ours
-        self._over = True  # first: where what follows is interrupted, or the program has kept our handler, that calls theirs
-        for number, handler in self._theirs.items():
-            if signal.getsignal(number) == self._came:  # the program's may have set another meanwhile
-                signal.signal(number, handler)
+        """The program has its handlers back. Each that waits is called, whatever the one before it raises."""
+        self._open = True  # first, and for good: where this is interrupted, or the program has kept our handler, that calls theirs
+        try:
+            for number, handler in self._theirs.items():
+                if signal.getsignal(number) == self._came:  # the program's may have set another meanwhile
+                    signal.signal(number, handler)
+        finally:
+            self._handle_all()
 
-    def _deliver_what_waits(self) -> None:
+    def _handle_what_waits(self) -> None:
         while self._waiting:
-            self._deliver(self._waiting[0], sys._getframe())
+            number = self._waiting.pop(0)  # first: others may come while it is handled, and this one again
+            self._theirs[number](number, sys._getframe())
 
-    def _deliver_all(self) -> None:
-        """What waits, each, whatever the one before it raises."""
-        if self._waiting:
-            try:
-                self._deliver(self._waiting[0], sys._getframe())
-            finally:
-                self._deliver_all()
+    def _handle_all(self) -> None:
+        try:
+            self._handle_what_waits()
+        finally:
+            if self._waiting:
+                self._handle_all()
 
     def _came(self, number: int, frame: Optional[FrameType]) -> None:
-        if self._over or os.getpid() != self._process:
+        if self._open or os.getpid() != self._process:
             self._theirs[number](number, frame)
-        elif self._open or number in self._waiting:
-            self._deliver(number, frame)
-        else:
+        elif number not in self._waiting:
             self._waiting.append(number)
-
-    def _deliver(self, number: int, frame: Optional[FrameType]) -> None:
-        before, self._open = self._open, False
-        if number in self._waiting:
-            self._waiting.remove(number)
-        try:
-            self._theirs[number](number, frame)
-        except BaseException as error:
-            self.raised = error
-            raise
-        self._open = before  # it has only noted it
-        if before:
-            self._deliver_what_waits()  # what came meanwhile

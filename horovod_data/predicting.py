@@ -123,11 +123,15 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job
             finally:
                 ctrl_c.close()
         except BaseException as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
+            ctrl_c.close()  # another one may have come in between
             failure = error
             _let_go(error)
         if ended or failure is not None:
             iterator = None  # closes it: the others go on without this rank
-        rounds.gather(outputs, step, ended, failure)
+        try:
+            rounds.gather(outputs, step, ended, failure)
+        finally:
+            failure = None  # or it would keep itself, and the program's frames, by this one
 
 
 def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> None:
@@ -255,12 +259,33 @@ class _Rounds:
     def gather(self, outputs: _Outputs, step: int, ended: bool, failure: Optional[BaseException]) -> None:
         """Collective among trainers. Raises what was wrong on any of them."""
         try:
-            mine = outputs.taken(step, ended, failure)
-        except Exception as error:  # no memory for them, say
-            failure = failure or error
-            outputs.steps = []
-            mine = outputs.taken(step, ended, failure)
+            verdict, failure = self._exchange(outputs, step, ended, failure)
+            if failure is not None:
+                raise failure
+        except Exception as of_others:  # there are none any more, say
+            if failure is not None and of_others is not failure:
+                raise failure from of_others
+            raise
+        finally:
+            failure = None  # or it would keep itself, and the program's frames, by this one
+        if "failure" in verdict:
+            rank, failed, kind, text = verdict["failure"]
+            member = self._job.layout.trainers[rank]
+            whose = self._job.name(member)
+            text = without_place(without_place(text, whose), whose + self.of_channel)
+            raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
+        self.done, self.next_step = verdict["done"], verdict["next_step"]
+
+    def _exchange(self, outputs: _Outputs, step: int, ended: bool,
+                  failure: Optional[BaseException]) -> tuple[dict[str, Any], Optional[BaseException]]:
+        """Rank 0's verdict, and what has failed here."""
         try:
+            try:
+                mine = outputs.taken(step, ended, failure)
+            except Exception as error:  # no memory for them, say
+                failure = failure or error
+                outputs.steps = []
+                mine = outputs.taken(step, ended, failure)
             parts = gather(mine, name=self._name)
             verdict = {}
             if self._job.trainer == 0:
@@ -270,20 +295,9 @@ class _Rounds:
                     verdict = {"failure": [0, step, *words_of(error)]}
                     failure = failure or error
             told = scatter(tf.constant([json.dumps(verdict)] * len(self._job.layout.trainers)), name=self._name)
-        except Exception as of_others:  # there are none any more, say
-            if failure is not None:
-                raise failure from of_others
-            raise
-        verdict = json.loads(told.numpy()[0])
-        if failure is not None:
-            raise failure
-        if "failure" in verdict:
-            rank, failed, kind, text = verdict["failure"]
-            member = self._job.layout.trainers[rank]
-            whose = self._job.name(member)
-            text = without_place(without_place(text, whose), whose + self.of_channel)
-            raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
-        self.done, self.next_step = verdict["done"], verdict["next_step"]
+            return json.loads(told.numpy()[0]), failure
+        finally:
+            failure = None  # as above
 
     def _take(self, outputs: _Outputs, parts: list[Any], step: int) -> dict[str, Any]:
         """What all ranks sent for the same steps, and what to tell them."""

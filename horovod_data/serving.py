@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import sys
 import threading
@@ -30,14 +31,21 @@ _JOIN_SECONDS = 5.0
 _dealers: set[Dealer] = set()
 
 
-# The channels that are still made, on threads, of calls whose program has left them; by number.
-unmade: dict[int, threading.Event] = {}
+@dataclasses.dataclass
+class Unmade:
+    """A channel that is still made, on a thread, of a call that its program has left."""
+
+    name: Optional[str]
+    made: threading.Event  # or given up
 
 
-def wait_for_channels(before: Optional[int] = None, between: Callable[[], object] = lambda: None) -> None:
-    """Until those are made, or given up; `before`: with lower numbers. `between` is called now and then, and may raise."""
-    for number, made in list(unmade.items()):
-        while (before is None or number < before) and not made.wait(core.SLICE_MS / 1000):
+unmade: dict[int, Unmade] = {}  # by number
+
+
+def wait_for_channels(which: Callable[[int, Unmade], bool] = lambda number, one: True, between: Callable[[], object] = lambda: None) -> None:
+    """Until those are made, or given up. `between` is called now and then, and may raise."""
+    for number, one in list(unmade.items()):
+        while which(number, one) and not one.made.wait(core.SLICE_MS / 1000):
             between()
 
 

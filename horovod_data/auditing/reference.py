@@ -116,8 +116,11 @@ def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) ->
             failure, status = error, _FAILED
             parts = [_head(status)] * exchange.size
         taken.append(exchange.deal(parts, _head(status)[:0])[1:])
-    if failure is not None:
-        raise failure
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        failure = None  # or it would keep itself, and the program's frames, by this one
     told = bool(ranges) and None not in ranges
     known = [one for one in ranges if one is not None]
     reference.range = (min(low for low, _ in known), max(high for _, high in known)) if told else None

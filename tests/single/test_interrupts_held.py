@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C in a call that ranks make together: when it raises, and when it waits."""
 
+import gc
 import os
 import signal
 import threading
+import weakref
 
 import pytest
 
@@ -28,13 +30,23 @@ def test_while_open_it_raises_at_once():
             press()
 
 
-def test_behind_one_that_was_raised_it_is_held_again():
+def test_while_open_one_that_the_program_caught_is_not_the_last():
+    """As of a time limit for each try of a download."""
+    with Held() as held:
+        held.open()
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                press()
+        held.close()
+
+
+def test_let_come_holds_again_what_comes_behind_one_that_raised():
     done = []
     with pytest.raises(KeyboardInterrupt):
         with Held() as held:
-            held.open()
+            press()
             with pytest.raises(KeyboardInterrupt):
-                press()
+                held.let_come()
             press()
             done.append("what the others wait for")
     assert done
@@ -58,12 +70,15 @@ def test_held_it_comes_behind_the_end():
     assert done
 
 
-def test_the_second_does_not_wait():
-    with pytest.raises(KeyboardInterrupt):
-        with Held():
-            press()
-            press()
-            pytest.fail("held twice")
+def test_the_second_waits_too_and_comes_with_it():
+    """Where it would come in the middle of what is owed."""
+    calls = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append("called"))
+    with Held():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGUSR1)
+        assert not calls
+    assert calls == ["called"] and signal.signal(signal.SIGUSR1, before)
 
 
 def test_neither_it_nor_an_error_is_lost():
@@ -178,20 +193,54 @@ def test_a_handler_that_ends_the_program_stands_before_ctrl_c():
     assert signal.signal(signal.SIGTERM, before) is ends
 
 
-def test_what_comes_while_a_handler_runs_is_handled_behind_it():
+def test_while_open_handlers_nest_as_ever():
+    """One that saves within a time limit, say."""
+    def late(*_):
+        raise TimeoutError
+
+    def saves(*_):
+        try:
+            signal.raise_signal(signal.SIGALRM)
+            calls.append("no limit")
+        except TimeoutError:
+            calls.append("limited")
+
     calls = []
-
-    def notes(*_):
-        calls.append("noted")
-        press()
-
-    before = signal.signal(signal.SIGUSR1, notes)
+    before = signal.signal(signal.SIGUSR1, saves), signal.signal(signal.SIGALRM, late)
     with Held() as held:
         held.open()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGUSR1)
-        assert isinstance(held.raised, KeyboardInterrupt)
-    assert calls == ["noted"] and signal.signal(signal.SIGUSR1, before) is notes
+        signal.raise_signal(signal.SIGUSR1)
+        held.close()
+    assert calls == ["limited"]
+    assert signal.signal(signal.SIGUSR1, before[0]) is saves and signal.signal(signal.SIGALRM, before[1]) is late
+
+
+class Kept:
+    pass
+
+
+@pytest.mark.parametrize("how", ["let come", "behind", "while open"])
+def test_what_was_raised_keeps_nothing_of_the_program(how):
+    def leaves():
+        held_by_a_frame = Kept()
+        kept.append(weakref.ref(held_by_a_frame))
+        with Held() as held:
+            if how == "while open":
+                held.open()
+            press()
+            if how == "let come":
+                held.let_come()
+
+    kept = []
+    gc.disable()
+    try:
+        try:
+            leaves()
+        except KeyboardInterrupt:
+            kept.append("raised")
+        assert kept[0]() is None and kept[1:] == ["raised"]
+    finally:
+        gc.enable()
 
 
 def test_a_handler_that_is_kept_beyond_it_calls_the_programs():

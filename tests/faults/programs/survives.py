@@ -25,7 +25,7 @@ FAILS_AT = {1: 0, 2: STEPS // 2, 3: STEPS - 1}  # epoch: step. The epochs after 
 BREAKS = range(4, 4 + size)  # epochs in which one rank after the other leaves early
 STOPS = 4 + size
 AT_FIRST = 2  # epochs
-reader_before = collections.Counter()
+reader_before = None
 
 
 def stop_for_five_seconds():
@@ -53,10 +53,11 @@ def channel(name):
 def looks():
     """A channel at each of whose epochs the reader, too, says what it has kept."""
     def make(epoch):
+        global reader_before
         if epoch > AT_FIRST:
             say_what_is_kept(f"by the reader, look {epoch - AT_FIRST}", reader_before)
         else:
-            reader_before.update(threads_and_files() - reader_before)
+            reader_before = settled()
         return tf.data.Dataset.range(size)
 
     return hvdata.distribute_dataset(make, batch="per_rank", name="looks", verify=True)
@@ -89,6 +90,16 @@ def threads_and_files():
     return found
 
 
+def settled():
+    """What is there for longer than a moment."""
+    gc.collect()
+    found = threads_and_files()
+    for _ in range(10):
+        time.sleep(0.02)
+        found &= threads_and_files()
+    return found
+
+
 def say_what_is_kept(of, before):
     """What a fault has left behind in this process: it may take a moment until that has ended."""
     gc.collect()
@@ -117,8 +128,7 @@ me = hvdata.rank()
 stay(valid)
 for _ in range(AT_FIRST):
     assert take(look, 2) == (1, "")
-gc.collect()
-before = threads_and_files()
+before = settled()
 for epoch in FAILS_AT:
     came, message = take(train)
     print("FAILED", epoch, came, time.monotonic(), message, flush=True)
