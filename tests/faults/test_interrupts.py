@@ -299,6 +299,8 @@ def begins(*args):
 def fails(x):
     raise ValueError("mine")
 
+trains = threading.Thread(target=lambda: print("steps", len(list(train)), flush=True))
+
 def leaves():
     it = iter(train)
     next(it)
@@ -312,15 +314,17 @@ try:
         gc.disable()
         leaves()
     else:
-        if not PRESS:
-            threading.Timer(3, lambda: print("steps", len(list(train)), flush=True)).start()
-        else:
+        if PRESS:
             print("steps", len(list(train)), flush=True)
+        else:
+            trains.start()
         hvdata.CALL
 except (KeyboardInterrupt, ValueError):
     print("went on", flush=True)
 except RuntimeError as error:
     print("heard", error, flush=True)
+if hvdata.rank() == 0 and not PRESS:
+    trains.join()
 assert hvdata.gather(tf.zeros([1])) is not None
 """
 
