@@ -80,8 +80,7 @@ class Launched:
                 if entry.isdigit() and os.getsid(int(entry)) == self._process.pid:
                     stat = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
                     if stat not in "ZX":
-                        words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-                        found.append(f"{entry}: {words}")
+                        found.append(f"{entry}: {launch.command_of(int(entry))}")
         return found
 
     def gone(self, seconds: float = 10) -> bool:

@@ -113,6 +113,7 @@ def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) ->
             finally:
                 ctrl_c.close()
         except BaseException as error:  # also Ctrl-C while a long reference is read: the others wait for the next part
+            ctrl_c.close()  # another one may have come in between
             failure, status = error, _FAILED
             parts = [_head(status)] * exchange.size
         taken.append(exchange.deal(parts, _head(status)[:0])[1:])

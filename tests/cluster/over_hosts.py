@@ -97,16 +97,10 @@ def assert_nothing_left(bed: Bed, seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while (left := bed.processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not left, f"{seconds:g} s after the job's end there are still {[describe(pid) for pid in left]}"
+    assert not left, f"{seconds:g} s after the job's end there are still {[launch.command_of(pid) for pid in left]}"
     for host in range(len(bed.names)):
         files = [name for name in os.listdir(bed.root(host) / "dev" / "shm") if "hvd" in name]
         assert not files, f"left in /dev/shm of host {host}: {files}"
-
-
-def describe(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
-    return f"process {pid}, which has just ended"
 
 
 def kill(pid: int) -> None:

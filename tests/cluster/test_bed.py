@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bed import PREFIX, Bed
-from over_hosts import describe
+from ranks.launch import command_of
 
 SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 5000)); [s.sendall(bytes(1 << 20)) for _ in range(4)]"
 RECEIVE = """
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_a_bed():
     before = folders()
     with Bed(2) as bed:
         sleeper = subprocess.Popen([*bed.enter(1), "setsid", "sleep", "1000"])
-        until(lambda: [describe(pid) for pid in bed.processes(1)] == ["sleep 1000 "])
+        until(lambda: [command_of(pid) for pid in bed.processes(1)] == ["sleep 1000 "])
         pid = bed.named("sleep", host=1)
         assert folders() > before
     assert sleeper.wait(10) != 0

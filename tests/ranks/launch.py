@@ -185,7 +185,7 @@ class RunningJob:
         deadline = time.monotonic() + seconds
         while (pids := [pid for pid in self._members() if _alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return [f"{pid}: {_command(pid)}" for pid in pids]
+        return [f"{pid}: {command_of(pid)}" for pid in pids]
 
     def _stop_launchers(self) -> None:
         """Stops the launcher and its helpers that the ranks are children of."""
@@ -231,7 +231,7 @@ def _alive(pid: int | None) -> bool:
         return False
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")[:200]
     return "it has just ended"
