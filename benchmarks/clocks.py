@@ -37,7 +37,7 @@ enum class Does { kNothing, kWaits, kWorks, kCount };
 int main() {
   hvdata::Stopwatch<Does> watch;
   const auto began = std::chrono::steady_clock::now();
-  for (int i = 0; i < %d; ++i) watch.Turn(i %% 2 ? Does::kWaits : Does::kWorks);
+  for (int i = 0; i < %d; ++i) watch.TurnTo(i %% 2 ? Does::kWaits : Does::kWorks);
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - began;
   std::printf("%%g\\n", took.count() / %d);
 }
