@@ -218,11 +218,19 @@ def run(cell: Cell, python: str, before: Sequence[str]) -> dict:
     return entry
 
 
+def folder_of_wheel(cell: Cell, mpi: str) -> Path:
+    """Where scripts/setup.sh keeps the wheel of Horovod that it has built for this."""
+    name, _, version = mpi.rpartition(" ")
+    patched = ""
+    if not cell.tensorflow.startswith("2.15."):
+        patches = b"".join(path.read_bytes() for path in sorted((ROOT / "packaging" / "horovod").glob("*.patch")))
+        patched = "-patched" + subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout.split()[0].decode()
+    return WHEELS / f"{name.replace(' ', '').lower()}-{version}-py{cell.python.replace('.', '')}-tf{cell.tensorflow}{patched}"
+
+
 def with_horovod(of: Run, mpi: str, pip: str) -> str:
     """The same channels, and Keras, with Horovod; where a wheel of it is, which takes minutes to build."""
-    name, _, version = mpi.rpartition(" ")
-    folder = WHEELS / f"{name.replace(' ', '').lower()}-{version}-py{of.cell.python.replace('.', '')}-tf{of.cell.tensorflow}"
-    wheels = sorted(folder.glob(f"horovod-{HOROVOD}-*.whl"))
+    wheels = sorted(folder_of_wheel(of.cell, mpi).glob(f"horovod-{HOROVOD}-*.whl"))
     if not wheels:
         return "not run: none is built for it here"
     wheel = f"{wheels[0].parent.name}/{wheels[0].name}"
@@ -305,6 +313,8 @@ def keep(name: str, entry: dict) -> None:
     record = read()
     if entry["delivery"].startswith("not run") and name in record:
         return  # what could not be tried says nothing about what was
+    if entry["horovod"].startswith("not run") and name in record:
+        entry = entry | {"horovod": record[name]["horovod"]}
     record[name] = entry
     order = [cell.name for cell in CELLS]
     record = {name: record[name] for name in order if name in record}

@@ -28,14 +28,14 @@ class DynamicLanes : public Lanes {
   void Finish(Outcome outcome) override {
     finished_ = true;
     outcome_ = std::move(outcome);
-    Settle();
+    DealWaiting();
   }
 
   void Open(int trainer, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.open = true;
     lane.limit = limit.n;
-    Settle();
+    DealWaiting();
   }
 
   void Taken(int trainer, LaneStep taken, LaneStep limit) override {
@@ -43,16 +43,16 @@ class DynamicLanes : public Lanes {
     Forget(trainer, taken);
     // After a recall the trainer's limit is its demand; one that it sent before it saw the recall does not count.
     if (!lane.recalling) lane.limit = limit.n;
-    Settle();
+    DealWaiting();
   }
 
-  void Recalled(int trainer, LaneStep kept, LaneStep limit) override {
+  void Recalled(int trainer, LaneStep from, LaneStep limit) override {
     Lane& lane = At(trainer);
     lane.recalling = false;
     lane.recalled = true;
-    TakeBack(trainer, kept);
+    TakeBack(trainer, from);
     lane.limit = limit.n;
-    Settle();
+    DealWaiting();
   }
 
   void Close(int trainer, LaneStep taken) override {
@@ -61,7 +61,7 @@ class DynamicLanes : public Lanes {
     lane.recalling = false;
     Forget(trainer, taken);
     TakeBack(trainer, taken);
-    Settle();
+    DealWaiting();
   }
 
   bool AllClosed() const override {
@@ -119,10 +119,10 @@ class DynamicLanes : public Lanes {
 
   Lane& At(int trainer) { return lanes_[static_cast<size_t>(trainer)]; }
 
-  // All from step `kept` on.
-  void TakeBack(int trainer, LaneStep kept) {
+  // All from step `from` on.
+  void TakeBack(int trainer, LaneStep from) {
     Lane& lane = At(trainer);
-    while (!lane.held.empty() && lane.sent() > kept.n) {
+    while (!lane.held.empty() && lane.sent() > from.n) {
       lane.bound.Take(lane.held.back().shares.front()->bytes);
       waiting_.push_front(std::move(lane.held.back()));
       lane.held.pop_back();
@@ -150,7 +150,7 @@ class DynamicLanes : public Lanes {
     }
   }
 
-  void Settle() {
+  void DealWaiting() {
     Distribute();
     if (!finished_) return;
     bool idle = false, held = false;

@@ -2,7 +2,7 @@
 // One epoch of one reader: what has been dealt and not yet taken, and how far each trainer's lane may go.
 //
 // A lane counts its own steps from 0. A trainer says how many it has taken and up to which step it may be sent (its
-// limit); what it says is not believed beyond what was sent. Not thread-safe: ReaderEpoch calls everything under its mutex.
+// limit); what it says is not believed beyond what was sent. Not thread-safe: ReaderEpoch calls everything under its Source's mutex.
 // The two schedules are two subclasses.
 #pragma once
 
@@ -59,9 +59,9 @@ class Lanes {
   virtual void Skip(int, Position) {}
   virtual void Open(int trainer, LaneStep limit) = 0;
   virtual void Taken(int trainer, LaneStep taken, LaneStep limit) = 0;
-  // The trainer dropped its shares from step `kept` on, and takes more only up to `limit`. Of those before there is one at most that
+  // The trainer dropped its shares from step `from` on, and takes more only up to `limit`. Of those before there is one at most that
   // it has not said to have taken: somebody waits for that one. Dynamic: others don't ask for it.
-  virtual void Recalled(int, LaneStep /*kept*/, LaneStep /*limit*/) {}
+  virtual void Recalled(int, LaneStep /*from*/, LaneStep /*limit*/) {}
   // Also for a trainer that never opened and never will.
   virtual void Close(int trainer, LaneStep taken) = 0;
   virtual bool AllClosed() const = 0;

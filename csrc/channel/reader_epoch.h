@@ -122,7 +122,7 @@ class ReaderEpoch {
 
   Source* const source_;
   const uint64_t epoch_;
-  std::map<int, wire::Restore> handed_;  // the dealer's alone; from Start on without their words
+  std::map<int, wire::Restore> handed_;  // the dealer's until Start, which leaves it without their words; only read since
   std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
   EpochProof proof_;
   std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with

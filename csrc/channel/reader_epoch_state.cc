@@ -8,7 +8,7 @@
 namespace hvdata {
 
 std::vector<SaveRequest> ReaderEpoch::TakeSaveRequests() {
-  source_->changed_.Settle();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
+  source_->changed_.FetchAll();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
   MutexLock lock(&source_->mu_);
   return std::exchange(saves_, {});
 }

@@ -167,8 +167,8 @@ Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, cons
   if (same) return {};
   wrong_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
-                         world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a host's memory, its MPI or "
-                         "horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
+                         world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a "
+                         "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
 }
 
 TrainerTimes Sink::Times(bool reset) {

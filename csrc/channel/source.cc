@@ -167,7 +167,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Taken& taken) {
 void Source::On(int trainer, uint64_t epoch, const wire::Recalled& recalled) {
   if (!Deals(epoch)) return;
   epoch_->source_->mu_.AssertHeld();
-  epoch_->lanes_->Recalled(trainer, recalled.kept, recalled.limit);
+  epoch_->lanes_->Recalled(trainer, recalled.from, recalled.limit);
   changed_.NotifyAll();
 }
 

@@ -64,7 +64,7 @@ void StepCoordinator::Tell(int reader, const Key& key, Go go) const {
 
 // Says at once who is behind, and asks these what keeps them: they may be silent.
 void StepCoordinator::Ask(Epoch* epoch, const Key& key, int reader) const {
-  epoch->askers.insert(reader);
+  epoch->waiting.insert(reader);
   std::vector<std::string> names;
   for (int r = 0; r < static_cast<int>(epoch->readers.size()); ++r) {
     const Reader& one = epoch->readers[static_cast<size_t>(r)];
@@ -132,7 +132,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   }
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {
-    epoch.askers.clear();
+    epoch.waiting.clear();
     const Go go{epoch.ended ? Go::Tells::kEndsThere : Go::Tells::kAllHave, Turn(epoch.allowed), outcome.code, outcome.message};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
       if (epoch.readers[to].says != Says::kLeft) Tell(static_cast<int>(to), key, go);
@@ -141,7 +141,7 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
     Ask(&epoch, key, reader);
   } else if (says == Says::kExplains) {
     const std::string text = world_->ReaderName(reader) + ", which has not: " + ready.text;
-    for (int to : epoch.askers) Tell(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
+    for (int to : epoch.waiting) Tell(to, key, {Go::Tells::kBecause, Turn(epoch.allowed), kOk, text});
   }
   const bool over = std::all_of(epoch.readers.begin(), epoch.readers.end(),
                                 [](const Reader& one) { return one.says == Says::kLeft; });

@@ -40,7 +40,7 @@ class StepCoordinator {
     std::vector<Reader> readers;
     uint64_t allowed = 0;
     bool ended = false;
-    std::set<int> askers;  // who waits to hear what keeps the others
+    std::set<int> waiting;  // who waits to hear what keeps the others
   };
   using Key = std::pair<uint32_t, uint64_t>;  // channel, epoch
 

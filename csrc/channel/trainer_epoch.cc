@@ -279,8 +279,8 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
     if (!dynamic() && end.step.n != came) {
       lane.missing = static_cast<int64_t>(end.step.n - came);
       lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) + world_.SourceName(reader) + " sent " +
-                                     std::to_string(end.step.n) + " shares of this epoch, and " + std::to_string(came) + " have come. If that happens again, MPI or horovod_data is at fault: "
-                                     "`python -m horovod_data.doctor` tries how batches travel here"};
+                                     std::to_string(end.step.n) + " shares of this epoch, and " + std::to_string(came) +
+                                     " have come. If that happens again, MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
     }
   }
 }

@@ -225,7 +225,7 @@ int hvdata_wait_all_bye(int slice_ms) {
   return WithEngine([&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
 }
 
-// From now on agreements that others begin are refused with `why` (on a dedicated reader inside serve()).
+// Agreements that others have begun, or begin from now on, are refused with `why` (on a dedicated reader inside serve()).
 int hvdata_refuse_agreements(const char* why) {
   return WithRunning([&](Engine& engine) { engine.agreements().Refuse(why), engine.post().Fetch(); });
 }

@@ -43,10 +43,11 @@ class HostLink {
   const std::shared_ptr<Bells> peer;
   bool lends() const { return view == nullptr; }
 
-  // One record to the peer; false if there is no room. One caller at a time.
+  // One record to the peer; false if there is no room, as there never is for one of more than Most(). One caller at a time.
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
+  uint32_t Most() const { return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord; }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
   // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
   template <typename Visitor>

@@ -75,7 +75,7 @@ Doorbell Post::Door(bool for_reader, uint32_t channel) {
   Doorbell door;
   door.bell = {links_->bells, links_->bells->Of(for_reader, channel)};
   door.fetch = [this] { return Fetch(); };
-  door.settle = [this] { FetchAll(); };
+  door.fetch_all = [this] { FetchAll(); };
   return door;
 }
 
@@ -121,7 +121,8 @@ void Post::Send(int member, Header header, const Share* share) {
   const bool because = route->porter >= 0 && std::holds_alternative<wire::Because>(h.message);
   parcel.porter = bye || because ? -1 : route->porter;
   const bool numbered = route->numbers && !because;
-  bool all_here = link != nullptr && !bye;
+  // What is too long for the ring is not encoded for it, under a lock, in vain.
+  bool all_here = link != nullptr && !bye && wire::TextBytes(h.message) <= link->Most();
   for (const Component& component : h.components) all_here = all_here && component.where != Where::kMessage;
   const uint32_t channel = h.channel;
   const bool for_reader = wire::IsForReader(h.message);
@@ -173,7 +174,7 @@ Block Post::Room(int member, uint64_t bytes) {
   return bytes == 0 || small || !Shares(member) ? Block() : Allocate(bytes);
 }
 
-void Post::Settle(int member, std::vector<Block>* blocks, int parts) {
+void Post::MoveToArena(int member, std::vector<Block>* blocks, int parts) {
   if (!Shares(member)) return;
   const bool always = links_->payload == Payload::kArena;
   InlineBudget budget;

@@ -49,7 +49,7 @@ class Post {
   // Copies into shared memory, once, what Send would otherwise have MPI carry to `member` (as above).
   // Leaves alone what is there already, what is small, each of the `parts` that it will be sent in, and what finds no
   // room. A block that was copied has the copy's owner.
-  void Settle(int member, std::vector<Block>* blocks, int parts = 1);
+  void MoveToArena(int member, std::vector<Block>* blocks, int parts = 1);
 
   // Delivers what has come, on this thread, unless another one is about it, which then delivers it all. True if there was
   // something. With no lock held.

@@ -18,10 +18,10 @@ namespace hvdata {
 // What a channel's waiting threads listen to: a bell, and how to fetch what was sent. By default a bell of their own.
 struct Doorbell {
   std::shared_ptr<Bell> bell = std::make_shared<Bell>();
-  // Fetches and delivers; true if there was something. Called with no lock held, as `settle`, which returns when all that had
+  // Fetches and delivers; true if there was something. Called with no lock held, as `fetch_all`, which returns when all that had
   // come before has been delivered.
   std::function<bool()> fetch = [] { return false; };
-  std::function<void()> settle = [] {};
+  std::function<void()> fetch_all = [] {};
   // Of all those who take steps, only this member is worth being woken by for now, once it gives room up to step `limit`;
   // kEverybody: all are.
   std::function<void(int member, LaneStep limit)> attend;
@@ -35,7 +35,7 @@ class Signal {
   void NotifyAll() { door_.bell->Ring(); }
   // See Doorbell.
   void Fetch() const { door_.fetch(); }
-  void Settle() const { door_.settle(); }
+  void FetchAll() const { door_.fetch_all(); }
   // This and WokenBy: under the mutex of whoever waits. Called from ready() of a wait, so that what rang in vain is fetched before
   // the thread sleeps.
   void Attend(int member, LaneStep limit) {

@@ -92,7 +92,7 @@ void Agreements::Refuse(std::string why) {
   refusal_ = std::move(why);
   for (auto next = meetings_.begin(); next != meetings_.end();) {
     const auto& [number, meeting] = *next++;
-    Settle(number, {kFailedPrecondition, meeting.what + ": " + refusal_});
+    Conclude(number, {kFailedPrecondition, meeting.what + ": " + refusal_});
   }
 }
 
@@ -104,7 +104,7 @@ std::string Agreements::Those(const Meeting& meeting, bool present) const {
   return JoinNames(names);
 }
 
-void Agreements::Settle(int64_t number, Outcome outcome) {
+void Agreements::Conclude(int64_t number, Outcome outcome) {
   TellAll(meetings_[number], wire::Verdict{number, outcome.code, outcome.message});
   settled_[number] = std::move(outcome);
   meetings_.erase(number);
@@ -123,7 +123,7 @@ void Agreements::CompleteIfTime(int64_t number) {
     if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
   if (gone.empty()) return;
-  Settle(number, {kUnavailable, meeting.what + ": " + JoinNames(gone) +
+  Conclude(number, {kUnavailable, meeting.what + ": " + JoinNames(gone) +
                                     " has shut down and will not take part. Every rank must make the same calls in the "
                                     "same order"});
 }
@@ -153,7 +153,7 @@ void Agreements::Tick() {
   for (auto next = meetings_.begin(); next != meetings_.end();) {
     auto& [number, meeting] = *next++;
     if (meeting.patience.Over()) {
-      Settle(number, {kDeadlineExceeded,
+      Conclude(number, {kDeadlineExceeded,
                       meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +
                           ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
                           " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "

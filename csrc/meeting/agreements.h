@@ -28,7 +28,7 @@ class Agreements {
   // each different contribution, by first member. nullopt when `slice` is over.
   std::optional<Outcome> Wait(int64_t number, std::chrono::milliseconds slice);
 
-  // Coordinator: agreements that begin from now on get this answer.
+  // Coordinator: agreements that are under way, and all that begin from now on, get this answer.
   void Refuse(std::string why);
 
   void On(int member, const wire::Hello& hello);
@@ -51,7 +51,7 @@ class Agreements {
   std::optional<Outcome> Unanswered(int64_t number) REQUIRES(mu_);
   std::string Those(const Meeting& meeting, bool present) const;
   void CompleteIfTime(int64_t number) REQUIRES(mu_);
-  void Settle(int64_t number, Outcome outcome) REQUIRES(mu_);
+  void Conclude(int64_t number, Outcome outcome) REQUIRES(mu_);
 
   const World* const world_;
   const double stall_seconds_, timeout_seconds_;

@@ -233,7 +233,7 @@ std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& au
     c.bytes = share->blocks.back().size;
     share->components.push_back(std::move(c));
   }
-  post->Settle(audience.member, &share->blocks);
+  post->MoveToArena(audience.member, &share->blocks);
   return share;
 }
 
@@ -244,7 +244,7 @@ void SettleTensors(std::vector<Tensor>* tensors, bool but_shared, int member, in
     const bool stays = tensor.dtype() == tensorflow::DT_STRING || (but_shared && !tensor.RefCountIsOne());
     blocks.push_back({static_cast<const char*>(tensor.data()), stays ? 0 : tensor.TotalBytes(), nullptr});
   }
-  post->Settle(member, &blocks, parts);
+  post->MoveToArena(member, &blocks, parts);
   for (size_t i = 0; i < blocks.size(); ++i) {
     Tensor& tensor = (*tensors)[i];
     if (blocks[i].owner) tensor = TensorOver(std::move(blocks[i]), tensor.dtype(), TensorShape(tensor.shape()));

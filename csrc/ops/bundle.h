@@ -35,7 +35,7 @@ struct Audience {
 };
 std::shared_ptr<Share> MakeShare(std::vector<tensorflow::Tensor> tensors, const Audience& audience, Post* post);
 
-// Moves an element's tensors, but for strings, into shared memory (Post::Settle) before it is cut into `parts`: one copy,
+// Moves an element's tensors, but for strings, into shared memory (Post::MoveToArena) before it is cut into `parts`: one copy,
 // which takes the place of the first. `but_shared`: not those that others hold too. Holding them costs nothing, so MakeShare may
 // copy just the shares that need it; of a tensor that is ours alone a single share would keep the whole.
 void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool but_shared, int member, int parts, Post* post);

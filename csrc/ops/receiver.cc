@@ -170,6 +170,7 @@ class ReceiverOp : public DatasetOpKernel {
 
       // What the profiler shows of a GetNext.
       tensorflow::data::TraceMeMetadata GetTraceMeMetadata() const override {
+        if (Engine::State() == EngineState::kForked) return {};
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return {};
         return {{"channel", dataset()->arguments_.channel_name},
@@ -181,14 +182,15 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // tensors are freed when the mutex is not held
+        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());  // a thread that isn't there may hold the mutex
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
         std::function<void()> deregister;
         TF_RETURN_IF_ERROR(tensorflow::RegisterCancellationCallback(
             ctx->cancellation_manager(), [this] { sink()->Cancel(&iterator_); }, &deregister));
-        bool thrown = Engine::State() != EngineState::kForked;  // then nobody knows whether a step was taken
-        const Outcome outcome = !thrown ? Engine::NotRunning() : Guarded([&] {
+        bool thrown = true;  // then nobody knows whether a step was taken
+        const Outcome outcome = Guarded([&] {
           mu_.AssertHeld();
           Outcome returned = sink()->Next(&iterator_, &arrival, end);
           thrown = false;

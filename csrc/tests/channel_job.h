@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole job in one process: every member has its Sink, its Source and a dealer with a made-up pipeline, as its roles
-// say, and a thread that delivers what others sent it: in order from each sender, at random among senders. What a
-// member sends to itself arrives inside the call, as in the engine.
+// say, and a thread that delivers what was sent to it, by itself too: in order from each sender, at random among senders.
 #pragma once
 
 #include <gtest/gtest.h>

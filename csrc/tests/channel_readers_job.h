@@ -62,6 +62,7 @@ class ReadersJob : public testing::TestWithParam<unsigned> {
         const auto at = static_cast<size_t>(t);
         Iteration iteration(&job, t);
         iteration.Take(taken(at));
+        EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
         const Outcome saved = job.sink(t).Save(&iteration.iterator, &states[at]);
         EXPECT_TRUE(saved.ok()) << saved.message;
         numbers[at] = iteration.numbers;

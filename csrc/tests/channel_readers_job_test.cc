@@ -126,8 +126,8 @@ TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   const Lengths lengths = RandomLengths(options.readers, 10);
   const auto n = static_cast<size_t>(options.trainers);
   const std::vector<Numbers> expected = Expected(1, Whole(lengths), n, options.remainder);
-  // A reader that trains begins when its own rank does: that may not be the one that takes nothing.
-  const uint64_t base = std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated ? 0 : 1);
+  // A rank that takes nothing has not begun: a reader that trains waits until its own rank has, and any with prefetch=1 until all have.
+  const uint64_t base = std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated && options.prefetch > 1 ? 0 : 1);
   SaveAndGoOn(options, options, lengths, expected, [&](size_t t) {
     return std::min<uint64_t>(base + t % static_cast<size_t>(options.prefetch + 1), expected[t].size());
   });

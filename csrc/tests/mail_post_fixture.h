@@ -187,7 +187,7 @@ class PostTest : public testing::Test {
     return parcel;
   }
   void Send(int self, Parcel parcel) {
-    if (self == 0) parties_[0].post->Settle(1, &parcel.blocks);
+    if (self == 0) parties_[0].post->MoveToArena(1, &parcel.blocks);
     const Share share{std::exchange(parcel.header.components, {}), std::move(parcel.blocks), nullptr};
     parties_[self].post->Send(1 - self, std::move(parcel.header), &share);
   }

@@ -56,7 +56,7 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Open& m) { return {0, I(m.limit.n), 0, ""}; }
     P operator()(const wire::Taken& m) { return {m.taken.n, I(m.limit.n), 0, ""}; }
     P operator()(const wire::Close& m) { return {m.taken.n, m.dropped, 0, ""}; }
-    P operator()(const wire::Recalled& m) { return {m.kept.n, I(m.limit.n), 0, ""}; }
+    P operator()(const wire::Recalled& m) { return {m.from.n, I(m.limit.n), 0, ""}; }
     P operator()(const wire::Release&) { return {}; }
     P operator()(const wire::Why& m) { return {m.step, 0, 0, ""}; }
     P operator()(const wire::Save& m) { return {0, m.request, 0, ""}; }

@@ -49,7 +49,7 @@ inline std::shared_ptr<Share> ShareOfBytes(Bytes part, std::vector<int64_t> dims
   component.bytes = part.size;
   share->components.push_back(std::move(component));
   share->blocks.push_back({part.data, part.size, std::move(part.owner)});
-  post->Settle(member, &share->blocks);
+  post->MoveToArena(member, &share->blocks);
   return share;
 }
 

@@ -171,6 +171,17 @@ TEST(Header, ATextMayBeAboveTwoGiB) {
 }
 #endif
 
+// So that nobody encodes in vain what is too long for a ring or a bag.
+TEST(Header, TextsAreCountedWithoutEncodingThem) {
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    Header without, with;
+    without.message = Filled(kind, {Filler::kMost, nullptr, 0});
+    with.message = Filled(kind, {Filler::kMost, nullptr, 1000});
+    EXPECT_EQ(TextBytes(with.message), Encode(with).size() - Encode(without).size()) << with.name();
+    EXPECT_EQ(TextBytes(without.message), 0u) << with.name();
+  }
+}
+
 TEST(Header, RoundTripOfRandomHeaders) {
   std::mt19937_64 random(20240229);
   for (size_t i = 0; i < Rounds(20000); ++i) {

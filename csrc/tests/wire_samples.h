@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "wire/header.h"
-#include "wire/header.h"
 
 namespace hvdata::wire {
 

@@ -80,7 +80,7 @@ void Transport::Pack(int dest, Parcel parcel) {
   };
   const uint64_t in_line = InlineBytes(parcel);
   std::string front;
-  const bool small = in_line <= kBagLimit && !HasMessages(parcel);
+  const bool small = in_line + wire::TextBytes(parcel.header.message) <= kBagLimit && !HasMessages(parcel);
   if (small) front = wire::Encode(parcel.header);
   const uint64_t needed = front.size() + in_line + wire::HostBag::kMostBeside;
   const bool alone = !small || needed > kBagLimit;

@@ -54,6 +54,23 @@ void HeaderFields(C* codec, HeaderT& header) {
   for (auto& component : header.components) ComponentFields(codec, component);
 }
 
+// Walks the fields as Writer does.
+class TextCounter {
+ public:
+  template <typename T>
+  void Int(const char*, const T&) {}
+  template <typename E>
+  void Enum(const char*, const E&, E, E) {}
+  void Flag(const char*, const bool&) {}
+  void Text(const char*, const std::string& text) { bytes += text.size(); }
+  template <typename T>
+  void Ints(const char*, const std::vector<T>&) {}
+  template <typename Size, typename Items>
+  void List(const char*, const Items&, uint64_t, size_t) {}
+
+  uint64_t bytes = 0;
+};
+
 // What single fields cannot show: shapes and sums.
 void Check(const Header& header, Reader* reader) {
   uint64_t total = 0, in_line = 0;
@@ -71,6 +88,12 @@ void Check(const Header& header, Reader* reader) {
 }
 
 }  // namespace
+
+uint64_t TextBytes(const Message& message) {
+  TextCounter counter;
+  std::visit([&counter](const auto& m) { std::decay_t<decltype(m)>::Fields(&counter, m); }, message);
+  return counter.bytes;
+}
 
 bool CountElements(const std::vector<int64_t>& dims, int64_t* count) {
   *count = 1;  // as TensorFlow counts: behind a 0 nothing overflows, before it something may

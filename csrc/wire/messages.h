@@ -53,9 +53,9 @@ struct Close {  // it is done with the epoch; `dropped`: of what this reader had
     codec->Int("taken", m.taken.n), codec->Int("dropped", m.dropped), codec->Int("missing", m.missing);
   }
 };
-struct Recalled {  // answer to Recall: the shares from step `kept` on have been dropped
-  LaneStep kept, limit;
-  HVDATA_MESSAGE("RECALLED") { codec->Int("kept", m.kept.n), codec->Int("limit", m.limit.n); }
+struct Recalled {  // answer to Recall: the shares from step `from` on have been dropped
+  LaneStep from, limit;
+  HVDATA_MESSAGE("RECALLED") { codec->Int("from", m.from.n), codec->Int("limit", m.limit.n); }
 };
 struct Release {  // the trainer uses the channel no more
   HVDATA_MESSAGE("RELEASE") {}
@@ -302,7 +302,7 @@ bool IsOneOf(const Message& message) {
   return (std::holds_alternative<Kinds>(message) || ...);
 }
 
-// Whether it is for the thread that deals, not for one that waits for batches.
+// Of what belongs to a channel: whether it is for the thread that deals, not for one that waits for batches.
 inline bool IsForReader(const Message& message) {
   return !IsOneOf<Data, End, Recall, Because, State, Numbered, Verified>(message);
 }

@@ -4,6 +4,7 @@ train, two on each host."""
 
 import time
 
+from jobs import SOON
 from over_hosts import assert_nothing_left, silent_for_three_seconds, start_over
 
 PLACES = [0, 0, 1, 1, 1]
@@ -77,8 +78,8 @@ def cut_for_good(job, bed):
     began = time.monotonic()
     assert job.finish(30) != 0, job.describe()
     seconds = time.monotonic() - began
-    assert_nothing_left(bed, began + 10 - time.monotonic())
-    assert seconds < 10, seconds
+    assert_nothing_left(bed, began + SOON - time.monotonic())
+    assert seconds < SOON, seconds
     assert bed.names[1] in job.log
 
 

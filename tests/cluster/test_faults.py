@@ -6,6 +6,7 @@ import time
 import pytest
 from bed import Bed
 from endless import READER, TRAINERS, all_ended_alike, cut_for_good, cut_for_three_seconds, memory, start, steps, wait_for
+from jobs import SOON
 from over_hosts import assert_nothing_left, kill
 
 
@@ -72,7 +73,7 @@ def test_a_killed_process(two_hosts, tmp_path, victim):
         }[victim]())
         began = time.monotonic()
         assert job.finish(30) != 0, job.describe()
-        assert_nothing_left(two_hosts, began + 10 - time.monotonic())
+        assert_nothing_left(two_hosts, began + SOON - time.monotonic())
     if victim in ("a trainer", "the reader"):
         name = f"rank 2 on {two_hosts.names[1]}" if victim == "a trainer" else f"reader 0 on {two_hosts.names[1]}"
         assert any(name in err and "has died" in err for err in job.stderr), job.describe()

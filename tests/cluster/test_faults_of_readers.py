@@ -5,6 +5,7 @@ import time
 
 import pytest
 from bed import Bed
+from jobs import SOON
 from over_hosts import assert_nothing_left, kill, silent_for_three_seconds, start_over
 
 STEPS = 150  # of 20 ms
@@ -82,6 +83,6 @@ def test_a_killed_reader(layout):
         kill(job.pid(LAYOUTS[layout][3]))
         began = time.monotonic()
         assert job.finish(30) != 0, job.describe()
-        assert_nothing_left(bed, began + 10 - time.monotonic())
+        assert_nothing_left(bed, began + SOON - time.monotonic())
         name = f"rank 2 on {bed.names[1]}" if "embedded" in layout else f"reader 1 on {bed.names[1]}"
         assert any(name in err and "has died" in err for err in job.stderr), job.describe()

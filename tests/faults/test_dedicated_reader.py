@@ -238,6 +238,7 @@ tell(got=run(0) + run(100))
 """
 
 
+@pytest.mark.limit(120)
 def test_another_dataset_in_a_new_graph_is_ignored_aloud():
     """The reader is in serve(), and can't say it."""
     (*trainers, _), job = run(GRAPH_AGAIN, 2)
@@ -246,6 +247,7 @@ def test_another_dataset_in_a_new_graph_is_ignored_aloud():
     assert len(said) == 1 and said[0].startswith("horovod_data: [rank 0 on "), job.describe()
 
 
+@pytest.mark.limit(120)
 def test_readers_whose_stderr_is_closed():
     """Their lines are lost, and nothing else: they stand where all ranks make the channel."""
     job = run_job("""

@@ -8,6 +8,8 @@ import sys
 import jobs
 import pytest
 
+pytestmark = pytest.mark.limit(150)
+
 # Six datasets of TF1 graphs, each iterated to its end where batches come.
 SIX = """
 import gc, os, sys, threading

@@ -6,7 +6,7 @@ import re
 import pytest
 from jobs import run_job
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
 PRELUDE = """
 import os, signal, threading, time
@@ -26,7 +26,7 @@ def interrupted(call):
     except (KeyboardInterrupt, RuntimeError) as error:  # TensorFlow may wrap it when an op returns at that moment
         print("interrupted by", repr(error), flush=True)
         assert "KeyboardInterrupt" in repr(error)
-    assert time.monotonic() - began < 3, time.monotonic() - began
+    assert time.monotonic() - began < 5, time.monotonic() - began  # what it waits for would come a second later
 """
 
 NEXT = PRELUDE + """
@@ -141,7 +141,6 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
 """
 
 
-@pytest.mark.limit(150)
 @pytest.mark.parametrize("who, where, others", [
     (0, "wait", "had 5 rows"),
     (1, "wait", "had 5 rows"),

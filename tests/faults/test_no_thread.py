@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from jobs import run_job
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]
 
 # As the kernel answers at its limit, from when the program says so. The limit itself holds for a user's processes together,
 # and not for root's.

@@ -6,6 +6,8 @@ import re
 import pytest
 from jobs import run_job
 
+pytestmark = pytest.mark.limit(200)
+
 LOOP = """
 import os, sys, time
 import tensorflow as tf
@@ -72,7 +74,6 @@ def test_names_that_are_distributed_again_and_channels_without_one():
     assert {one.groups()[1:] for one in ended if one[1] != "train"} == {("1", "2", "4")}, job.describe()
 
 
-@pytest.mark.limit(200)
 @pytest.mark.parametrize("readers", [0, 1])
 def test_a_loop_of_ones_own(readers):
     job = run_job(LOOP, 3 - readers, "pipeline", readers=readers, env=progress(), timeout=150)
@@ -97,7 +98,6 @@ def test_a_loop_of_ones_own(readers):
         assert any(re.match(f"horovod_data: channel {says}", line) for line in mine), job.describe()
 
 
-@pytest.mark.limit(200)
 @pytest.mark.parametrize("way", ["line", "tqdm"])
 def test_a_forked_child_shows_nothing(way):
     """Nor does its end, and its parent's line goes on."""
@@ -114,7 +114,6 @@ def test_a_forked_child_shows_nothing(way):
     assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train 1")
 
 
-@pytest.mark.limit(200)
 def test_an_error_of_the_program():
     """It is as visible as without, and the thread neither holds the job up nor ends in a traceback of its own."""
     job = run_job(LOOP, 2, "error", env=progress(), timeout=150)
@@ -123,7 +122,6 @@ def test_an_error_of_the_program():
     assert "horovod_data: channel train, epoch 1: 21 steps, " in job.stderr[0], job.describe()
 
 
-@pytest.mark.limit(200)
 def test_stderr_that_is_closed():
     """The job goes on without."""
     script = LOOP.replace("hvdata.init()", "hvdata.init()\nsys.stderr.close()")

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from jobs import run_job
 
+pytestmark = pytest.mark.limit(260)
+
 SCRIPT = """
 import json, sys
 import tensorflow as tf

@@ -7,7 +7,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from jobs import run_job, start_job
 

@@ -88,7 +88,7 @@ def with_names(report: str) -> str:
 
 
 def _without_spreading() -> list[str]:
-    """Older sanitizers die where the kernel spreads mappings further than they know; see csrc/tests/CMakeLists.txt."""
+    """Older sanitizers die where the kernel spreads mappings further than they know; see cmake/HvdataSpreading.cmake."""
     setarch = shutil.which("setarch")
     command = [setarch, platform.machine(), "-R"] if setarch else []
     return command if command and subprocess.run([*command, "true"], capture_output=True).returncode == 0 else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,6 +78,21 @@ def test_what_could_not_be_tried_does_not_replace_a_result(record):
     matrix.keep(CELL.name, entry())
     matrix.keep(CELL.name, entry(delivery="not run: no Python 3.12 here"))
     assert json.loads(record.read_text())[CELL.name] == entry()
+
+
+def test_nor_does_a_wheel_that_is_gone(record):
+    matrix.keep(CELL.name, entry(horovod="0.28.1: 25 passed"))
+    matrix.keep(CELL.name, entry(date="2026-02-03", horovod="not run: none is built for it here"))
+    assert json.loads(record.read_text())[CELL.name] == entry(date="2026-02-03", horovod="0.28.1: 25 passed")
+
+
+@pytest.mark.parametrize("tensorflow", ["2.15.1", "2.21.0"])
+def test_wheels_are_looked_for_where_the_set_up_keeps_them(tensorflow):
+    """Its own words for the folder, said by a shell."""
+    (function,) = re.findall(r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE | re.DOTALL)
+    says = f"CACHE={matrix.WHEELS} python=3.12\nmpi_id() {{ echo openmpi-5.0.1; }}\ntensorflow_version() {{ echo {tensorflow}; }}\n{function}\necho $folder"
+    done = subprocess.run(["bash", "-euc", says], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(matrix.folder_of_wheel(CELL._replace(tensorflow=tensorflow), "Open MPI 5.0.1"))
 
 
 def test_a_python_that_is_not_here_is_told(record, capsys):

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.limit(290), pytest.mark.horovod]
 PROGRAMS = {
     "batches": (["--batches", "20000", "--ranks", "2"], r"20,000 verified batches on 2 ranks, 0 lost, 0 twice"),
     "audit_memory": (["--rows", "200000", "--ranks", "1", "2"], r"200,?000"),
-    "flips": (["--flips", "30"], r"10 flipped bytes, way inline: all found, by rank and step"),
+    "flips": (["--flips", "30"], r"1\d flipped bytes, way inline: all found, by rank and step"),
 }
 
 
