@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/checkpoint_state.h"
 
+#include "ops/bundle.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "wire/codec.h"
@@ -69,7 +70,15 @@ void CheckpointState::Fields(Codec* codec, S& s) {
 }
 
 std::string CheckpointState::Encode() const {
-  std::string text(kFormat);
+  // Room for all at once, or nearly: a text that grows to gigabytes would lie in memory twice or three times over while it does.
+  uint64_t large = kFormat.size() + mark.size() + taken_since.size() * sizeof(uint64_t);
+  for (const auto& part : iterator) large += part.size();
+  for (const auto& [number, tensors] : elements) {
+    for (const auto& tensor : tensors) large += BytesOf(tensor);
+  }
+  std::string text;
+  text.reserve(large + large / 64);
+  text += kFormat;
   wire::Writer writer(&text);
   Fields(&writer, *this);
   return text;

@@ -60,6 +60,7 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         all_ended_alike(job, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("victim", ["a trainer", "the reader", "the other host's daemon", "mpirun"])
 def test_a_killed_process(two_hosts, tmp_path, victim):

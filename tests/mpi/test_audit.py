@@ -411,6 +411,7 @@ def test_our_own_delivery(hvdata, comm):
     assert passed(comm, hvdata.audit(dataset, key=lambda rows: rows, reference=ROWS)).verdict == "every row once"
 
 
+@pytest.mark.slow
 @pytest.mark.alone()
 @pytest.mark.ranks(2)
 def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):

@@ -24,7 +24,7 @@ def channel(hvdata, comm):
     return hvdata.distribute_dataset(rows, batch="per_rank", verify=True)
 
 
-@pytest.mark.ways("auto")
+@pytest.mark.ways("auto", "arena")
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("how", ["cut", "changed"])
 def test_files(hvdata, comm, tmp_path, how):

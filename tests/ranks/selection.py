@@ -7,8 +7,10 @@ tests run, in all worlds. By rule:
   more than FEW cases so many run that each value of each of its parameters is among them;
 - of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
 - a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
-  process. Its name says in which, so that each world gets a like part, and other tests have no say in it. Where a file has
-  a job of its own, the file's name says it for all of its tests;
+  process. Its name says in which, so that each world gets its part, the smallest two, and other tests have no say in it. Where a
+  file has a job of its own, the file's name says it for all of its tests;
+- with `--quick` a test in whose world there are fewer than LEAST runs in that of its worlds where there are most: a job takes
+  longer to start than they do;
 - of tests of whole jobs (folders, and what is marked so), which take seconds to start, the first function of each file runs;
   of it, or of one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the last
   an odd one.
@@ -16,6 +18,7 @@ tests run, in all worlds. By rule:
 
 from __future__ import annotations
 
+import collections
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -26,6 +29,7 @@ from ranks.worlds import World, environment_of, is_ranked, world_of
 
 MOST = 5  # more take longer to start than most tests take
 FEW = 2
+LEAST = 5
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
@@ -80,6 +84,7 @@ def by_case(function: str, tests: Iterable[pytest.Item]) -> dict[str, list[pytes
 
 
 def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    ranked = []
     files = set()  # of whole jobs, that have a test already
     for function, cases in by_function(items).items():
         tests = [case for case in cases if not case.get_closest_marker("slow")]
@@ -87,14 +92,30 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
             named = list(by_case(function, tests).items())
             alone = environment_of(tests[0]) is not None
             for name, same in one_in_the_middle(named) if alone else with_all_values(named):
-                worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
-                yield from (test for test in same if world_of(test) in worlds)
+                ranked.append((same, worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])))
         else:
             if not tests or not is_whole_job(tests[0]):
                 yield from tests
             elif tests[0].path not in files:
                 files.add(tests[0].path)
                 yield from one_in_the_middle(tests)
+    for same, worlds in in_larger_worlds(ranked):
+        yield from (test for test in same if world_of(test) in worlds)
+
+
+def in_larger_worlds(chosen: list[tuple[list[pytest.Item], set[World]]]) -> Iterable[tuple[list[pytest.Item], set[World]]]:
+    def joins(test: pytest.Item) -> bool:
+        return environment_of(test) is None and test.get_closest_marker("own_job") is None
+
+    sizes = collections.Counter(world for same, worlds in chosen if joins(same[0]) for world in worlds)
+
+    def larger(world: World, others: Iterable[World]) -> World:
+        return max(others, key=lambda other: (sizes[other], -other.processes, other.np))
+
+    for same, worlds in chosen:
+        several = [world for world in map(world_of, same) if 1 < world.processes <= MOST]
+        small = {world for world in worlds if joins(same[0]) and 1 < world.processes and sizes[world] < LEAST and several}
+        yield same, worlds - small | {larger(world, several) for world in small}
 
 
 def with_all_values(cases: list[tuple[str, list[pytest.Item]]]) -> list[tuple[str, list[pytest.Item]]]:
@@ -120,8 +141,8 @@ def name_for_worlds(name: str, same: Sequence[pytest.Item]) -> str:
 
 def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
     """Those in which the test of this name is quick."""
-    several = [world for world in worlds if world.processes > 1]
+    several = sorted((world for world in worlds if world.processes > 1), key=lambda world: world.processes)
     several = [world for world in several if world.processes <= MOST] or several
     one = [world for world in worlds if world.processes == 1]
     number = zlib.crc32(name.encode())
-    return {several[number % len(several)], *one[: number // 64 % 5 == 0]} if several else set(one)
+    return {several[number % (len(several) + 1) % len(several)], *one[: number // 64 % 5 == 0]} if several else set(one)
