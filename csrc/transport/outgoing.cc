@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sending half of the communication thread.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -118,7 +119,7 @@ void Transport::Submit(int dest, Parcel parcel) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = wire::Encode(parcel.header);
-  message.reserve(message.size() + InlineBytes(parcel));
+  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(parcel)));  // less than there is would copy it
   AppendInline(parcel, &message);
   for (size_t i = 0; i < parcel.blocks.size(); ++i) {
     if (parcel.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(parcel.blocks[i]));

@@ -123,7 +123,7 @@ std::string WhatIsWrong(const Component& c, size_t item_bytes, bool strings, int
 
 std::string Encode(const Header& header) {
   std::string message;
-  message.reserve(96 + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
+  message.reserve(96 + TextBytes(header.message) + header.components.size() * (kLeastComponent + 4 * sizeof(int64_t)));
   Writer writer(&message);
   writer.Front(kMagic);
   HeaderFields(&writer, header);
