@@ -361,3 +361,49 @@ for x in hvdata.distribute_dataset(make, batch="per_rank", name="train"): pass
     said = "".join(job.stderr)
     assert "raise the limit with HOROVOD_DATA_TIMEOUT" in said or "have called horovod_data.init()" in said \
         or "the limit is HOROVOD_DATA_TIMEOUT" in said, job.describe()
+
+
+# Rank 1 saves what rank 0 has read; both have taken one of the batches.
+SAVES = """
+import os, sys, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+folder = sys.argv[1]
+dataset = tf.data.Dataset.range(64).map(lambda i: tf.zeros([16 << 20], tf.uint8))
+iterator = iter(hvdata.distribute_dataset(dataset, batch="per_rank", prefetch=4))
+next(iterator)
+
+def mib_of(key):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) >> 10 for line in status if line.startswith(key + ":"))
+
+def say(what):
+    open(os.path.join(folder, what), "w").close()
+
+def hear(what):
+    while not os.path.exists(os.path.join(folder, what)):
+        time.sleep(0.01)
+
+if hvdata.rank() == 0:
+    time.sleep(2)  # for the window to fill
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")  # VmHWM
+    before = mib_of("VmRSS")
+    say("ready")
+    hear("saved")
+    print("peak", mib_of("VmHWM") - before, flush=True)
+else:
+    hear("ready")
+    tf.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "state"))
+    say("saved")
+"""
+
+
+def test_a_save_takes_twice_its_size_for_a_moment(tmp_path):
+    """Once as the state's text and once as the message. Where a text grew as it was written, it lay in memory three times."""
+    job = run_job(SAVES, 2, str(tmp_path), timeout=90)
+    assert job.returncode == 0, job.describe()
+    state = 16 * (2 * 4 + 1)  # MiB: four steps of two ranks, and one in hand
+    assert state < int(job.stdout[0].split()[-1]) < 2.5 * state, job.describe()
