@@ -187,3 +187,53 @@ def test_a_child_that_imports_the_program(method, status):
                             r"the program, and what stands at its top level is done once more there\. Put the program's work behind "
                             r"`if __name__ == \"__main__\":`\.", said), job.describe()
         assert exit_code == f"child {status}", job.describe()
+
+
+# Rank 1 has a thread that waits for a batch when its program forks; the child asks the iterator's own op, which no Python guards.
+WAITS_AND_FORKS = """
+import os, threading, time
+import tensorflow as tf
+import horovod_data as hvdata
+
+hvdata.init()
+
+def source():
+    yield from range(2)
+    time.sleep(6)
+    yield from range(2)
+
+numbers = tf.data.Dataset.from_generator(source, output_signature=tf.TensorSpec([], tf.int64))
+iterator = iter(hvdata.distribute_dataset(lambda: numbers, batch="per_rank", name="train"))
+got = [int(next(iterator))]
+if hvdata.rank() == 1:
+    thread = threading.Thread(target=lambda: got.append(int(next(iterator))))
+    thread.start()
+    time.sleep(1)
+    if (child := os.fork()) == 0:
+        began = time.monotonic()
+        try:
+            tf.raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, output_types=[tf.int64], output_shapes=[[]])
+        except tf.errors.OpError as error:
+            print("child:", error.message, round(time.monotonic() - began), flush=True)
+        os._exit(0)
+    ended = 0
+    for _ in range(30):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, 9)
+    print("ended:", bool(ended), flush=True)
+    thread.join()
+else:
+    got.append(int(next(iterator)))
+print("got:", got, flush=True)
+"""
+
+
+def test_a_child_whose_parent_waits_for_a_batch():
+    """That thread holds the iterator's lock, and is not in the child."""
+    job = run_job(WAITS_AND_FORKS, 2, timeout=100)
+    assert job.returncode == 0 and "ended: True" in job.stdout[1], job.describe()
+    assert re.search(r"^child: .*forked.* 0$", job.stdout[1], re.MULTILINE) and job.stdout[1].endswith("got: [1, 1]\n"), job.describe()
