@@ -90,7 +90,7 @@ def test_nor_does_a_wheel_that_is_gone(record):
 def test_wheels_are_looked_for_where_the_set_up_keeps_them(tensorflow):
     """Its own words for the folder, said by a shell."""
     (function,) = re.findall(r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE | re.DOTALL)
-    says = f"CACHE={matrix.WHEELS} python=3.12\nmpi_id() {{ echo openmpi-5.0.1; }}\ntensorflow_version() {{ echo {tensorflow}; }}\n{function}\necho $folder"
+    says = f"CACHE={matrix.WHEELS} python=3.12 patched=\nmpi_id() {{ echo openmpi-5.0.1; }}\ntensorflow_version() {{ echo {tensorflow}; }}\n{function}\necho $folder"
     done = subprocess.run(["bash", "-euc", says], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(matrix.folder_of_wheel(CELL._replace(tensorflow=tensorflow), "Open MPI 5.0.1"))
 
