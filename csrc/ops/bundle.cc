@@ -202,14 +202,6 @@ Landing LandTensors(const std::vector<wire::Component>& components, std::vector<
 
 }  // namespace
 
-uint64_t BytesOf(const Tensor& tensor) {
-  uint64_t bytes = tensor.TotalBytes();
-  if (tensor.dtype() != tensorflow::DT_STRING) return bytes;
-  const auto strings = tensor.flat<tstring>();
-  for (int64_t i = 0; i < strings.size(); ++i) bytes += strings(i).size();
-  return bytes;
-}
-
 std::shared_ptr<Share> MakeShare(std::vector<Tensor> tensors, const Audience& audience, Post* post) {
   auto share = std::make_shared<Share>();
   for (const Tensor& tensor : tensors) share->bytes += BytesOf(tensor);

@@ -43,7 +43,4 @@ void SettleTensors(std::vector<tensorflow::Tensor>* tensors, bool but_shared, in
 // The tensors of a bundle, ready for use; they stay in it as well: what our own process was sent may be wanted again.
 absl::Status TakeTensors(const BundlePtr& bundle, std::vector<tensorflow::Tensor>* tensors);
 
-// Nearly what it takes when encoded.
-uint64_t BytesOf(const tensorflow::Tensor& tensor);
-
 }  // namespace hvdata

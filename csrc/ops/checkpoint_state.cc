@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/checkpoint_state.h"
 
-#include "ops/bundle.h"
+#include "ops/tensor_bytes.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "wire/codec.h"
