@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "ops/bundle.h"
 #include "ops/status.h"
+#include "ops/tensor_bytes.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/platform/errors.h"
 
