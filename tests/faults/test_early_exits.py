@@ -112,13 +112,13 @@ library.horovod_shutdown = noted  # what init() wraps
 hvdata.init()
 hvd.allreduce(tf.zeros(1))
 if hvd.rank() == 1:
-    time.sleep(2)
+    time.sleep(0.8)  # within the second for which who is done waits with Horovod's end
 began = time.monotonic()
 hvd.shutdown()
 """, np=2)
     assert job.returncode == 0, job.describe()
     first, last = (float(out.split()[0]) for out in job.stdout)
-    assert first > 1.2 and last < 1.2, job.describe()
+    assert first > last + 0.4, job.describe()
 
 
 @pytest.mark.horovod
