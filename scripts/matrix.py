@@ -313,8 +313,10 @@ def keep(name: str, entry: dict) -> None:
     record = read()
     if entry["delivery"].startswith("not run") and name in record:
         return  # what could not be tried says nothing about what was
-    if entry["horovod"].startswith("not run") and name in record:
-        entry = entry | {"horovod": record[name]["horovod"]}
+    before = record[name]["horovod"] if name in record else ""
+    if entry["horovod"].startswith("not run") and before and not before.startswith("not run"):
+        told = re.search(r" \(on \d{4}-\d\d-\d\d\)$", before)
+        entry = entry | {"horovod": before if told else f"{before} (on {record[name]['date']})"}  # not of this entry's date
     record[name] = entry
     order = [cell.name for cell in CELLS]
     record = {name: record[name] for name in order if name in record}

@@ -109,13 +109,11 @@ def in_larger_worlds(chosen: list[tuple[list[pytest.Item], set[World]]]) -> Iter
 
     sizes = collections.Counter(world for same, worlds in chosen if joins(same[0]) for world in worlds)
 
-    def larger(world: World, others: Iterable[World]) -> World:
-        return max(others, key=lambda other: (sizes[other], -other.processes, other.np))
-
     for same, worlds in chosen:
         several = [world for world in map(world_of, same) if 1 < world.processes <= MOST]
         small = {world for world in worlds if joins(same[0]) and 1 < world.processes and sizes[world] < LEAST and several}
-        yield same, worlds - small | {larger(world, several) for world in small}
+        largest = max(several, key=lambda world: (sizes[world], -world.processes, world.np), default=None)
+        yield same, worlds - small | {largest} if small else worlds
 
 
 def with_all_values(cases: list[tuple[str, list[pytest.Item]]]) -> list[tuple[str, list[pytest.Item]]]:
