@@ -6,9 +6,10 @@ import os
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("any machine", deadline=None)  # a loaded one is slow
+# A loaded machine is slow; and what fails should fail again.
+settings.register_profile("any machine", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 # pytest rewrites the tests' assertions, on each rank; what it keeps saves more than TensorFlow's import costs.

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ranks import launch
+from ranks.slowness import slowness
 
 LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
 
@@ -54,7 +55,7 @@ class Launched:
         return sorted(line[len(start):].strip() for line in self.output.splitlines() if line.startswith(start))
 
     def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + 2 * slowness() * timeout
         while self.output.count(text) < times:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
@@ -66,7 +67,7 @@ class Launched:
 
     def finish(self, timeout: float) -> int:
         try:
-            self.returncode = self._process.wait(timeout)
+            self.returncode = self._process.wait(2 * slowness() * timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}") from None
         self.seconds = time.monotonic() - self._started
@@ -84,8 +85,8 @@ class Launched:
         return found
 
     def gone(self, seconds: float = 10) -> bool:
-        """Whether no process of the job is left, `seconds` after now at the latest."""
-        deadline = time.monotonic() + seconds
+        """Whether no process of the job is left, `seconds` after now at the latest; on slow machines later."""
+        deadline = time.monotonic() + seconds * slowness()
         while self.members() and time.monotonic() < deadline:
             time.sleep(0.05)
         return not self.members()
@@ -122,5 +123,5 @@ def run_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: 
 
 def ask_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
     """horovod-data-run in a process of its own that starts no job: --dry-run, --version, errors."""
-    return subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, env=environment(env or {}), timeout=50,
+    return subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, env=environment(env or {}), timeout=170,
                           stdin=subprocess.DEVNULL)

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 namespace hvdata {
 
@@ -53,6 +54,7 @@ class Stopwatch {
       lap.begin = since_.load(std::memory_order_acquire);
       lap.end = SteadyNow();
       if (before % 2 == 0 && version_.load() == before) break;
+      LetTurn(i);
     }
     return lap;
   }
@@ -66,12 +68,20 @@ class Stopwatch {
       const size_t doing = doing_.load(std::memory_order_acquire);
       sums[doing] += SteadyNow() - since_.load(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
+      LetTurn(i);
     }
     return sums;
   }
 
  private:
-  static constexpr int kTries = 100000;  // two writers at once, against the rule, must not keep a reader for ever
+  // A reader sleeps when it has tried so often, which takes it microseconds: a thread that is held up in the middle of a turn may
+  // wait for the reader's processor.
+  static constexpr int kTriesAtOnce = 1000;
+  static constexpr int kTries = 1000 * kTriesAtOnce;  // two writers at once, against the rule, must not keep a reader for ever
+
+  static void LetTurn(int tried) {
+    if (tried % kTriesAtOnce == kTriesAtOnce - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 
   std::atomic<uint64_t> version_{0};  // odd: a turn is under way
   std::array<std::atomic<int64_t>, kThings> sums_{};

@@ -232,9 +232,13 @@ TEST_F(ArenaTest, RefusesWhenTheSystemIsShortOfMemory) {
 TEST_F(ArenaTest, AsksAShortSystemAgain) {
   arena_ = Make(128 * kMiB);
   short_of_memory = true;
+  const auto asked = std::chrono::steady_clock::now();
   EXPECT_FALSE(Copy(kMiB));
   short_of_memory = false;
-  EXPECT_FALSE(Copy(kMiB)) << "not at once";
+  const bool again = Copy(kMiB);
+  if (std::chrono::steady_clock::now() - asked < std::chrono::seconds(1)) {
+    EXPECT_FALSE(again) << "not at once";
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   EXPECT_TRUE(Copy(kMiB));
   EXPECT_FALSE(arena_->Read().short_of_memory);

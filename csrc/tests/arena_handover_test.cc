@@ -22,13 +22,12 @@ using Clock = std::chrono::steady_clock;
 Handover::Deadline Soon() { return Clock::now() + milliseconds(50); }
 Handover::Deadline Later() { return Clock::now() + seconds(20); }
 
-// What `wait` takes until its deadline, and not much longer.
+// What `wait` takes until its deadline, and not for ever.
 template <typename Wait>
-void ExpectTimesOut(Wait wait) {
-  const auto begun = Clock::now();
+void ExpectTimesOut(Handover::Deadline deadline, Wait wait) {
   EXPECT_FALSE(wait());
-  EXPECT_GE(Clock::now() - begun, milliseconds(40));
-  EXPECT_LT(Clock::now() - begun, seconds(5));
+  EXPECT_GE(Clock::now() + milliseconds(10), deadline);
+  EXPECT_LT(Clock::now(), deadline + seconds(30));
 }
 
 TEST(Handover, NamesAreRandom) {
@@ -98,7 +97,7 @@ TEST(HandoverBetweenProcesses, ABacklogTooShortForAllWhoCall) {
       callers.push_back(Handover::To(listener.name(), Later()));
       EXPECT_TRUE(callers.back().ok());
     }
-    EXPECT_LT(Clock::now() - begun, seconds(5)) << "nobody waits before all have called";
+    EXPECT_LT(Clock::now() - begun, seconds(15)) << "nobody waits before all have called";
     std::thread calling([&] {
       for (Handover& caller : callers) EXPECT_TRUE(caller.Send("x", 1, {}));
     });
@@ -110,18 +109,21 @@ TEST(HandoverBetweenProcesses, ABacklogTooShortForAllWhoCall) {
     }
     calling.join();
     for (int i = 0; i < 5; ++i) callers.push_back(Handover::To(listener.name(), Later()));
-    Handover late = Handover::To(listener.name(), Soon());
-    ExpectTimesOut([&] { return late.Send("x", 1, {}); });
+    const Handover::Deadline soon = Soon();
+    Handover late = Handover::To(listener.name(), soon);
+    ExpectTimesOut(soon, [&] { return late.Send("x", 1, {}); });
   });
 }
 
 TEST(Handover, TimesOut) {
   Listener listener;
-  ExpectTimesOut([&] { return listener.Accept(Soon()).ok(); });
-  Handover caller = Handover::To(listener.name(), Soon());
+  Handover::Deadline soon = Soon();
+  ExpectTimesOut(soon, [&] { return listener.Accept(soon).ok(); });
+  soon = Soon();
+  Handover caller = Handover::To(listener.name(), soon);
   char byte;
   std::vector<int> fds;
-  ExpectTimesOut([&] { return caller.Receive(&byte, 1, 0, &fds); });
+  ExpectTimesOut(soon, [&] { return caller.Receive(&byte, 1, 0, &fds); });
 }
 
 TEST(Handover, NobodyListens) {
@@ -185,7 +187,9 @@ TEST(HandoverBetweenProcesses, AnotherUserIsTurnedAway) {
       char byte;
       EXPECT_EQ(read(fd, &byte, 1), 0) << "it was not told";
     });
-    EXPECT_FALSE(listener.Accept(Clock::now() + seconds(2)).ok());
+    for (int i = 0; i < 600 && listener.others().count < 2; ++i) {
+      EXPECT_FALSE(listener.Accept(Clock::now() + milliseconds(100)).ok());
+    }
     EXPECT_EQ(stranger.Wait(), 0);
   }
   Process friendly([&] { EXPECT_TRUE(Handover::To(listener.name(), Later()).Send("f", 1, {})); });

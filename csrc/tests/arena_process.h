@@ -21,7 +21,7 @@ class Process {
  public:
   explicit Process(const std::function<void()>& work)
       : pid_(StartProcess([&work] {
-          alarm(120);
+          alarm(1000);
           work();
           std::fflush(nullptr);
           _exit(testing::Test::HasFailure() ? 1 : 0);

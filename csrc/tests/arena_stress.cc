@@ -48,12 +48,21 @@ struct Record {
   Arena::Location place;
 };
 
+// What came while nobody rang, in this process. A machine that stands still for a slice may seem to have lost a ring, too.
+int lost = 0;
+constexpr int kMostLost = 10;
+
 template <typename Ready>
 void WaitFor(Bell* bell, Ready ready) {
-  for (;;) {
+  for (bool rung = true;;) {
     const uint32_t seen = bell->rung;
-    if (ready()) return;
+    if (ready()) {
+      lost += rung ? 0 : 1;
+      REQUIRE(lost <= kMostLost);
+      return;
+    }
     bell->Sleep(seen, kSlice);
+    rung = bell->rung != seen;
   }
 }
 
@@ -178,7 +187,7 @@ int Run(uint64_t small, uint64_t large) {
   std::printf("%llu batches, %.2f GB, %.1f s; %llu times no room; %llu bytes not returned; %d trainers failed\n",
               static_cast<unsigned long long>(small + large), static_cast<double>(reader.bytes()) / 1e9, seconds,
               static_cast<unsigned long long>(usage.refused), static_cast<unsigned long long>(usage.taken), failures);
-  return failures == 0 && usage.taken == 0 && seconds < 60 ? 0 : 1;
+  return failures == 0 && usage.taken == 0 ? 0 : 1;
 }
 
 }  // namespace

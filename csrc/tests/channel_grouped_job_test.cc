@@ -166,8 +166,8 @@ TEST(OneGroupedJob, WhoKeepsTheOthersWaiting) {
   options.trainers = 2;
   options.readers = 2;
   options.grouped = true;
-  options.stall = 5;
-  options.timeout = 1;
+  options.stall = 10;
+  options.timeout = 4;
   Job job(options, Job::Elements(100));
   Iteration alone(&job, 0);
   EXPECT_FALSE(alone.Take());

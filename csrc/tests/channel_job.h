@@ -23,6 +23,7 @@
 #include "channel/step_coordinator.h"
 #include "channel/sink.h"
 #include "channel/source.h"
+#include "any_seconds.h"
 #include "channel_job_dealer.h"
 #include "plain_messages.h"
 

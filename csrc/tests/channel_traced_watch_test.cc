@@ -91,8 +91,11 @@ TEST(TracedWatch, WhatLastsIsShownInPieces) {
   watch.At(1, 0, 0);
   watch.TurnTo(TrainerDoes::kWaits);
   constexpr int64_t kPiece = 3000000;
-  const auto begun = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(50)) watch.NoteUnderWay(kPiece);
+  for (int piece = 0; piece < 5; ++piece) {
+    const auto begun = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(4)) watch.NoteUnderWay(kPiece);
+    watch.NoteUnderWay(kPiece);
+  }
   watch.TurnTo(TrainerDoes::kReceives, 0);
   std::vector<TraceEvent> events;
   log.Take(&events);

@@ -213,8 +213,9 @@ TEST(Strangers, AFlood) {
 
 TEST(StrangersBetweenProcesses, OfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  int pipe_ends[2];
+  int pipe_ends[2], called[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
+  ASSERT_EQ(pipe(called), 0);
   Process stranger([&] {
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
     char name[kName];
@@ -223,6 +224,7 @@ TEST(StrangersBetweenProcesses, OfAnotherUser) {
     for (int i = 0; i < 50; ++i) fds.push_back(Call(std::string(name, kName)));
     for (const int fd : fds) EXPECT_TRUE(Say(fd, "hello", 1));
     ASSERT_EQ(write(fds[0], "there", 5), 5);
+    ASSERT_EQ(write(called[1], "!", 1), 1);
     sleep(1);
     for (const int fd : fds) {
       char byte;
@@ -231,7 +233,9 @@ TEST(StrangersBetweenProcesses, OfAnotherUser) {
   });
   const Met met = MeetWhile([&](const std::string& name, const auto&) {
     ASSERT_EQ(write(pipe_ends[1], name.data(), kName), static_cast<ssize_t>(kName));
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    close(called[1]);
+    char byte;
+    ASSERT_EQ(read(called[0], &byte, 1), 1) << "it could not call";
   });
   ExpectAllLinked(met);
   ExpectOneLine(met.said, 50);

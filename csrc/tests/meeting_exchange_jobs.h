@@ -125,7 +125,11 @@ class Jobs {
 
   bool hasty = false;  // whoever has its answer leaves the job; but for the reader
 
-  Texts Got(int trainer) { return std::exchange(got_[static_cast<size_t>(trainer)], {}); }
+  Texts Got(int trainer) {
+    Texts got = std::exchange(got_[static_cast<size_t>(trainer)], {});
+    for (std::string& one : got) one = AnySeconds(one);
+    return got;
+  }
 
  private:
   std::mt19937 random_;

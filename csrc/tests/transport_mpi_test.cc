@@ -269,12 +269,12 @@ void TestJoinWaitsForAll() {
   Transport transport(Duplicate(), &mailbox);
   if (rank == 1) {
     EXPECT(mailbox.WaitFor(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
   } else {
     if (rank == 0) transport.Send(1, FilledParcel(Kind::kBye, 0, 0, 0, {}));
     transport.Leave();
     EXPECT(!transport.Join(std::chrono::milliseconds(100)));
   }
+  MPI_Barrier(MPI_COMM_WORLD);  // rank 1 leaves behind it
   transport.Leave();
   EXPECT(transport.Join(std::chrono::seconds(60)));
   EXPECT(transport.Join(std::chrono::seconds(0)));
@@ -368,25 +368,42 @@ double CommThreadSeconds() {
   return std::stod(CommThreadFile("schedstat")) * 1e-9;
 }
 
+// How often the communication thread has gone to sleep.
+int64_t CommThreadNaps() {
+  const std::string status = CommThreadFile("status"), key = "\nvoluntary_ctxt_switches:";
+  const size_t at = status.find(key);
+  EXPECT(at != std::string::npos, status);
+  return std::stoll(status.substr(at + key.size()));
+}
+
 void TestIdle() {
   Mailbox mailbox;
   Transport transport(Duplicate(), &mailbox);
   MPI_Barrier(MPI_COMM_WORLD);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
-  int ticks = 0;
-  double thread_used = 1, process_used = 1;
-  // What else runs on the machine makes every wake-up dearer: the best of three seconds counts. So does valgrind, which runs this
-  // quickly: there no figure counts.
-  for (int second = 0; second < 3 && (thread_used >= 0.02 || process_used >= 0.03); ++second) {
-    ticks = mailbox.Ticks();
+  bool idle = false, ticked = false;
+  // It never wakes, and never ticks, more often than it should, whatever it costs. What else runs on the machine makes every wake-up
+  // dearer, and keeps it from ticking: the best second counts. So does valgrind, which runs this quickly: there its cost does not.
+  for (int second = 0; second < 10 && !(idle && ticked); ++second) {
+    const auto begun = std::chrono::steady_clock::now();
+    const int ticks_before = mailbox.Ticks();
+    const int64_t naps_before = CommThreadNaps();
     const double process = CpuSeconds(), thread = CommThreadSeconds();
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    thread_used = CommThreadSeconds() - thread;
-    process_used = CpuSeconds() - process;
+    const double thread_used = CommThreadSeconds() - thread, process_used = CpuSeconds() - process;
+    const int64_t naps = CommThreadNaps() - naps_before;
+    const int ticks = mailbox.Ticks() - ticks_before;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (rank == 0) {
+      std::printf("idle: %.2f %% of a core, the process %.2f %%, %d naps, %d ticks\n", 100 * thread_used, 100 * process_used,
+                  static_cast<int>(naps), ticks);
+    }
+    EXPECT(static_cast<double>(naps) <= 400 * seconds, std::to_string(naps) + " naps");
+    EXPECT(ticks <= 10 * seconds + 2, std::to_string(ticks) + " ticks");
+    idle = kSanitized || quick || (thread_used < 0.02 * seconds && process_used < 0.03 * seconds);
+    ticked = ticked || ticks >= 5;
   }
-  if (rank == 0) std::printf("idle: %.2f %% of a core, the process %.2f %%\n", 100 * thread_used, 100 * process_used);
-  EXPECT(kSanitized || quick || (thread_used < 0.02 && process_used < 0.03), std::to_string(thread_used) + " cores");
-  EXPECT(mailbox.Ticks() - ticks >= 5 && mailbox.Ticks() - ticks <= 12, std::to_string(mailbox.Ticks() - ticks));
+  EXPECT(idle && ticked, idle ? "it does not tick" : "it is not idle");
   const std::string status = CommThreadFile("status");
   const size_t at = status.find("SigBlk:");
   EXPECT(at != std::string::npos && (std::stoull(status.substr(at + 7), nullptr, 16) & 0x4002) == 0x4002, status);

@@ -107,10 +107,11 @@ void Transport::SubmitBag(int to, wire::HostBag* bag) {
   if (count == 0) return;
   auto packed = std::make_shared<wire::HostBag::Packed>(bag->Take());
   const int dest = packed->member >= 0 ? packed->member : to;  // no porter is needed for one
+  if (count > 1) {  // counted first: it may arrive before PostPieces() is back
+    Add(&Count().bags_sent, 1);
+    Add(&Count().bagged, count);
+  }
   PostPieces(dest, kHeaderTag, packed->bytes.data() + packed->offset, packed->bytes.size() - packed->offset, packed);
-  if (count < 2) return;
-  Add(&Count().bags_sent, 1);
-  Add(&Count().bagged, count);
 }
 
 // Hands all messages of the parcel, whose payloads have been placed, to MPI.

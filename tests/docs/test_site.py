@@ -89,7 +89,7 @@ def test_in_a_browser(site):
     words = ["TensorBoard", "distribute_datasets_from_function"]
     try:
         done = subprocess.run([str(PYTHON), str(Path(__file__).with_name("site_browser.py")),
-                               f"http://127.0.0.1:{server.server_port}/", *words], capture_output=True, text=True, timeout=50)
+                               f"http://127.0.0.1:{server.server_port}/", *words], capture_output=True, text=True, timeout=170)
     finally:
         server.shutdown()
         server.server_close()

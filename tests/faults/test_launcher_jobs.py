@@ -251,7 +251,7 @@ def test_the_program_sees_what_plain_python_shows(tmp_path, words):
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["-c"]], ids=repr)
 def test_no_program(words):
-    ran = subprocess.run([sys.executable, "-m", "horovod_data.launcher.rank", *words], capture_output=True, text=True, timeout=50)
+    ran = subprocess.run([sys.executable, "-m", "horovod_data.launcher.rank", *words], capture_output=True, text=True, timeout=170)
     assert ran.returncode == 2 and ran.stderr == (
         "usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]\n"), ran.stderr
 

@@ -17,12 +17,13 @@ import pytest
 
 from ranks.exchange import Outcome, Records, allow, records_path
 from ranks.launch import RunningJob
+from ranks.slowness import slowness
 from ranks.worlds import World, environment_of, limit_of
 
-LAUNCH_SECONDS = 180.0  # to import TensorFlow on every rank at once, on a machine with few cores
-GRACE_SECONDS = 10.0  # for the others, once one rank has failed: they may wait for it in MPI for ever
+LAUNCH_SECONDS = 180.0 * slowness()  # to import TensorFlow on every rank at once, on a machine with few cores
+GRACE_SECONDS = 10.0 * slowness()  # for the others, once one rank has failed: they may wait for it in MPI for ever
 # For the ranks to shut down and leave MPI, on slow machines, too.
-END_SECONDS = max(60.0, float(os.environ.get("HVDATA_TEST_LIMIT") or 0))
+END_SECONDS = 2 * slowness() * max(60.0, float(os.environ.get("HVDATA_TEST_LIMIT") or 0))
 TAIL = 6000  # characters of output that a report shows
 
 RUN = Path(__file__).with_name("run.py")

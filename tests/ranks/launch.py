@@ -148,7 +148,7 @@ class RunningJob:
             raise AssertionError(f"rank {rank} has not started")
         os.kill(pid, number)
 
-    def stacks(self, ranks: Iterable[int] | None = None, seconds: float = 2.0) -> dict[int, str]:
+    def stacks(self, ranks: Iterable[int] | None = None, seconds: float = 10.0) -> dict[int, str]:
         """The stacks of all threads of every rank. Ends the ranks: by SIGABRT, for which faulthandler is there."""
         wanted = list(range(self.processes) if ranks is None else ranks)
         native = {rank: _native_stacks(self.pid(rank)) for rank in wanted}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ranks.slowness import slowness
+
 SIZES = (1, 2, 3, 4)
 
 
@@ -103,10 +105,11 @@ def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:
 
 
 def limit_of(item: pytest.Item) -> float:
-    """Seconds. HVDATA_TEST_LIMIT replaces the default and is the least that every test gets: for slow machines."""
+    """Seconds. HVDATA_TEST_LIMIT replaces the default and is the least that every test gets: for slow machines. All of it twice: what
+    runs beside a test, as another worker's does, is no hang."""
     override = float(os.environ.get("HVDATA_TEST_LIMIT") or 0)
     mark = item.get_closest_marker("limit")
-    return max(float(mark.args[0]), override) if mark else override or 60.0
+    return round(2 * slowness() * (max(float(mark.args[0]), override) if mark else override or 60.0), 1)
 
 
 def environment_of(item: pytest.Item) -> tuple[tuple[str, str], ...] | None:

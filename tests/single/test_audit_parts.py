@@ -270,7 +270,6 @@ def test_what_keras_reads_ahead_begins_anew_as_the_loader_does(recorder):
         assert list(ahead) == [[1], [2]]
 
 
-@pytest.mark.limit(20)
 def test_a_generator_that_is_garbage_ends_its_epoch_under_the_recorders_lock(recorder):
     """The collector may run anywhere, so on a thread that holds it."""
     loop = iter(AuditedIterable([[1], [2]], recorder))

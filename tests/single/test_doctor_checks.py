@@ -316,7 +316,6 @@ def test_a_process_that_fails():
     assert children.run(["/no/such/program"], 5).ended.startswith("before it began")
 
 
-@pytest.mark.limit(30)
 def test_a_process_that_hangs_and_its_children_are_ended():
     told = bare("import os, time\npid = os.fork()\nif pid: say(child=pid)\nelse: os.setpgid(0, 0)\ntime.sleep(60)", 2)
     assert told.ended == "not within 2 s"

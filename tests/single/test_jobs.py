@@ -24,7 +24,7 @@ def test_status_output_and_environment_of_every_rank():
     assert job.returncode == 0, job.describe()
     assert job.stdout == ["rank 0\n", "rank 1\n", "rank 2\n"]
     assert job.stderr == ["1 sour argument\n"] * 3
-    assert 0 < job.seconds < 60
+    assert 0 < job.seconds < 120
 
 
 def test_exit_status():
@@ -36,7 +36,7 @@ def test_job_that_hangs_fails_with_the_stacks_and_leaves_no_process():
         for rank in 0, 1:
             job.wait_for("up", rank)
         assert job.alive(0) and job.alive(1)
-        shown = "(?s)not ended after 0.1 s.*rank 0: stacks.*in forever.*rank 1: stacks.*in forever"
+        shown = r"(?s)not ended after \S+ s.*rank 0: stacks.*in forever.*rank 1: stacks.*in forever"
         with pytest.raises(AssertionError, match=shown):
             job.finish(0.1)
     assert not job.alive(0) and not job.alive(1)
@@ -48,7 +48,7 @@ def test_a_process_that_is_left_fails_and_is_ended(session):
     script = ("import subprocess, sys; print(subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL, "
               f"start_new_session={session}).pid)")
     with pytest.raises(AssertionError, match=r"(?s)the job has ended, and \['(\d+): sleep 99 '\] still run.*of rank 0 =====\n\1") as raised:
-        run_job(script, 1, left=0.2)
+        run_job(script, 1, left=3)
     pid = int(re.search(r"\d+", str(raised.value))[0])
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
@@ -57,13 +57,13 @@ def test_a_process_that_is_left_fails_and_is_ended(session):
 
 
 def test_killing_one_rank():
-    with start_job("import time\nprint('up')\ntime.sleep(30)", 2) as job:
+    with start_job("import time\nprint('up')\ntime.sleep(300)", 2) as job:
         job.wait_for("up", 0)
         job.wait_for("up", 1)
         before = time.monotonic()
         job.kill_rank(1, signal.SIGKILL)
         assert job.finish(20) != 0
-        assert time.monotonic() - before < 20
+        assert time.monotonic() - before < 120
 
 
 def test_waiting_for_a_text_that_never_comes():

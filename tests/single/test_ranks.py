@@ -14,7 +14,7 @@ from ranks import launch
 
 TESTS = Path(__file__).parent.parent
 
-pytestmark = pytest.mark.limit(180)  # seconds on a free machine; each of these starts a pytest that starts pytests
+pytestmark = pytest.mark.limit(180)  # seconds; each of these starts a pytest that starts pytests
 
 PRELUDE = """
 import os, signal, sys, time
@@ -130,7 +130,7 @@ def test_after():
         "test_hang[np=2]": "FAILED",
         "test_after[np=2]": "PASSED",
     }, text
-    assert "time limit of 3 s: rank 1 was not done with this test" in text
+    assert re.search(r"time limit of [\d.]+ s: rank 1 was not done with this test", text), text
     assert "rank 0, done with the test: stacks" in text and "rank 1, in the test: stacks" in text
     assert "in sleeps_for_ever" in text and "wait_until_allowed" in text
 
@@ -161,10 +161,10 @@ def test_a_failed_rank_does_not_keep_the_others_waiting(outer):
     text, _ = outer(
         """
 @pytest.mark.ranks(2)
-@pytest.mark.limit(45)
+@pytest.mark.limit(100)
 def test_waits():
     assert RANK == 0
-    time.sleep(40)
+    time.sleep(90)
 """
     )
     assert outcomes(text) == {"test_waits[np=2]": "FAILED"}, text

@@ -43,7 +43,7 @@ def setup(tmp_path):
         env = {**os.environ, "VENV": str(tmp_path / "venv"), "PYTHON": str(tools / "python3.11"), "NOTES": str(notes),
                "HEADERS": str(tmp_path), "PATH": f"{tools}:{os.environ['PATH']}", "TENSORFLOW": "tensorflow"}
         env.pop("MPICC", None)
-        done = subprocess.run([str(SETUP), *stages], env=env, capture_output=True, text=True, timeout=50)
+        done = subprocess.run([str(SETUP), *stages], env=env, capture_output=True, text=True, timeout=170)
         return done, notes.read_text()
 
     return run

@@ -16,7 +16,7 @@ def start(rank, command):
     values = {names[0]: str(rank + int(sys.argv[2])), names[1]: str(rank), names[2]: "3", names[3]: sys.argv[3]}
     return subprocess.Popen(command, env={**os.environ, **values})
 ranks = [start(rank, command) for rank, command in enumerate([
-    [*sys.argv[6:], sys.executable, "-c", sys.argv[4]], [sys.executable, "-c", sys.argv[5]], ["sleep", "60"]])]
+    [*sys.argv[6:], sys.executable, "-c", sys.argv[4]], [sys.executable, "-c", sys.argv[5]], ["sleep", "600"]])]
 gone = ranks[1].wait() if sys.argv[5] == "" else None
 ranks[0].wait()
 for rank in ranks[1:]:
@@ -63,21 +63,21 @@ def test_one_that_is_gone_where_other_hosts_have_ranks_too():
 
 
 def test_one_whose_program_has_ended():
-    ends = "import time; from horovod_data.siblings import tell_end; tell_end(); time.sleep(60)"
+    ends = "import time; from horovod_data.siblings import tell_end; tell_end(); time.sleep(600)"
     assert looked(OPEN_MPI, 6, 9, ends) == "['rank 7 has come to the end of its program']"
 
 
 def test_all_are_there():
-    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(60)", most=4) == "[]"
+    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(600)", most=4) == "[]"
 
 
 def test_a_wrapper_between_the_launcher_and_the_rank():
-    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(60)", most=4, wrapper=[sys.executable, "-c", WRAPPER]) == "[]"
+    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(600)", most=4, wrapper=[sys.executable, "-c", WRAPPER]) == "[]"
 
 
 def test_a_wrapper_around_another_rank():
     """Which of the launcher's children it is, and whether it is one, nobody can tell."""
-    wrapped = "import os; os.execvpe('sleep', ['sleep', '8'], {'PATH': os.environ['PATH']})"
+    wrapped = "import os; os.execvpe('sleep', ['sleep', '600'], {'PATH': os.environ['PATH']})"
     assert looked(OPEN_MPI, 0, 3, wrapped, most=4) == "[]"
 
 

@@ -48,7 +48,7 @@ def file(tmp_path):
 
 def merge(*words):
     command = [sys.executable, "-m", "horovod_data.timeline", "merge", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
+    return subprocess.run(command, capture_output=True, text=True, timeout=170)
 
 
 def test_horovods_events_come_where_they_were(file, tmp_path):
