@@ -57,8 +57,8 @@ def show(text: str) -> None:
     something to say."""
     if sys.stderr is not None:  # or print() would take stdout
         with contextlib.suppress(Exception):
-            print(text, file=sys.stderr)
-            sys.stderr.flush()  # not print()'s: an object without flush() has got the text
+            sys.stderr.write(text + "\n")  # in one piece: where stderr has no buffer, another thread's or rank's line may come between two
+            sys.stderr.flush()  # an object without flush() has got the text
 
 
 def show_any_text() -> None:

@@ -281,9 +281,9 @@ class _Wait:
             self._looked = now
             if gone := self._absent():
                 raise _never_comes(gone, self.where, self._met)
-        if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
-            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}",
-                                       "Look at what the others wait for" if self._met else "Call it on every rank", self.where))
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))
+        if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
+            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}",
+                                       "Look at what the others wait for" if self._met else "Call it on every rank", self.where))

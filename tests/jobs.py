@@ -91,11 +91,15 @@ class Job:
         self.seconds = time.monotonic() - self._running.started
         return status
 
-    def seconds_since(self, word: str, rank: int) -> float:
-        """From when `rank` wrote print(word, time.monotonic()) to the job's end."""
+    def when(self, word: str, rank: int) -> float:
+        """The moment at which `rank` wrote print(word, time.monotonic())."""
         written = re.search(rf"^{re.escape(word)} ([\d.]+)$", self.stdout[rank], re.MULTILINE)
         assert written, self.describe()
-        return self._running.started + self.seconds - float(written[1])
+        return float(written[1])
+
+    def seconds_since(self, word: str, rank: int) -> float:
+        """From when() to the job's end."""
+        return self._running.started + self.seconds - self.when(word, rank)
 
     def describe(self) -> str:
         """Everything that was written, for failure texts: assert job.returncode == 0, job.describe()."""

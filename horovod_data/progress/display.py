@@ -61,6 +61,11 @@ def line_of(name: str, text: str, waits: str = "") -> str:
     return f"horovod_data: channel {name}, {text}{f'; {waits}' if waits else ''}"
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")  # in one piece, as errors.show()
+    sys.stderr.flush()
+
+
 class Lines:
     """Writes a line for each channel whose epoch is under way, every so many seconds."""
 
@@ -81,7 +86,7 @@ class Lines:
                 self._steps[name] = shown.steps
 
     def end(self, name: str, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        _say(line)
 
     def close(self) -> None:
         """There is nothing to leave behind."""
@@ -107,7 +112,7 @@ class OneLine:
 
     def end(self, name: str, line: str) -> None:
         self.close()
-        print(line, file=sys.stderr, flush=True)
+        _say(line)
         self._next = 0.0
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def taken(job) -> list[int]:
 def test_a_trainer_is_done_first(before, arguments):
     job = run_job(DYNAMIC.format(before=before, arguments=arguments, end=""), np=3)
     assert taken(job) == list(range(40)), job.describe()
-    assert all(len(job.stdout[rank].split()) > 5 for rank in (0, 2)), job.describe()
+    assert all(len(job.stdout[rank].split()) > 1 for rank in (0, 2)), job.describe()
 
 
 @pytest.mark.horovod
@@ -97,7 +97,7 @@ if hvd.rank() < 2:
 def test_the_communication_threads_end_before_horovod_finalises_mpi():
     """Of ranks that end together. MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun:
     what our thread has locked then stays locked, and MPI_Finalize fails."""
-    job = run_job("""
+    script = """
 import horovod.tensorflow as hvd
 hvd.init()
 import time
@@ -106,19 +106,22 @@ import tensorflow as tf
 library = hvd.shutdown.__self__.MPI_LIB_CTYPES
 shut_down = library.horovod_shutdown
 def noted():
-    print(time.monotonic() - began, flush=True)
+    print("ENDS", time.monotonic(), flush=True)
     return shut_down()
 library.horovod_shutdown = noted  # what init() wraps
 hvdata.init()
 hvd.allreduce(tf.zeros(1))
 if hvd.rank() == 1:
-    time.sleep(0.8)  # within the second for which who is done waits with Horovod's end
-began = time.monotonic()
+    time.sleep(0.4)  # within the second for which who is done waits with Horovod's end
+print("COMES", time.monotonic(), flush=True)
 hvd.shutdown()
-""", np=2)
-    assert job.returncode == 0, job.describe()
-    first, last = (float(out.split()[0]) for out in job.stdout)
-    assert first > last + 0.4, job.describe()
+"""
+    for _ in range(3):  # of a rank that was held up for longer than that second nobody waits
+        job = run_job(script, np=2)
+        assert job.returncode == 0, job.describe()
+        if "ENDS" in job.stdout[0]:
+            break
+    assert job.when("ENDS", 0) > job.when("COMES", 1), job.describe()
 
 
 @pytest.mark.horovod

@@ -121,7 +121,7 @@ def test_a_rank_that_ends_before_init(np, before, end, launcher, tried):
             job.wait_for("WAITS", 0, timeout=100)
             began = time.monotonic()
             status = job.finish(SOON)
-            said = "".join(job.stderr)
+            said = "".join(job.stderr) + job.log
     else:
         with start_launcher("-np", str(np), sys.executable, *command) as job:
             job.wait_for("LEAVES", timeout=100)
@@ -145,10 +145,10 @@ if os.environ["HVDATA_TEST_RANK"] == "1":
     time.sleep(600)
 import horovod_data as hvdata
 hvdata.init()
-""", np=2, timeout=100, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "3"})
+""", np=2, timeout=100, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"})
     assert job.returncode == 1, job.describe()
     missing = "not all of the 2 processes have called horovod_data.init()"
-    assert re.search(rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d s: {re.escape(missing)}", job.stderr[0])
+    assert re.search(rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {re.escape(missing)}", job.stderr[0])
     assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
 
 

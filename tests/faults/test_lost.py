@@ -7,7 +7,7 @@ import pytest
 from jobs import SOON, start_job
 from ranks.launch import open_mpi
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.limit(120), pytest.mark.usefixtures("verified")]
 
 # Batches large enough that one is always on its way, and an endless epoch.
 TRAIN = """
@@ -42,7 +42,7 @@ def test_a_killed_process(readers, killed, name):
     """A trainer, the reader that trains, a dedicated reader (the last process)."""
     with start_job(TRAIN, 3 - readers, readers=readers) as job:
         for rank in range(3 - readers):
-            job.wait_for("under way", rank)
+            job.wait_for("under way", rank, timeout=100)
         began = time.monotonic()
         job.kill_rank(killed)
         assert job.finish(40) != 0, job.describe()
@@ -57,9 +57,9 @@ def test_a_killed_process(readers, killed, name):
 
 def test_a_reader_that_is_done_and_reads_on():
     with start_job(SERVES_ON, 3) as job:
-        job.wait_for("is done", 0)
+        job.wait_for("is done", 0, timeout=100)
         for rank in (1, 2):
-            job.wait_for("under way", rank)
+            job.wait_for("under way", rank, timeout=100)
         time.sleep(1)  # BYE is said within it
         began = time.monotonic()
         job.kill_rank(0)

@@ -12,7 +12,8 @@ from ranks.worlds import CAN_NAME_HOSTS
 
 pytestmark = [pytest.mark.limit(120), pytest.mark.slow, pytest.mark.usefixtures("verified")]  # quick: tests/mpi/test_waits.py
 HOST = re.escape(socket.gethostname())
-SOON = {"HOROVOD_DATA_STALL_SECONDS": "1"}
+# Who waits asks after two seconds of three, and a reader whom it has asked says so once in 50 s.
+SOON = {"HOROVOD_DATA_STALL_SECONDS": "3"}
 PRELUDE = """
 import os, sys, time
 import numpy as np
@@ -22,7 +23,7 @@ hvdata.init()
 
 def slow(i):
     if i == 2:
-        time.sleep(float(os.environ.get("SLEEP", 4)))
+        time.sleep(float(os.environ.get("SLEEP", 9)))
     return i
 """
 
@@ -43,7 +44,7 @@ make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train")
 hvdata.serve()
 for _ in ds: pass
-""", np=1, readers=1, env={**SOON, "SLEEP": "64"}) as job:
+""", np=1, readers=1, env={**SOON, "SLEEP": "72"}) as job:
         yield job
 
 
@@ -52,7 +53,7 @@ def test_a_rank_that_takes_nothing():
 ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(40), batch="per_rank", name="train", prefetch=1)
 hvdata.serve()
 for step, _ in enumerate(ds):
-    if hvdata.rank() == 1 and step == 5: time.sleep(4)
+    if hvdata.rank() == 1 and step == 5: time.sleep(9)
 """, np=2, readers=1, env=SOON, timeout=90)
     assert job.returncode == 0, job.describe()
     why = rf"reader 0 on {HOST} has dealt \d+ steps and waits until rank 1 on {HOST} has taken more of them"
@@ -63,14 +64,20 @@ for step, _ in enumerate(ds):
 def test_a_reader_that_is_stopped():
     """Nothing comes from it at all: the same as of a link that is silent."""
     with start_job(PRELUDE + """
-make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
+import signal
+
+def stopped(i):
+    if i == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return i
+
+make = lambda: tf.data.Dataset.range(4).map(lambda i: tf.numpy_function(stopped, [i], tf.int64))
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="train", prefetch=1)
 hvdata.serve()
 for i in ds: print("got", int(i), flush=True)
 """, np=1, readers=1, env=SOON) as job:
         job.wait_for("got 1", rank=0)
-        job.kill_rank(1, signal.SIGSTOP)
-        job.wait_for("has not answered either: it writes a large state for a checkpoint, its process is stopped, or its link is silent", rank=0, timeout=30)
+        job.wait_for("has not answered either: it writes a large state for a checkpoint, its process is stopped, or its link is silent", rank=0)
         time.sleep(0.1)
         job.kill_rank(1, signal.SIGCONT)
         assert job.finish(60) == 0, job.describe()
@@ -90,7 +97,7 @@ for _ in ds: pass
     assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 5\] has waited \d+ s for step 5 from reader 1 on "
                 rf"{HOST}: the pipeline of reader 1 on {HOST} has not produced step 2", job)
     assert_said(job.stderr[2], "waits for this step", job)
-    assert "wait" not in job.stderr[1], job.describe()
+    assert not [line for line in lines(job.stderr[1]) if "epoch 1, step 5]" in line], job.describe()
 
 
 @pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
@@ -115,7 +122,7 @@ def test_a_host_that_a_rank_of_another_one_keeps_waiting():
     job = run_job(PRELUDE + """
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(8), batch="per_rank", name="train", prefetch=1)
 for step, _ in enumerate(ds):
-    if step == 2 and hvdata.rank() == 1: time.sleep(4)
+    if step == 2 and hvdata.rank() == 1: time.sleep(9)
 """, np=2, timeout=90, env={**SOON, "HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
     assert job.returncode == 0, job.describe()
     why = (r"reader 0 on host0 has step \d and waits for reader 1 on host1, which has not: reader 1 on host1 has dealt \d steps and "
@@ -131,10 +138,10 @@ hvdata.serve()
 for step, _ in enumerate(ds):
     if step == 6 - hvdata.rank(): time.sleep(600)
 """, np=2, readers=1, env=SOON) as job:
-        job.wait_for("nothing has moved", rank=2)
+        job.wait_for("nothing has moved", rank=2, timeout=110)
         job.kill_rank(0)
         job.finish(30)
-    assert_said(job.stderr[2], rf"\[reader 0 on {HOST}, channel train, epoch 1, step \d\] nothing has moved for 1 s: reader 0 on "
+    assert_said(job.stderr[2], rf"\[reader 0 on {HOST}, channel train, epoch 1, step \d\] nothing has moved for \d s: reader 0 on "
                 rf"{HOST} has dealt \d steps and waits until rank 1 on {HOST} has taken more of them", job)
 
 
@@ -142,10 +149,10 @@ def test_a_pipeline_that_does_not_produce(more_than_a_minute):
     """For longer than a minute: one line a minute."""
     job = more_than_a_minute
     assert job.finish(110) == 0, job.describe()
-    why = rf"the pipeline of reader 0 on {HOST} has not produced step 2 for \d s"
+    why = rf"the pipeline of reader 0 on {HOST} has not produced step 2 for \d+ s"
     assert_said(job.stderr[0], rf"\[rank 0 on {HOST}, channel train, epoch 1, step 2\] has waited \d+ s for step 2 from reader 0 on "
                 rf"{HOST}: {why}", job)
     assert_said(job.stderr[1], rf"\[reader 0 on {HOST}, channel train, epoch 1, step 2\] rank 0 on {HOST} waits for this step: {why}", job)
     for rank in range(2):
         told = [int(seconds) for line in lines(job.stderr[rank]) for seconds in re.findall(r"not produced step 2 for (\d+) s", line)]
-        assert len(told) == len(lines(job.stderr[rank])) == 2 and 60 <= told[1] - told[0] <= 62, job.describe()
+        assert len(told) == 2 and 55 <= told[1] - told[0] <= 68, job.describe()

@@ -96,12 +96,12 @@ def test_a_disagreement_that_nobody_catches_ends_the_job():
     script = "import os\nimport horovod_data as hvdata\nhvdata.init(readers=int(os.environ['HVDATA_TEST_RANK']) % 2)\n"
     job = run_job(script, np=2)
     assert job.returncode == 1, job.describe()
-    assert all("The ranks disagree about readers" in err for err in job.stderr), job.describe()
+    assert any("The ranks disagree about readers" in err for err in job.stderr), job.describe()
 
 
 def test_a_rank_that_never_calls_init():
-    script = caught(before="from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(9); sys.exit()")
-    job = run_job(script, np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "3"})
+    script = caught(before="from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(40); sys.exit()")
+    job = run_job(script, np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"})
     assert re.search(r"TimeoutError: \[rank 1 on \S+\] After \d+ s not all of the 2 processes have called", job.stdout[1])
     assert re.search(r"\[rank 1 on \S+\] waiting in init\(\) for \d+ s: not all of the 2 processes", job.stderr[1])
 
@@ -265,13 +265,20 @@ def test_a_rank_whose_init_failed_goes_without():
     job = run_job(GOES_WITHOUT, np=2, timeout=60)
     assert "TypeError: readers must be" in job.stdout[1], job.describe()
     assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], job.describe()
-    assert job.seconds < 40, job.describe()
+    assert job.seconds < 40 + 2 * jobs.SOON, job.describe()
 
 
 FAILS_BEHIND_THE_MEETING = """
-import os, sys
+import contextlib, os, sys, time
+from pathlib import Path
 import horovod_data as hvdata
 from horovod_data import roles
+with contextlib.suppress(ImportError):
+    import horovod.tensorflow
+here = Path(sys.argv[1])
+(here / os.environ["HVDATA_TEST_RANK"]).touch()
+while len(list(here.iterdir())) < 3:  # what they have to load is not limited
+    time.sleep(0.01)
 if os.environ["HVDATA_TEST_RANK"] == "1":
     def fails(*_):
         raise KeyboardInterrupt  # as it may come at any time
@@ -284,11 +291,11 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("wait", ["the others see it", "the time limit"])
-def test_a_rank_whose_init_failed_when_all_had_met(wait):
+def test_a_rank_whose_init_failed_when_all_had_met(wait, tmp_path):
     """The others are in Horovod's start by then, or in ours, and wait for it there."""
     limited = wait == "the time limit"
-    job = run_job(FAILS_BEHIND_THE_MEETING + ("import time\ntime.sleep(1000)\n" if limited else ""), np=3,
-                  env={"HOROVOD_DATA_TIMEOUT": "4"} if limited else {})
+    job = run_job(FAILS_BEHIND_THE_MEETING + ("time.sleep(1000)\n" if limited else ""), 3, str(tmp_path),
+                  env={"HOROVOD_DATA_TIMEOUT": "6"} if limited else {})
     assert "goes without" in job.stdout[1] and job.returncode == 1, job.describe()
     said = r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)" if limited else \
         r"init\(\) waits for a rank that will not come: rank 1 has come to the end of its program, without having come through"

@@ -4,6 +4,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,11 +34,12 @@ dataset = hvdata.distribute_dataset(numbers, batch="per_rank", name="train")
 hvdata.serve()
 wall = 0.0
 for epoch in range(2):
+    elements = iter(dataset)
     began = time.monotonic()
-    for step, x in enumerate(dataset):
+    for step, x in enumerate(elements):
         time.sleep(0.0 if kind == "pipeline" else 0.004)
         if kind == "slow rank" and hvdata.rank() == 1:
-            time.sleep(0.03)
+            time.sleep(0.1)
         print("step", step, flush=True)
     wall += time.monotonic() - began
 got = hvdata.stats()
@@ -150,7 +152,12 @@ def test_a_killed_job_leaves_a_timeline(tmp_path, victims):
     path, merged = tmp_path / "trace.json", tmp_path / "out.json"
     with start_job(STEPS, 2, "slow rank", "4000", env={"HOROVOD_DATA_TIMELINE": str(path)}) as job:
         job.wait_for("step 30", rank=1)
-        time.sleep(1)  # four times as long as an event takes to come into the file
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:  # an event takes a quarter of a second to come into the file
+            shown = re.findall(r'"cat":"trainer","pid":(\d),.*"step":(\d+)', path.read_text())
+            if all({int(step) for row, step in shown if row == rank} >= set(range(25)) for rank in "01"):
+                break
+            time.sleep(0.1)
         for victim in victims:
             job.kill_rank(victim)
         assert job.finish(60) != 0
@@ -181,10 +188,11 @@ def test_a_useless_name_is_an_error_of_init(tmp_path, name, says):
     path = str(tmp_path / name)
     job = run_job(STEPS, 2, "trainers", "8", env={"HOROVOD_DATA_TIMELINE": path}, timeout=80)
     assert job.returncode not in (0, None), job.describe()
-    for rank, text in enumerate(job.stderr):
-        where = f"rank 0 on {os.uname().nodename}"
-        assert f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): {says}." in text, text
-        assert "Name a file in a folder that is there on that host" in text and "step 0" not in job.stdout[rank]
+    where = f"rank 0 on {os.uname().nodename}"
+    assert "step 0" not in "".join(job.stdout), job.describe()
+    said = f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): {says}."
+    heard = [text for text in job.stderr if said in text]  # by all, but for one whom the first one's end has met before
+    assert heard and all("Name a file in a folder that is there on that host" in text for text in heard), job.describe()
 
 
 @pytest.mark.slow
@@ -193,8 +201,8 @@ def test_one_file_for_two_timelines_is_an_error_of_init(tmp_path):
     path = str(tmp_path / "trace.json")
     job = run_job(STEPS, 2, "trainers", "8", env={"HOROVOD_DATA_TIMELINE": path, "HOROVOD_TIMELINE": path}, timeout=80)
     assert job.returncode not in (0, None), job.describe()
-    for text in job.stderr:
-        assert f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}. Give each its own." in text, text
+    said = f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}. Give each its own."
+    assert any(said in text for text in job.stderr), job.describe()  # and the others', if the first one's end has not met them
 
 
 @pytest.mark.limit(150)
@@ -212,10 +220,13 @@ def test_horovods_own_stands_beside_it(tmp_path):
     events = json.loads(out.read_text())
     named = tracing.rows([event for event in events if "name" in event.get("args", {})])
     assert any(name.startswith("Horovod: HorovodAllreduce") for name in named.values()), named
-    steps = {event["args"]["step"]: event for event in tracing.phases(events, 0, "trainer") if event["name"] == "step"}
+    begins, ends = {}, {}  # what lasts more than a second is shown in pieces
+    for event in tracing.phases(events, 0, "trainer"):
+        if event["name"] == "step":
+            begins.setdefault(event["args"]["step"], event["ts"])
+            ends[event["args"]["step"]] = event["ts"] + event["dur"]
     reduced = sorted((event for event in events if event.get("name") == "ALLREDUCE"), key=lambda event: event["ts"])
-    assert len(reduced) == len(steps) == 20, (reduced, named)  # one in each step, one after the other
+    assert len(reduced) == len(begins) == 20, (reduced, named)  # one in each step, one after the other
     for number, event in enumerate(reduced):
-        step = steps[number]
-        assert step["ts"] + 19_000 <= event["ts"] <= step["ts"] + step["dur"] - 19_000, (step, event)
+        assert begins[number] + 19_000 <= event["ts"] <= ends[number] - 19_000, (begins[number], ends[number], event)
     assert any(event.get("name") == "CYCLE_START" for event in events), "what else is asked of Horovod's is done"

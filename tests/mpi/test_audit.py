@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from audits import ROWS, numbers, passed
+from ranks.slowness import slowness
 from together import attempt, local, plain, raises_everywhere, results
 
 Pair = collections.namedtuple("Pair", "x y")
@@ -450,7 +451,7 @@ def test_a_rank_that_leaves_without_ending_its_epoch(hvdata, comm, capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.alone(HOROVOD_DATA_TIMEOUT="3")
+@pytest.mark.alone(HOROVOD_DATA_TIMEOUT=str(round(6 * slowness())))
 @pytest.mark.ranks(2)
 def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
     audited = hvdata.audit([1, 2])

@@ -166,7 +166,7 @@ def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(1.5)
+    time.sleep(3)
     began = time.monotonic()
     assert results(comm, lambda: rest(iter(ds))) == [dealt(range(n), rank, comm.size) for rank in range(comm.size)]
     asking.join()

@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 import tensorflow as tf
-from checkpoints import restore, save
+from checkpoints import in_hand, restore, save
 from together import elements, outcomes, raises_everywhere, results
 
 GIB = 1 << 30
@@ -24,9 +24,10 @@ def needs(comm, gib):
 
 def refuses(hvdata, comm, path, make, steps, prefetch):
     """The save fails, and training goes on after it."""
-    it = iter(hvdata.distribute_dataset(make, batch="per_rank", prefetch=prefetch))
+    it = iter(hvdata.distribute_dataset(make, batch="per_rank", prefetch=prefetch, name="refused"))
     results(comm, lambda: tf.nest.map_structure(lambda x: x.shape.as_list(), next(it)))
-    time.sleep(1)  # for the reader to have more in hand
+    in_hand(hvdata, comm, "refused", min(prefetch, steps - 1))
+    time.sleep(1)  # for its pipeline to have more
     comm.Barrier()
     raises_everywhere(comm, lambda: save(it, path), tf.errors.InvalidArgumentError, r"\[reader 0 on .*, channel ",
                       r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB", "training can go on", "prefetch=")
@@ -80,9 +81,9 @@ def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
     def make(*shape):
         return lambda: tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
 
-    it = iter(hvdata.distribute_dataset(make(3), batch="per_rank"))
+    it = iter(hvdata.distribute_dataset(make(3), batch="per_rank", name="axes"))
     results(comm, lambda: next(it))
-    time.sleep(0.5)  # for the reader to have more in hand, whose shapes are compared
+    in_hand(hvdata, comm, "axes")  # whose shapes are compared
     comm.Barrier()
     results(comm, lambda: save(it, path))
     other = hvdata.distribute_dataset(make(), batch="per_rank")
@@ -131,7 +132,7 @@ def test_a_buffer_of_other_elements(hvdata, comm, path):
 
     it = iter(channel(written))
     results(comm, lambda: [len(next(it)) for _ in range(2)])
-    time.sleep(0.5)  # for the buffer to be full
+    time.sleep(2)  # for the buffer to be full
     results(comm, lambda: save(it, path))
     del it
     again = iter(channel(known))

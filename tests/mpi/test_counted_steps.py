@@ -152,7 +152,7 @@ def test_of_several_readers(hvdata, comm):
                 next(iterator)
         comm.Barrier()
         if hvdata.is_trainer():
-            time.sleep(2)  # a step ahead the readers are at their ends by now, and have said so
+            time.sleep(4)  # a step ahead the readers are at their ends by now, and have said so
             del iterator
             got = hvdata.stats()["readers/dropped"]
         heard = results(comm, lambda: got if hvdata.is_trainer() else None)

@@ -214,7 +214,7 @@ def test_a_session_that_is_closed_while_it_waits(hvdata, comm):
         with v1.Session() as session:
             session.run(iterator.initializer)
             for _ in range(2):  # the one rank of a job has its first step
-                session.run([fetch], options=v1.RunOptions(timeout_in_ms=300))
+                session.run([fetch], options=v1.RunOptions(timeout_in_ms=2000))
 
     def run():
         with v1.Session() as session:

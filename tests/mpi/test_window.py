@@ -69,8 +69,10 @@ def test_dynamic_gives_a_slow_rank_no_more(hvdata, comm):
     n, slow = 60 * comm.size, comm.size - 1
 
     def walk():
-        got, widest = [], 0
-        for x in distribute(hvdata, tf.data.Dataset.range(n), schedule="dynamic"):
+        it = iter(distribute(hvdata, tf.data.Dataset.range(n), schedule="dynamic"))
+        got, widest = [int(next(it))], window(hvdata)
+        comm.Barrier()  # else the quick ones might have had all before the slow one begins
+        for x in it:
             got.append(int(x))
             time.sleep(0.03 if comm.rank == slow else 0.003)
             widest = max(widest, window(hvdata))
@@ -90,8 +92,10 @@ def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata
     ds = distribute(hvdata, slowly(n, 0.0004), schedule="dynamic")
 
     def walk():
-        took, widest = [], 0
-        for x in ds:
+        it = iter(ds)
+        took, widest = [(time.monotonic(), int(next(it)))], window(hvdata)
+        comm.Barrier()
+        for x in it:
             took.append((time.monotonic(), int(x)))
             time.sleep(0.0002 * (faster if comm.rank == slow else 1))
             widest = max(widest, window(hvdata))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -84,6 +85,17 @@ def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ..
         for pattern in patterns:
             assert re.search(pattern, one.text, re.S), f"rank {rank}: no {pattern!r} in: {one.text}"
     return got
+
+
+def written(comm, capfd, text: str) -> str:
+    """What all ranks have written to stderr when `text` is in it: the reader may say something of an epoch behind its end."""
+    whole = ""
+    for _ in range(200):
+        whole += "".join(comm.allgather(capfd.readouterr().err))
+        if text in whole:
+            break
+        time.sleep(0.05)
+    return whole
 
 
 def plain(value: Any) -> Any:
