@@ -53,9 +53,9 @@ def test_clocks_are_aligned_within_a_millisecond(tmp_path):
         expected = -AHEAD * 1e6 if event["pid"] >= 2 else 0
         assert abs(event["args"]["offset_in_micros"] - expected) <= allowed(event), event
         assert (event["args"]["round_trip_in_micros"] == 0) == (event["pid"] < 2), event
-    in_the_end = max(map(allowed, {event["pid"]: event for event in said}.values()))
+    worst = max(map(allowed, said))  # an event is where the offset of its time puts it
     starts = [event["args"]["start_time_since_epoch_in_micros"] for event in said]
-    assert max(starts) - min(starts) <= 20000, "of one moment, by a clock that these hosts have in common"
+    assert max(starts) - min(starts) <= 20000 + worst, "of one moment, by a clock that these hosts have in common"
 
     # Nothing arrives before it was sent, nor is asked for after it was dealt: both ways between hosts.
     deals = {}
@@ -65,11 +65,11 @@ def test_clocks_are_aligned_within_a_millisecond(tmp_path):
     begins = [event for event in events if event["ph"] == "i" and event["name"] == "epoch begins"]
     (reader,) = [event["ts"] for event in begins if event["cat"] == "reader"]
     interrupted = 50000  # microseconds, for which whoever asks may not get to note that it did
-    assert min(event["ts"] for event in begins if event["cat"] == "trainer") <= reader + in_the_end + interrupted
+    assert min(event["ts"] for event in begins if event["cat"] == "trainer") <= reader + worst + interrupted
     compared = 0
     for rank in range(4):
         for event in tracing.phases(events, rank, "trainer"):
             if event["name"] == "receive" and event["args"]["step"] > 0 and "reader" in event["args"]:  # a batch is there
-                assert deals[event["args"]["step"]] <= event["ts"] + event["dur"] + in_the_end, (rank, event)
+                assert deals[event["args"]["step"]] <= event["ts"] + event["dur"] + worst, (rank, event)
                 compared += 1
     assert compared > 100

@@ -59,7 +59,7 @@ def run(kind, readers):
     for text in job.stdout[:3]:
         (line,) = [line for line in text.splitlines() if line.startswith("TIMES")]
         wall, *parts = ast.literal_eval(line[6:])
-        assert sum(parts) == pytest.approx(wall, rel=0.02, abs=0.02), "the parts are not the whole"
+        assert sum(parts) == pytest.approx(wall, rel=0.02, abs=0.1), "the parts are not the whole"
         measured.append(wall / 30)
         assert "report() was called after horovod_data.shutdown(). Call it before" in text, job.describe()
     # Unless the others were so much quicker than rank 0 that they have their first ones.
