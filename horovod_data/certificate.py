@@ -29,7 +29,7 @@ Record = dict[str, Any]
 def last() -> dict[str, Record]:
     """The last record of each verified channel of this run, by its name: on reader 0's process, elsewhere {}. Local; without
     `digests`. It is there when a loop over the dataset has come to its end. Who counts the steps and doesn't ask for the end, as
-    Keras' fit() does, may for a moment see the record of the epoch before.
+    Keras' fit() does, or gets an error in its place, may for a moment see the record of the epoch before.
 
     Raises:
       RuntimeError: in a forked child.
