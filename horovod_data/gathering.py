@@ -77,6 +77,12 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
         pass
 
 
+@tf.RegisterGradient("HorovodDataGatherGradient")
+def _no_second_gradient(*_: Any) -> None:
+    raise LookupError(explain("gather() has no second gradient: a gradient of its gradient was asked for",
+                              "Compute what needs it (a penalty on gradients, say) from the tensor that is given to gather()"))
+
+
 @tf.RegisterGradient("HorovodDataGather")
 def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
     label = matching.GATHER_GRADIENT + matching.label_of(op, "gather_name")[len(matching.GATHER):]

@@ -191,6 +191,16 @@ def _rows(leaf: Any, what: str) -> int:
     return int(shape[0])
 
 
+def _tensor_of(leaf: Any) -> tf.Tensor:
+    to_do = "Return tensors or arrays, each with a row for each of its rows"
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        raise ValueError(explain(f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"))
+    try:
+        return tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError) as error:
+        raise ValueError(explain(f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do)) from error
+
+
 def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
     """The structure of outputs for another rank, or None for one of classes that only this program knows."""
     spec = tf.nest.pack_sequence_as(made, [tf.TensorSpec(None, leaf.dtype) for leaf in leaves])
@@ -223,7 +233,7 @@ class _Outputs:
             self.steps.append([])
             return
         made = function(element)
-        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(made)]
+        leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
             if (got := _rows(leaf, "what predicts")) != rows:
                 raise ValueError(explain(f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"))

@@ -116,6 +116,12 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
         pass
 
 
+@tf.RegisterGradient("HorovodDataScatterGradient")
+def _no_second_gradient(*_: Any) -> None:
+    raise LookupError(explain("scatter() has no second gradient: a gradient of its gradient was asked for",
+                              "Compute what needs it (a penalty on gradients, say) from the tensor that scatter() returned"))
+
+
 @tf.RegisterGradient("HorovodDataScatter")
 def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.Tensor]]:
     root = op.get_attr("root")

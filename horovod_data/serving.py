@@ -112,7 +112,8 @@ def _code_of(error: BaseException) -> int:
     """The absl::StatusCode, as TensorFlow's py_function has it."""
     if isinstance(error, tf.errors.OpError):
         with contextlib.suppress(Exception):  # of a class of the user's, perhaps, or made of anything
-            return int(error.error_code) or _UNKNOWN
+            code = int(error.error_code)
+            return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # by which iterators say that they are at their end
         return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 

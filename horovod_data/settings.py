@@ -57,6 +57,8 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
       ValueError: a value that makes no sense, or that this version does not support; names the argument or variable.
     """
     roles = read_roles(environ, readers, readers_per_node, embedded)
+    for flag in ("HOROVOD_DATA_CHECK_REPLAY", "HOROVOD_DATA_DEBUG"):  # which the core reads
+        _flag_in(environ, flag)
     return Settings(
         readers=roles.readers,
         readers_per_node=roles.readers_per_node,
@@ -180,9 +182,13 @@ def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str
     except ValueError:
         megabytes = math.nan
     if not math.isfinite(megabytes) or megabytes < LEAST_MB:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more",
+        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
                                  f"Set {name} to a number such as 1024, or unset it{otherwise}"))
     return int(min(megabytes, _MOST_MB) * (1 << 20))
+
+
+def _finite(number: float) -> str:
+    return ", and finite" if math.isinf(number) else ""
 
 
 def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
@@ -194,6 +200,6 @@ def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: fl
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < least:
-        raise ValueError(explain(f"{name}={text!r} is not a time in seconds of {least:g} or more",
+        raise ValueError(explain(f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
                                  f"Set {name} to a number such as {default:g}, or unset it"))
     return min(seconds, _MOST_SECONDS)

@@ -137,7 +137,8 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     all.delivered.sum += report.delivered.sum;
     all.complete = all.complete && report.complete;
     if (all.finding.empty()) all.finding = report.finding;
-    if (all.why.empty()) all.why = report.why;
+    // The error of one reader breaks off what the others deal.
+    if (all.why.empty() || (all.why == proof::kBrokenOff && !report.why.empty())) all.why = report.why;
   }
 }
 

@@ -16,9 +16,21 @@ namespace hvdata {
 
 namespace {
 
+// Whether the file ends within a line: a job was killed, or a disk was full, while one was written.
+bool EndsWithinALine(const std::string& file) {
+  const int in = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (in < 0) return false;
+  const off_t size = lseek(in, 0, SEEK_END);
+  char last = '\n';
+  const bool known = size > 0 && pread(in, &last, 1, size - 1) == 1;
+  close(in);
+  return known && last != '\n';
+}
+
 // `line` may be empty: then it is tried alone.
-void Append(const std::string& file, const std::string& line, const std::string& place) {
+void Append(const std::string& file, std::string line, const std::string& place) {
   const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // what is there is lost, and no more
   bool written = out >= 0;
   // In one go, where the system can: another job may append to the same file.
   for (size_t done = 0; written && done < line.size();) {

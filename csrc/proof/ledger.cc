@@ -312,12 +312,12 @@ Report Ledger::Close(uint64_t number, bool complete, std::string why) const {
   Report report = report_;
   for (const Element& element : elements_) {
     if (element.open == 0) report.Add(element.yield);
-    else if (why.empty()) why = "it was broken off";
+    else if (why.empty()) why = kBrokenOff;
   }
   for (const auto& [number, yield] : had_) {
     if (number >= NextElement()) report.Add(yield);
   }
-  if (!complete && why.empty()) why = "it was broken off";
+  if (!complete && why.empty()) why = kBrokenOff;
   report.number = number;
   report.complete = complete && why.empty() && report.finding.empty() && report.unverified == 0;
   report.why = std::move(why);

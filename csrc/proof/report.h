@@ -16,6 +16,9 @@ namespace hvdata::proof {
 // each, in every checkpoint as well.
 constexpr uint64_t kMostListed = 1 << 22;
 
+// Why an epoch was not complete where nothing else is known.
+inline constexpr const char* kBrokenOff = "it was broken off";
+
 // One element: its rows that are delivered, and how many are not.
 struct Yield {
   Digest digest;

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole verified jobs, and what is done to their shares on the way: whatever it is, it is found, and nothing else is.
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "channel/certificate.h"
 #include "channel_readers_job.h"
@@ -186,6 +193,49 @@ TEST(Certificate, IsOneLine) {
   const std::string record = certificate.Record(true);
   EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
+}
+
+proof::Report OfReader(uint64_t rank, const std::string& why) {
+  proof::Report report;
+  report.channel = "train";
+  report.number = 2;
+  report.mode = {0, 0, 0};
+  report.ranks = {rank}, report.trainers = 1, report.rows = {1}, report.steps = {1};
+  report.why = why;
+  report.complete = why.empty();
+  return report;
+}
+
+// It breaks off what the others deal, whichever of them it is.
+TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
+  for (const int failed : {0, 1, 2}) {
+    std::map<int, proof::Report> reports;
+    for (int reader = 0; reader < 3; ++reader) {
+      reports[reader] = OfReader(static_cast<uint64_t>(reader), reader == failed ? "bad row" : reader == 2 ? "" : proof::kBrokenOff);
+    }
+    EXPECT_NE(Certificate(reports).Line().find("not complete (bad row)"), std::string::npos) << Certificate(reports).Line();
+  }
+  EXPECT_NE(Certificate({{0, OfReader(0, "")}, {1, OfReader(1, proof::kBrokenOff)}}).Line().find("(it was broken off)"), std::string::npos);
+}
+
+// What a killed job or a full disk has left of a line takes no other one with it.
+TEST(Certifier, BeginsALineOfItsOwn) {
+  const std::string file = testing::TempDir() + "certificate_" + std::to_string(getpid());
+  const World world = World::Of(0, {{"a", 0, 0, 0, 0}});
+  Certifier certifier(&world, [](int, wire::Header, const Share*) {}, file);
+  certifier.OnChannel(true);
+  for (const char* before : {"", "{\"certificate\": 2}\n", "{\"certif"}) {
+    std::ofstream(file) << before;
+    for (uint64_t epoch : {1, 2}) certifier.OnReport(0, MakeHeader(1, epoch, wire::Report{OfReader(0, "").Encode()}));
+    std::ostringstream text;
+    text << std::ifstream(file).rdbuf();
+    const bool cut = before[0] != '\0' && std::string(before).back() != '\n';
+    const std::string begin = std::string(before) + (cut ? "\n" : "") + "{\"certificate\": 2, \"channel\": \"train\"";
+    EXPECT_EQ(text.str().substr(0, begin.size()), begin);
+    const std::string all = text.str();
+    EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2 + (before[0] != '\0'));
+  }
+  std::filesystem::remove(file);
 }
 
 // A channel of the same name may have followed, and have come further, when an old one's iterator goes.

@@ -148,12 +148,18 @@ def _all_whole(values: Any) -> bool:
     return all(_all_whole(one) if isinstance(one, (list, tuple)) else isinstance(one, (int, np.integer)) for one in values)
 
 
+def _holds_texts(values: Any) -> bool:
+    return any(map(_holds_texts, values)) if isinstance(values, list) else isinstance(values, (str, bytes))
+
+
 def listed(values: list[Any]) -> Array:
     """A list as an array, its texts as objects: numpy's own would be as long as the longest, and lose NULs at their ends."""
     if any(isinstance(one, (str, bytes)) for one in values):
         array = np.empty(len(values), object)
         array[:] = values
         return array
+    if _holds_texts(values):  # lists in a list
+        return np.array(values, object)
     return np.asarray(values) if values else np.empty(0, np.int64)
 
 

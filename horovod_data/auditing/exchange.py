@@ -111,4 +111,13 @@ def _errors_of_the_core() -> Iterator[None]:
         kind = re.search(r"originally returned (\w+), and was replaced", str(error.message))
         if text is None:
             raise
-        raise getattr(tf.errors, kind[1] if kind else "", type(error))(None, None, text[0]) from None
+        raise getattr(tf.errors, kind[1] if kind else "", type(error))(None, None, _of_the_audit(text[0])) from None
+
+
+def _of_the_audit(text: str) -> str:
+    """The core's text without the scatters that the program did not make."""
+    text = re.sub(r", scatter of (audit \d+)(, from rank \d+)?, call \d+\]", r", \1]", text)
+    text = re.sub(r"which has not (made this call|sent its part)", "which has not come as far with its epochs", text)
+    text = text.replace("takes no part in this scatter", "takes no part in this report")
+    return text.replace("Every rank must make the same scatter calls", "All ranks must make the same number of iterations over what audit() "
+                        "returned")

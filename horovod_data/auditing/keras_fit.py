@@ -99,7 +99,10 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     import horovod_data
 
     given = inspect.signature(fit).bind(model, *args, **kwargs)
-    if os.getpid() in _busy:  # a fit inside a fit, or of a subclass that calls its parent's
+    if (models := _busy.get(os.getpid())) is not None:
+        if not any(model is one for one in models):  # not of a subclass that calls its parent's
+            _say("Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself")
+            models.append(model)  # said once
         return fit(*given.args, **given.kwargs)
     _fits += 1
     audited = _Audited(given.arguments.get("x"))
@@ -120,18 +123,18 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         _say(f"this call of Model.fit is not audited: {error}")
     if audited.hooks:
         given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)
-    _busy.add(os.getpid())
+    _busy[os.getpid()] = [model]
     failed = True
     try:
         made = fit(*given.args, **given.kwargs)
         failed = False
         return made
     finally:
-        _busy.discard(os.getpid())
+        _busy.pop(os.getpid(), None)
         audited.end(failed)
 
 
-_busy: set[int] = set()
+_busy: dict[int, list[Any]] = {}  # by process, for one that is forked in a fit has none of its own: the models that fit
 
 
 class _Audited(NamedTuple):

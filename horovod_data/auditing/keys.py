@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import explain
 from .columns import INTEGER, LARGE_INTEGER, Array, bytes_of, column_of, digests, framed, listed, row_digests
+from .nests import SINGLE, is_table, leaves, rows_in_lists
 
 Key = Union[None, str, int, tuple[Union[str, int], ...], Callable[[Any], Any]]
-_SINGLE = (str, bytes, int, float, np.generic)
 
 
 class Keys(NamedTuple):
@@ -89,13 +89,13 @@ def _parts(value: tuple[Any, ...]) -> list[Any]:
 
 
 def _single(value: Any) -> bool:
-    return isinstance(value, _SINGLE) or getattr(value, "shape", None) == ()
+    return isinstance(value, SINGLE) or getattr(value, "shape", None) == ()
 
 
 def _shapes(element: Any) -> list[tuple[Any, ...]]:
     """Of its components; empty: not all have one."""
     try:
-        shapes = [tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape) for _, leaf in _leaves(element)]
+        shapes = [tuple((len(leaf),) if isinstance(leaf, list) else leaf.shape) for _, leaf in leaves(element)]
     except Exception:  # a key function knows more of such an element than we do
         return []
     return shapes if all(shape and shape[0] is not None for shape in shapes) else []
@@ -135,15 +135,21 @@ def component_of(element: Any, key: Any) -> Any:
 def content_keys(element: Any) -> Array:
     """uint64 [rows, 2]: a digest of each row's dtypes, shapes and bytes. Rows are counted along an axis 0 that all
     components have in common; without one the element as a whole is one row."""
-    columns = [column_of(leaf, path) for path, leaf in _leaves(element)]
+    if (rows := rows_in_lists(element)) is not None:
+        return np.concatenate([_key_of_row(row) for row in rows])
+    columns = [column_of(leaf, path) for path, leaf in leaves(element)]
     if not columns and _has_an_empty_list(element):
         return np.empty((0, 2), np.uint64)
     counts = {column.rows for column in columns}
     if len(counts) == 1 and None not in counts:
         return row_digests(columns, columns[0].rows or 0, ";".join(column.kind for column in columns))
-    # One row: its key is that of the same row in a batch of one, where no component's rows differ in length, and each text of a
-    # tuple is a component by itself.
-    columns = [column_of(leaf, path) for path, leaf in _leaves(element, texts_of_rows=False)]
+    return _key_of_row(element)
+
+
+def _key_of_row(row: Any) -> Array:
+    """uint64 [1, 2]: that of the same row in a batch of one, where no component's rows differ in length, and each text of a tuple is a
+    component by itself."""
+    columns = [column_of(leaf, path) for path, leaf in leaves(row, texts_of_rows=False, is_component=is_table)]
     join = framed if any(column.width is None for column in columns) else b"".join
     return digests([join([column.whole() for column in columns])], ";".join(column.whole_kind for column in columns))
 
@@ -264,24 +270,6 @@ def _mixed(words: Array) -> Array:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's end
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
-
-
-def _leaves(element: Any, path: str = "", texts_of_rows: bool = True) -> list[tuple[str, Any]]:
-    """The components and their paths, dicts in the order of their keys. None is no component. A list of numbers or texts is
-    one component; a tuple of them is several, but for one of texts within the element: that is how PyTorch collates the texts of a
-    batch's rows, if `texts_of_rows`."""
-    if element is None:
-        return []
-    if isinstance(element, Mapping):
-        names = sorted(element, key=lambda name: (str(type(name)), name))
-        return [leaf for name in names for leaf in _leaves(element[name], f"{path}[{name!r}]", texts_of_rows)]
-    if isinstance(element, list) and element and all(isinstance(part, _SINGLE) for part in element):
-        return [(path, element)]
-    if isinstance(element, tuple) and element and path and texts_of_rows and all(isinstance(part, (str, bytes)) for part in element):
-        return [(path, list(element))]
-    if isinstance(element, (list, tuple)):
-        return [leaf for i, part in enumerate(element) for leaf in _leaves(part, f"{path}[{i}]", texts_of_rows)]
-    return [(path, element)]
 
 
 def _has_an_empty_list(element: Any) -> bool:

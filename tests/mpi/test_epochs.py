@@ -170,6 +170,19 @@ def test_an_error_in_a_later_call(hvdata, comm):
     raises_everywhere(comm, lambda: values(dataset), tf.errors.UnknownError, "FileNotFoundError: shard-2 is not there")
 
 
+def test_an_end_that_is_none(hvdata, comm):
+    """TensorFlow takes such an error of an iterator for its end, and calls it an implementation error."""
+    def make(epoch):
+        if epoch == 2:
+            raise tf.errors.OutOfRangeError(None, None, "no more shards")
+        return tf.data.Dataset.range(comm.size)
+
+    dataset = hvdata.distribute_dataset(make, batch="per_rank")
+    results(comm, lambda: values(dataset))
+    raises_everywhere(comm, lambda: values(dataset), tf.errors.UnknownError, "epoch 2.*no more shards")
+    assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
+
+
 class Interrupted(BaseException):
     pass
 

@@ -199,6 +199,21 @@ def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
     assert len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root]) == 2 * comm.size
 
 
+def test_no_gradient_of_its_gradient(hvdata, comm):
+    x = tf.constant([1.0, 2.0])
+
+    def twice():
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(hvdata.gather(x) ** 3)
+            gradient = inner.gradient(y, x)
+        return outer.gradient(gradient, x)
+
+    raises_everywhere(comm, twice, LookupError, r"gather\(\) has no second gradient: .*\. Compute what needs it")
+
+
 @pytest.mark.parametrize("more, wider", [(1, 0), (-1, 0), (0, 1), (0, -1)])
 def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
     """One that the root's user made: it is everybody's error, and nobody's end."""

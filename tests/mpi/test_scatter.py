@@ -356,6 +356,24 @@ def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
     assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
 
 
+def test_no_gradient_of_its_gradient(hvdata, comm):
+    """An error on the root, which alone has the gradient."""
+    x = tf.range(2.0 * comm.size) if comm.rank == 0 else tf.zeros([0])
+
+    def twice():
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(hvdata.scatter(x) ** 3)
+            gradient = inner.gradient(y, x)
+        return outer.gradient(gradient, x)
+
+    first, *others = outcomes(comm, twice)
+    assert first.kind is LookupError and re.search(r"scatter\(\) has no second gradient: .*\. Compute what needs it", first.text), first
+    assert others == [None] * (comm.size - 1)
+
+
 def test_gradient_through_layers(hvdata, comm):
     """The root's variables get the gradient of every rank's loss: the same as one process with the whole batch."""
     x = np.random.default_rng(1).normal(size=(4 * comm.size, 3)).astype(np.float32)

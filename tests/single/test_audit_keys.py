@@ -355,3 +355,36 @@ def test_keys_are_spread_evenly():
         for ranks in (2, 3, 16):
             share_of_each = np.bincount(keys.owners(made, ranks), minlength=ranks) / len(made) * ranks
             assert share_of_each.min() > 0.75 and share_of_each.max() < 1.3, (ranks, share_of_each)
+
+
+ARRAYS = {"ids": np.array([[1, 2, 3], [4, 5, 6]]), "label": np.array([0, 1])}
+
+
+@pytest.mark.parametrize("lists, arrays", [
+    ([[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
+    ([[1, 2, 3], [4, 5, 6]], ARRAYS["ids"]),
+    ([[[1, 2], [3, 4]], [[5, 6], [7, 8]]], np.arange(1, 9).reshape(2, 2, 2)),
+    ([["a", "b\0"], ["c", "d"]], np.array([["a", "b\0"], ["c", "d"]], object)),
+    ({"ids": [[1, 2, 3], [4, 5, 6]], "label": [0, 1]}, ARRAYS),
+    ({"ids": [[1, 2, 3], [4, 5, 6]], "label": np.array([0, 1])}, ARRAYS),
+    ([{"ids": [1, 2, 3], "label": 0}, {"ids": [4, 5, 6], "label": 1}], ARRAYS),
+    ([("a", 1), ("b", 2)], (np.array(["a", "b"], object), np.array([1, 2]))),
+], ids=["square", "vectors", "matrices", "texts", "components", "beside an array", "samples", "tuples"])  # fmt: skip
+def test_batches_of_pythons_own_lists(lists, arrays):
+    """Each entry is a row, and the same one as in an array."""
+    assert keys.content_keys(lists).tolist() == keys.content_keys(arrays).tolist()
+
+
+def test_lists_of_other_lengths():
+    """A row's key does not depend on those beside it."""
+    rows = keys.content_keys({"ids": [[1, 2, 3], [4], []], "label": [0, 1, 2]}).tolist()
+    assert len({tuple(row) for row in rows}) == 3
+    assert rows[:1] == keys.content_keys({"ids": np.array([[1, 2, 3]]), "label": np.array([0])}).tolist()
+    assert rows[1:2] == keys.content_keys({"ids": [[4]], "label": [1]}).tolist()
+
+
+@pytest.mark.parametrize("element, rows", [
+    ([[]], 0), (([1, 2, 3], [4, 5, 6]), 3), ({"boxes": [[0, 0], [1, 1]], "id": 7}, 1), ({"boxes": [[0, 0], [1]], "id": 7}, 1),
+    ([("a", "b"), ("c", "d")], 2)], ids=["empty", "a tuple of lists", "one row", "one ragged row", "PyTorch's texts"])  # fmt: skip
+def test_lists_that_are_no_rows(element, rows):
+    assert len(keys.content_keys(element)) == rows
