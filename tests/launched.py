@@ -57,7 +57,8 @@ class Launched:
     def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
         deadline = time.monotonic() + 2 * slowness() * timeout
         while self.output.count(text) < times:
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            ended = self._process.poll() is not None and self.output.count(text) < times  # it may have said it just before
+            if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
             time.sleep(0.02)
 

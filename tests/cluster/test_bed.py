@@ -52,6 +52,13 @@ def until(true, seconds=20):
         time.sleep(0.01)
 
 
+@pytest.fixture
+def own_folder(monkeypatch, tmp_path):
+    """Another worker of pytest may make beds, too."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
 def folders():
     return set(Path(tempfile.gettempdir()).glob(PREFIX + "*"))
 
@@ -112,6 +119,7 @@ def test_two_beds_at_once():
         assert other.counters(1).received > 4 << 20
 
 
+@pytest.mark.usefixtures("own_folder")
 def test_nothing_is_left_of_a_bed():
     before = folders()
     with Bed(2) as bed:
@@ -123,6 +131,7 @@ def test_nothing_is_left_of_a_bed():
     assert not Path(f"/proc/{pid}").exists() and folders() == before
 
 
+@pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_the_maker_is_killed(number):
     """Whatever ran on the hosts ends at once, and the next bed removes the folder."""
@@ -141,6 +150,7 @@ def test_nothing_is_left_when_the_maker_is_killed(number):
         assert len(folders() - before) == 1  # its own
 
 
+@pytest.mark.usefixtures("own_folder")
 def test_what_fails_half_way_leaves_nothing():
     before = folders()
     with pytest.raises(RuntimeError, match="rate"), Bed(2, rate="fast"):

@@ -101,5 +101,5 @@ class Tried:
 
 
 def _shared_names() -> set[str]:
-    """What has a name in memory and may be ours; Open MPI has its own there."""
-    return {path.name for path in Path("/dev/shm").iterdir() if "mpi" not in path.name and "vader" not in path.name}
+    """What has a name in memory and may be ours; Open MPI and multiprocessing have their own there."""
+    return {path.name for path in Path("/dev/shm").iterdir() if not any(of_others in path.name for of_others in ("mpi", "vader", "sem.mp-"))}
