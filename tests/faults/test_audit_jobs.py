@@ -49,6 +49,17 @@ def test_datasets_generators_and_arrays(tmp_path):
     assert output.count("has validation_data, which is not audited") == 1, output
 
 
+def test_a_fit_within_a_fit(tmp_path):
+    """Which a program's callback may make on one rank alone: it is said, and not audited."""
+    output = run(
+        tmp_path, "other = tf.keras.Sequential([tf.keras.layers.Dense(1)])", "other.compile('sgd', 'mse')",
+        "inner = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: other.fit(x[:, None], x, verbose=0))",
+        "model.fit(data().shard(hvd.size(), hvd.rank()).batch(8), epochs=2, verbose=0, callbacks=[inner])")
+    once = "no row more than once"
+    assert sorted(verdicts(output)) == [("1", "1", once), ("1", "2", once)], output
+    assert output.count("Model.fit was called within a call of Model.fit, and is not audited") == 1, output
+
+
 GENERATOR = """
 def batches(rounds=1000):
     for number in range(hvd.rank(), 8 * rounds, hvd.size()):
