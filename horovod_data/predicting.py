@@ -192,7 +192,7 @@ def _rows(leaf: Any, what: str) -> int:
 
 
 def _tensor_of(leaf: Any) -> tf.Tensor:
-    to_do = "Return tensors or arrays, each with a row for each of its rows"
+    to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
         raise ValueError(explain(f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"))
     try:

@@ -67,8 +67,9 @@ class Launched:
         (os.killpg if everybody else os.kill)(self._process.pid, number)
 
     def finish(self, timeout: float) -> int:
+        timeout *= 2 * slowness()
         try:
-            self.returncode = self._process.wait(2 * slowness() * timeout)
+            self.returncode = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job had not ended after {timeout:g} s\n{self.output}") from None
         self.seconds = time.monotonic() - self._started

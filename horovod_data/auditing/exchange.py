@@ -117,7 +117,8 @@ def _errors_of_the_core() -> Iterator[None]:
 def _of_the_audit(text: str) -> str:
     """The core's text without the scatters that the program did not make."""
     text = re.sub(r", scatter of (audit \d+)(, from rank \d+)?, call \d+\]", r", \1]", text)
-    text = re.sub(r"which has not (made this call|sent its part)", "which has not come as far with its epochs", text)
-    text = text.replace("takes no part in this scatter", "takes no part in this report")
-    return text.replace("Every rank must make the same scatter calls", "All ranks must make the same number of iterations over what audit() "
-                        "returned")
+    text = re.sub(r"waits in scatter of (audit \d+)(, from rank \d+)?, call \d+, which this rank has not made", r"waits in \1", text)
+    text = re.sub(r"which has not (made this call|sent its part)", "which has not come as far", text)
+    text = text.replace("takes no part in this scatter", "takes no part in this audit")
+    return text.replace("Every rank must make the same scatter calls", "All ranks must make the same calls of audit(), and the same number of "
+                        "iterations over what it returns")

@@ -99,10 +99,10 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     import horovod_data
 
     given = inspect.signature(fit).bind(model, *args, **kwargs)
-    if (models := _busy.get(os.getpid())) is not None:
-        if not any(model is one for one in models):  # not of a subclass that calls its parent's
+    if (told := _busy.get(os.getpid())) is not None:
+        if not told:
             _say("Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself")
-            models.append(model)  # said once
+            _busy[os.getpid()] = True
         return fit(*given.args, **given.kwargs)
     _fits += 1
     audited = _Audited(given.arguments.get("x"))
@@ -123,7 +123,7 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         _say(f"this call of Model.fit is not audited: {error}")
     if audited.hooks:
         given.arguments["callbacks"] = _with_callback(module, given.arguments.get("callbacks"), audited.hooks)
-    _busy[os.getpid()] = [model]
+    _busy[os.getpid()] = False
     failed = True
     try:
         made = fit(*given.args, **given.kwargs)
@@ -134,7 +134,7 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         audited.end(failed)
 
 
-_busy: dict[int, list[Any]] = {}  # by process, for one that is forked in a fit has none of its own: the models that fit
+_busy: dict[int, bool] = {}  # the process while it is in a fit, which no child is that it forks there; whether another fit within was told
 
 
 class _Audited(NamedTuple):

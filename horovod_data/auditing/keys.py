@@ -103,6 +103,11 @@ def _shapes(element: Any) -> list[tuple[Any, ...]]:
 
 def _rows_of(element: Any) -> Optional[int]:
     """The rows of an element; None: its components don't say."""
+    try:
+        if (in_lists := rows_in_lists(element)) is not None:
+            return len(in_lists)
+    except Exception:  # as in _shapes()
+        return None
     rows = {int(shape[0]) for shape in _shapes(element)}
     return rows.pop() if len(rows) == 1 else None
 

@@ -35,10 +35,18 @@ def _is_flat(values: list[Any]) -> bool:
 
 
 def _is_nested(values: list[Any]) -> bool:
-    """Numbers or texts in lists, or in lists of lists, whose lengths may differ."""
+    """Numbers alone or texts alone, all as deep, in lists of lists, whose lengths may differ."""
     if not values or not all(isinstance(one, list) for one in values):
         return False
-    return any(values) and all(not one or _is_flat(one) or _is_nested(one) for one in values)
+    kinds = _kinds(values, 0)
+    return len(kinds) == 1 and None not in kinds
+
+
+def _kinds(value: Any, depth: int) -> set[Optional[tuple[int, bool]]]:
+    """How deep they lie, and whether they are texts; None: something else."""
+    if isinstance(value, list):
+        return {kind for one in value for kind in _kinds(one, depth + 1)}
+    return {(depth, isinstance(value, (str, bytes))) if isinstance(value, SINGLE) else None}
 
 
 def is_table(values: list[Any]) -> bool:
@@ -57,15 +65,37 @@ def _shape_of(values: Any) -> Optional[tuple[int, ...]]:
 def rows_in_lists(element: Any) -> Optional[list[Any]]:
     """The rows of a batch that is made of Python's own lists, each with the row's part of all components. None: it is none, or its
     components differ in their rows."""
-    if isinstance(element, list) and element and all(isinstance(row, (Mapping, tuple)) and _is_plain(row) for row in element):
-        if not all(isinstance(row, tuple) and all(isinstance(one, (str, bytes)) for one in row) for row in element):
-            return element  # texts alone are PyTorch's components
+    if isinstance(element, list) and _are_samples(element):
+        return element
     components = [leaf for _, leaf in leaves(element, is_component=_is_flat_or_nested)]
     if not any(isinstance(leaf, list) and _is_nested(leaf) for leaf in components):
         return None
     counts = {_rows_along_axis_0(leaf) for leaf in components}
     rows = counts.pop() if len(counts) == 1 else None
     return None if rows is None else [_row_of(element, i) for i in range(rows)]
+
+
+def _are_samples(rows: list[Any]) -> bool:
+    """Mappings with the same keys, or tuples of one length, with numbers and texts in them: not what PyTorch collates, components that are
+    lists or tuples of all rows' texts, or tensors."""
+    forms = {frozenset(row) if isinstance(row, Mapping) else len(row) if isinstance(row, tuple) else None for row in rows}
+    if len(forms) != 1 or None in forms or not all(_is_plain(row) and leaves(row) for row in rows):
+        return False
+    columns = _columns_of_texts(rows)
+    return columns is None or len(columns) > 1
+
+
+def _columns_of_texts(part: Any) -> Optional[set[int]]:
+    """The lengths of the lists and tuples of texts that it is made of; None: there is something else in it."""
+    if isinstance(part, (list, tuple)) and part and all(isinstance(one, (str, bytes)) for one in part):
+        return {len(part)}
+    parts = list(part.values()) if isinstance(part, Mapping) else list(part) if isinstance(part, (list, tuple)) else []
+    lengths: set[int] = set()
+    for one in parts:
+        if (found := _columns_of_texts(one)) is None:
+            return None
+        lengths |= found
+    return lengths or None
 
 
 def _is_flat_or_nested(values: list[Any]) -> bool:
@@ -82,7 +112,7 @@ def _is_plain(row: Any) -> bool:
 def _rows_along_axis_0(leaf: Any) -> Optional[int]:
     if isinstance(leaf, list):
         return len(leaf)
-    shape = getattr(leaf, "shape", None)
+    shape = tuple(getattr(leaf, "shape", None) or ())
     return int(shape[0]) if shape and shape[0] is not None and not hasattr(leaf, "dense_shape") else None
 
 
@@ -96,4 +126,4 @@ def _row_of(element: Any, i: int) -> Any:
         return element[i]
     if isinstance(element, (list, tuple)):
         return tuple(_row_of(part, i) for part in element)
-    return None if element is None else element[i]
+    return None if element is None else getattr(element, "iloc", element)[i]  # pandas' own [i] is the row of that name

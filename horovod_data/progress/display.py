@@ -62,8 +62,9 @@ def line_of(name: str, text: str, waits: str = "") -> str:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")  # in one piece, as errors.show()
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.write(line + "\n")  # in one piece, as errors.show()
+        sys.stderr.flush()
 
 
 class Lines:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod-data-run over several hosts: it is run on the first, and puts every process where it was told to."""
 
-import os
 import re
 import sys
 import time

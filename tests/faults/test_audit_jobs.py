@@ -50,7 +50,7 @@ def test_datasets_generators_and_arrays(tmp_path):
 
 
 def test_a_fit_within_a_fit(tmp_path):
-    """Which a program's callback may make on one rank alone: it is said, and not audited."""
+    """Which a program's callback may make on some ranks alone: it is said on rank 0, and not audited."""
     output = run(
         tmp_path, "other = tf.keras.Sequential([tf.keras.layers.Dense(1)])", "other.compile('sgd', 'mse')",
         "inner = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: other.fit(x[:, None], x, verbose=0))",

@@ -134,7 +134,7 @@ def test_a_seeded_shuffle_starts_from_its_seed(hvdata, comm):
     def make(epoch):
         return tf.data.Dataset.range(6 * comm.size).shuffle(6 * comm.size, seed=epoch)
 
-    tf.random.set_seed(5)  # on all ranks: the other half of the shuffle's
+    tf.random.set_seed(5)  # on all ranks: the other half of the shuffle's seed
     dataset = hvdata.distribute_dataset(make, batch="per_rank")
     got = results(comm, lambda: [values(dataset) for _ in range(3)])
     for epoch in (1, 2, 3):

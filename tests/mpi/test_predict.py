@@ -210,7 +210,7 @@ def _checked(x, size):
 @pytest.mark.parametrize("output, said", [
     (lambda x: tf.RaggedTensor.from_row_lengths(tf.range(tf.reduce_sum(x)), x), r"a RaggedTensor, whose parts have no rows\. Return tensors"),
     (lambda x: tf.sparse.from_dense(x), r"a SparseTensor, whose parts have no rows\. Return tensors"),
-    (lambda x: None, r"returned None, of which no tensor can be made\. Return tensors or arrays, each with a row"),
+    (lambda x: None, r"returned None, of which no tensor can be made\. Return tensors or arrays with one row"),
 ], ids=["ragged", "sparse", "None"])  # fmt: skip
 def test_outputs_that_have_no_rows(hvdata, comm, output, said):
     raises_everywhere(comm, lambda: hvdata.predict(output, given_to(hvdata, numbers(12 * comm.size, 3 * comm.size))), ValueError, said)

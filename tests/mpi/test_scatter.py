@@ -3,7 +3,6 @@
 
 import re
 import threading
-import time
 
 import numpy as np
 import pytest

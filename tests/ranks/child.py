@@ -52,7 +52,7 @@ class Child:
         index = self.tests.index(item.nodeid)
         if index == 0:
             wait_for_all(self.directory, self.rank, self.world.processes, ORPHAN_SECONDS)
-        elif not wait_until_allowed(self.directory, index, ORPHAN_SECONDS):
+        elif not wait_until_allowed(self.directory, index, limit_of(item.session.items[index - 1]) + ORPHAN_SECONDS):
             os._exit(75)
         faulthandler.dump_traceback_later(limit_of(item) + ORPHAN_SECONDS, exit=True)
         self.outcome = Outcome("passed")

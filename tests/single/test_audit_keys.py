@@ -383,8 +383,32 @@ def test_lists_of_other_lengths():
     assert rows[1:2] == keys.content_keys({"ids": [[4]], "label": [1]}).tolist()
 
 
+TEXTS = ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("element, rows", [
-    ([[]], 0), (([1, 2, 3], [4, 5, 6]), 3), ({"boxes": [[0, 0], [1, 1]], "id": 7}, 1), ({"boxes": [[0, 0], [1]], "id": 7}, 1),
-    ([("a", "b"), ("c", "d")], 2)], ids=["empty", "a tuple of lists", "one row", "one ragged row", "PyTorch's texts"])  # fmt: skip
-def test_lists_that_are_no_rows(element, rows):
+    ([[]], 0),
+    (([1, 2, 3], [4, 5, 6]), 3),
+    ([TEXTS, [0, 1, 1]], 3),  # a component each
+    ([[[1, 2], [3, 4], [5, 6]], [0, 1, 0]], 3),
+    ([("a", "b"), ("c", "d")], 2),  # as PyTorch collates two texts of a sample,
+    ([{"q": TEXTS}, {"a": TEXTS}], 3),  # two mappings,
+    ([{"q": TEXTS}, {"q": TEXTS}], 3),
+    ([tuple(TEXTS), {"a": TEXTS}], 3),  # a text and a mapping,
+    ([{"q": TEXTS}], 3),  # and one mapping
+    ({"boxes": [[0, 0], [1, 1]], "id": 7}, 1),
+    ({"boxes": [[0, 0], [1, 1]], "id": tf.constant(7)}, 1),
+    ({"boxes": [[0, 0], [1]], "id": 7}, 1),
+    ({"c": [["a", "b"], [1, 2]], "id": 7}, 1),
+    ({"t": [[["a"]], [[]]], "l": [0, 1]}, 2),
+], ids=str)  # fmt: skip
+def test_what_lists_are(element, rows):
     assert len(keys.content_keys(element)) == rows
+
+
+def test_a_key_function_of_lists():
+    """Its rows are those of the list, not its columns."""
+    element = {"ids": [[1, 2, 3], [4, 5, 6]]}
+    assert len(keys.keys_of(element, lambda e: [row[0] for row in e["ids"]]).words) == 2
+    with pytest.raises(ValueError, match="returned 3 keys for an element of 2 rows"):
+        keys.keys_of(element, lambda e: [1, 2, 3])
