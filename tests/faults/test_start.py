@@ -100,7 +100,7 @@ def test_a_disagreement_that_nobody_catches_ends_the_job():
 
 
 def test_a_rank_that_never_calls_init():
-    script = caught(before="from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(40); sys.exit()")
+    script = caught(before="from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(20); sys.exit()")
     job = run_job(script, np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"})
     assert re.search(r"TimeoutError: \[rank 1 on \S+\] After \d+ s not all of the 2 processes have called", job.stdout[1])
     assert re.search(r"\[rank 1 on \S+\] waiting in init\(\) for \d+ s: not all of the 2 processes", job.stderr[1])
