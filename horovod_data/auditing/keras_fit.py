@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from typing import Any, Callable, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple
 
 from ..errors import say
 from ..processes import fork_check

@@ -8,6 +8,8 @@ import shutil
 import sys
 from typing import Any, Mapping, NamedTuple, Optional, Protocol
 
+from ..errors import show
+
 _REFRESH_SECONDS = 0.5
 
 
@@ -61,12 +63,6 @@ def line_of(name: str, text: str, waits: str = "") -> str:
     return f"horovod_data: channel {name}, {text}{f'; {waits}' if waits else ''}"
 
 
-def _say(line: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(line + "\n")  # in one piece, as errors.show()
-        sys.stderr.flush()
-
-
 class Lines:
     """Writes a line for each channel whose epoch is under way, every so many seconds."""
 
@@ -87,7 +83,7 @@ class Lines:
                 self._steps[name] = shown.steps
 
     def end(self, name: str, line: str) -> None:
-        _say(line)
+        show(line)
 
     def close(self) -> None:
         """There is nothing to leave behind."""
@@ -113,7 +109,7 @@ class OneLine:
 
     def end(self, name: str, line: str) -> None:
         self.close()
-        _say(line)
+        show(line)
         self._next = 0.0
 
     def close(self) -> None:

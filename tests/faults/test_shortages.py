@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that has too little of something: an error that says of what, or an end, and neither takes long."""
 
-import os
 import re
 import subprocess
 import time

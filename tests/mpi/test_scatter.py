@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ranks.slowness import slowness
-from together import Raised, host_of, outcomes, plain, raises_everywhere, results
+from together import Raised, gradient_of_a_gradient, host_of, outcomes, plain, raises_everywhere, results
 
 v1 = tf.compat.v1
 
@@ -358,18 +358,8 @@ def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
 def test_no_gradient_of_its_gradient(hvdata, comm):
     """An error on the root, which alone has the gradient."""
     x = tf.range(2.0 * comm.size) if comm.rank == 0 else tf.zeros([0])
-
-    def twice():
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = tf.reduce_sum(hvdata.scatter(x) ** 3)
-            gradient = inner.gradient(y, x)
-        return outer.gradient(gradient, x)
-
-    first, *others = outcomes(comm, twice)
-    assert first.kind is LookupError and re.search(r"scatter\(\) has no second gradient: .*\. Compute what needs it", first.text), first
+    first, *others = outcomes(comm, lambda: gradient_of_a_gradient(x, hvdata.scatter))
+    assert first.kind is LookupError and re.search(r"rank 0 on \S+\] scatter\(\) has no second gradient: .*\. Compute what needs it", first.text), first
     assert others == [None] * (comm.size - 1)
 
 

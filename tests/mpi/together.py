@@ -87,6 +87,16 @@ def raises_everywhere(comm, call: Callable[[], Any], kind: type | tuple[type, ..
     return got
 
 
+def gradient_of_a_gradient(x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(call(x) ** 3)
+        gradient = inner.gradient(y, x)
+    return outer.gradient(gradient, x)
+
+
 def written(comm, capfd, text: str) -> str:
     """What all ranks have written to stderr when `text` is in it: the reader may say something of an epoch behind its end."""
     whole = ""
