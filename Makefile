@@ -6,7 +6,7 @@ SHELL := bash
 .ONESHELL:
 .NOTPARALLEL:
 .PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
-  smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck lint bench \
+  smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
 # 2.15: the TensorFlow that Horovod's release was made for; latest: the newest that it can be built for (packaging/horovod).
@@ -166,10 +166,22 @@ typecheck: op
 	@$(say) "types of the package"
 	$(BIN)/mypy
 
+PYTHON_FILES = $$(git ls-files '*.py')
+CXX_FILES = $$(git ls-files 'csrc/*.cc' 'csrc/*.h')
+
+format: venv  ## let ruff and clang-format lay out the code
+	@$(BIN)/ruff check --quiet --fix $(PYTHON_FILES)
+	$(BIN)/ruff format --quiet $(PYTHON_FILES)
+	$(BIN)/clang-format -i $(CXX_FILES)
+
 # clang-tidy takes the files of a room as one: a header that many of them include costs more than they do. The analyzer
 # then has to be told to look at functions that are not in the main file. The locks are checked by the compiler.
-lint: typecheck  ## types, clang-tidy, and who holds which lock
-	@$(SETUP) tidy mpi
+lint: typecheck  ## types, layout, clang-tidy, and who holds which lock
+	@$(say) "layout"
+	$(BIN)/ruff check $(PYTHON_FILES)
+	$(BIN)/ruff format --quiet --diff $(PYTHON_FILES)
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(SETUP) tidy mpi
 	export PATH=$(abspath $(BIN)):$$PATH
 	rm -rf build/lint
 	mkdir -p build/lint

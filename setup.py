@@ -67,7 +67,10 @@ class CMakeBuild(build_ext):
         ninja = shutil.which("ninja", path=path)
         if ninja and not (build / "Makefile").exists():  # a folder that was made with make stays with make
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-        for command in configure, [cmake, "--build", str(build), "--parallel", str(os.cpu_count()), "--target", "_core"]:
+        for command in (
+            configure,
+            [cmake, "--build", str(build), "--parallel", str(os.cpu_count()), "--target", "_core"],
+        ):
             status = subprocess.run(command).returncode
             if status:
                 sys.exit(f"horovod_data: `{' '.join(command)}` failed with status {status}; the reason is above.")

@@ -34,21 +34,34 @@ def main() -> int:
     for ranks in arguments.ranks:
         for milliseconds in (10.0, 0.0):
             steps = max(5, round(arguments.seconds / ((milliseconds or 0.5) / 1e3)))
-            results += launch.run("certificate", ranks, arguments, {
-                "bytes": [size for size, step in CASES if step == milliseconds], "milliseconds": milliseconds, "steps": steps})
+            results += launch.run(
+                "certificate",
+                ranks,
+                arguments,
+                {
+                    "bytes": [size for size, step in CASES if step == milliseconds],
+                    "milliseconds": milliseconds,
+                    "steps": steps,
+                },
+            )
     told["results"] = results
 
     def named(result: dict[str, Any]) -> str:
         step = f"a step of {result['milliseconds']:g} ms" if result["milliseconds"] else "no step"
         return f"{result['ranks']} ranks, {size_name(result['bytes'])}, {step}"
 
-    rows = [[named(r), *[f"{statistics.median(r[way]) * 1e3:.3f}" for way in ("off", "on")], f"{ratio(r) - 1:+.1%}"]
-            for r in results]
-    text = [prose(f"""
+    rows = [
+        [named(r), *[f"{statistics.median(r[way]) * 1e3:.3f}" for way in ("off", "on")], f"{ratio(r) - 1:+.1%}"]
+        for r in results
+    ]
+    text = [
+        prose(f"""
         Milliseconds from batch to batch of the slowest rank, with `verify=True` and without, in turns; medians of
         {arguments.rounds} rounds, and the median of the rounds' ratios. Ready-made elements, `batch="per_rank"`; rank 0 reads.
         The step is a sleep. *No step*: batches are taken as fast as they come, which nobody trains with: it shows the bare cost of
-        a share."""), *table(["", "off", "on", "on beside off"], rows)]
+        a share."""),
+        *table(["", "off", "on", "on beside off"], rows),
+    ]
 
     def draw(pyplot: Any) -> Any:
         figure, axis = pyplot.subplots(figsize=(8, 3))

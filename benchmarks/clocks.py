@@ -19,9 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 QUICK = "--quick" in sys.argv[1:]
 ROUNDS, STEPS, BYTES = (2, 50, 4 << 10) if QUICK else (15, 4000, 4 << 10)
@@ -56,7 +57,9 @@ def main() -> None:
             source = Path(folder, "turns.cc")
             source.write_text(PROGRAM)
             rooms = Path(__file__).resolve().parent.parent / "csrc"
-            subprocess.run([os.environ.get("CXX", "c++"), "-std=c++17", "-O2", f"-I{rooms}", source, "-o", program], check=True)
+            subprocess.run(
+                [os.environ.get("CXX", "c++"), "-std=c++17", "-O2", f"-I{rooms}", source, "-o", program], check=True
+            )
         for _ in range(ROUNDS):
             began = time.perf_counter()
             for _ in dataset:
@@ -67,10 +70,13 @@ def main() -> None:
                 turns.append(turn), steps.append(step)
                 shares.append(turn * (TURNS_OF_RANK + TURNS_OF_READER * ranks) / step)
     if rank == 0:
-        print(f"a turn of a clock: {statistics.median(turns) * 1e9:.0f} ns; a step of {ranks} x {BYTES >> 10} KiB: "
-              f"{statistics.median(steps) * 1e6:.0f} us; turns in it, on rank 0, which reads and trains: at most "
-              f"{TURNS_OF_RANK + TURNS_OF_READER * ranks}; their part of it: {statistics.median(shares):.2%} "
-              f"({min(shares):.2%} to {max(shares):.2%})", flush=True)
+        print(
+            f"a turn of a clock: {statistics.median(turns) * 1e9:.0f} ns; a step of {ranks} x {BYTES >> 10} KiB: "
+            f"{statistics.median(steps) * 1e6:.0f} us; turns in it, on rank 0, which reads and trains: at most "
+            f"{TURNS_OF_RANK + TURNS_OF_READER * ranks}; their part of it: {statistics.median(shares):.2%} "
+            f"({min(shares):.2%} to {max(shares):.2%})",
+            flush=True,
+        )
     hvdata.shutdown()
 
 

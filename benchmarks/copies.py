@@ -29,12 +29,18 @@ def middle(result: dict[str, Any], what: str) -> float:
 
 def of_memcpy(result: dict[str, Any]) -> float:
     """The rate of dealing, of what was copied only, over memcpy's: the median of the rounds' ratios."""
-    return float(statistics.median(part * memcpy / deal for part, memcpy, deal in zip(result["copied"], result["memcpy"], result["deal"])))
+    return float(
+        statistics.median(
+            part * memcpy / deal for part, memcpy, deal in zip(result["copied"], result["memcpy"], result["deal"])
+        )
+    )
 
 
 def copied_rate(result: dict[str, Any]) -> float:
     """Bytes per second: the reader's own batch is not copied, and all its time of dealing counts."""
-    return float(statistics.median(part * result["bytes"] / deal for part, deal in zip(result["copied"], result["deal"])))
+    return float(
+        statistics.median(part * result["bytes"] / deal for part, deal in zip(result["copied"], result["deal"]))
+    )
 
 
 def microseconds(result: dict[str, Any], *parts: str) -> float:
@@ -44,7 +50,9 @@ def microseconds(result: dict[str, Any], *parts: str) -> float:
 def main() -> int:
     parser = launch.options(__doc__, seconds=0.3, limit=900)
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="of one rank's batch")
-    parser.add_argument("--window", type=int, default=256 << 20, help="bytes that memcpy's sources, and its targets, lie in")
+    parser.add_argument(
+        "--window", type=int, default=256 << 20, help="bytes that memcpy's sources, and its targets, lie in"
+    )
     arguments = launch.parsed(parser, bytes=[4 << 10, 64 << 10], window=1 << 20)
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, "window": arguments.window}
     given = {"bytes": arguments.bytes, "window": arguments.window, "pipelines": [ZERO_COPY, *COPIED]}
@@ -52,7 +60,8 @@ def main() -> int:
 
     free = [r for r in results if r["pipeline"] == ZERO_COPY]
     copied = [r for r in results if r["pipeline"] in COPIED and r["bytes"] >= LEAST_COPIED]
-    text = [prose(f"""
+    text = [
+        prose(f"""
         Two ranks, `batch="per_rank"`, default settings; rank 0 reads. Medians of {arguments.rounds} rounds of about
         {arguments.seconds:.2g} s. *Deal*: what the reader takes for a batch, beside its pipeline: cut, copy, send; *receive*: what a rank
         takes to make a tensor of it; by the engine's own clocks (`hvdata.stats()`). *A step*: both ranks have their batch,
@@ -62,27 +71,77 @@ def main() -> int:
         *memcpy*: of the same bytes, on the reader's process, right after each round while the other rank sleeps, from one batch after the other to one
         place after the other in {size_name(arguments.window)}; from 8 MiB on the quicker one of one thread and of as many as we use.
         Processes are on {len(os.sched_getaffinity(0))} cores, not bound."""),
-        "", "## Not copied: a pipeline that ends in batch",
-        *table(["bytes", "deal, us", "receive, us", "both, us", "memcpy, us", "a step, us", "copied"], [
-            [size_name(r["bytes"]), f"{microseconds(r, 'deal'):.1f}", f"{microseconds(r, 'receive'):.1f}",
-             f"{microseconds(r, 'deal', 'receive'):.1f}", f"{microseconds(r, 'memcpy'):.1f}", f"{microseconds(r, 'step'):.1f}",
-             f"{middle(r, 'copied'):.3f}"] for r in free]),
-        "", "## Copied",
-        *table(["pipeline, bytes", "dealing, GB/s", "memcpy, GB/s", "of memcpy's rate", "a step, us", "copied", "no room in shared memory"], [
-            [f"{r['pipeline']}, {size_name(r['bytes'])}", f"{copied_rate(r) / 1e9:.2f}",
-             f"{r['bytes'] / middle(r, 'memcpy') / 1e9:.2f}", f"{of_memcpy(r):.3f}", f"{microseconds(r, 'step'):.1f}",
-             f"{middle(r, 'copied'):.3f}", f"{sum(r['refused']):g}"] for r in copied])]
+        "",
+        "## Not copied: a pipeline that ends in batch",
+        *table(
+            ["bytes", "deal, us", "receive, us", "both, us", "memcpy, us", "a step, us", "copied"],
+            [
+                [
+                    size_name(r["bytes"]),
+                    f"{microseconds(r, 'deal'):.1f}",
+                    f"{microseconds(r, 'receive'):.1f}",
+                    f"{microseconds(r, 'deal', 'receive'):.1f}",
+                    f"{microseconds(r, 'memcpy'):.1f}",
+                    f"{microseconds(r, 'step'):.1f}",
+                    f"{middle(r, 'copied'):.3f}",
+                ]
+                for r in free
+            ],
+        ),
+        "",
+        "## Copied",
+        *table(
+            [
+                "pipeline, bytes",
+                "dealing, GB/s",
+                "memcpy, GB/s",
+                "of memcpy's rate",
+                "a step, us",
+                "copied",
+                "no room in shared memory",
+            ],
+            [
+                [
+                    f"{r['pipeline']}, {size_name(r['bytes'])}",
+                    f"{copied_rate(r) / 1e9:.2f}",
+                    f"{r['bytes'] / middle(r, 'memcpy') / 1e9:.2f}",
+                    f"{of_memcpy(r):.3f}",
+                    f"{microseconds(r, 'step'):.1f}",
+                    f"{middle(r, 'copied'):.3f}",
+                    f"{sum(r['refused']):g}",
+                ]
+                for r in copied
+            ],
+        ),
+    ]
     costs = {r["bytes"]: microseconds(r, "deal", "receive") for r in free}
     summary = []
     if costs:
-        summary += [f"- A batch that is not copied costs {min(costs.values()):.1f} to {max(costs.values()):.1f} us, from "
-                    f"{size_name(min(costs))} to {size_name(max(costs))}."]
-    summary += table(["copied", "of memcpy's rate"], [[f"{r['pipeline']}, {size_name(r['bytes'])}", f"{of_memcpy(r):.2f}"] for r in copied])
+        summary += [
+            f"- A batch that is not copied costs {min(costs.values()):.1f} to {max(costs.values()):.1f} us, from "
+            f"{size_name(min(costs))} to {size_name(max(costs))}."
+        ]
+    summary += table(
+        ["copied", "of memcpy's rate"],
+        [[f"{r['pipeline']}, {size_name(r['bytes'])}", f"{of_memcpy(r):.2f}"] for r in copied],
+    )
 
     def draw(pyplot: Any) -> Any:
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
-        left.plot([r["bytes"] for r in free], list(costs.values()), "-o", color=COLOURS["ours"], label="deal and receive, not copied")
-        left.plot([r["bytes"] for r in free], [microseconds(r, "memcpy") for r in free], "--", color=COLOURS["limit"], label="memcpy")
+        left.plot(
+            [r["bytes"] for r in free],
+            list(costs.values()),
+            "-o",
+            color=COLOURS["ours"],
+            label="deal and receive, not copied",
+        )
+        left.plot(
+            [r["bytes"] for r in free],
+            [microseconds(r, "memcpy") for r in free],
+            "--",
+            color=COLOURS["limit"],
+            label="memcpy",
+        )
         for pipeline, style in zip(COPIED, ("-o", ":s")):
             line = [r for r in copied if r["pipeline"] == pipeline]
             right.plot([r["bytes"] for r in line], [of_memcpy(r) for r in line], style, label=pipeline)

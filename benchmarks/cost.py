@@ -22,7 +22,16 @@ from page import COLOURS, prose, size_name, table, write
 
 Results = list[dict[str, Any]]
 # Of rivals/ those that move batches; of windows the default, and a wide one.
-MOVERS = ["ours_per_rank", "ours_ahead", "ours_global", "broadcast", "alltoall", "service", "mpi_scatter", "mpi4py_scatter"]
+MOVERS = [
+    "ours_per_rank",
+    "ours_ahead",
+    "ours_global",
+    "broadcast",
+    "alltoall",
+    "service",
+    "mpi_scatter",
+    "mpi4py_scatter",
+]
 LOCAL = ["local dataset", "local dataset, nothing injected"]
 # Where the two processes of the training step run. Left alone, the kernel at times wakes the reader where the trainer is.
 PLACES = {
@@ -40,8 +49,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Results]:
         "cpu": launch.run("delivery", arguments.ranks, arguments, {**sizes, "only": MOVERS, "horovod": True}),
         "iteration": launch.run("iteration", 2, arguments, burst),
         "idle": launch.run("idle", 2, arguments, {"pause": 0.2 if arguments.quick else 5}),
-        "step": [{**result, "place": place} for place, env in PLACES.items() for result in
-                 launch.run("step", 2, arguments, step, env={"HOROVOD_DATA_READERS": "1", **env})],
+        "step": [
+            {**result, "place": place}
+            for place, env in PLACES.items()
+            for result in launch.run("step", 2, arguments, step, env={"HOROVOD_DATA_READERS": "1", **env})
+        ],
     }
 
 
@@ -54,10 +66,15 @@ def cpu_part(results: Results, ranks: int) -> list[str]:
     names = dict.fromkeys(r["name"] for r in results if r["moves"])
     figures = {(r["name"], r["bytes"]): f"{cpu_per_gigabyte(r):.2f}" for r in moved(results)}
     rows = [[name, *[figures.get((name, size), "failed") for size in sizes]] for name in names]
-    return ["## Processor time", "", prose(f"""
+    return [
+        "## Processor time",
+        "",
+        prose(f"""
         Processor seconds (user and system, all threads of all {ranks} ranks) for each GB that all ranks together
         received; by size of one rank's batch. Ready-made elements; Horovod's threads run in all of them, with its
-        default cycle time."""), *table(["", *map(size_name, sizes)], rows)]
+        default cycle time."""),
+        *table(["", *map(size_name, sizes)], rows),
+    ]
 
 
 def iteration_part(results: Results) -> tuple[list[str], list[float]]:
@@ -66,32 +83,57 @@ def iteration_part(results: Results) -> tuple[list[str], list[float]]:
     for size in sorted({r["bytes"] for r in results}):
         took = {r["name"]: statistics.median(r["microseconds"]) for r in results if r["bytes"] == size}
         overheads.append(took["horovod_data"] - min(took[name] for name in LOCAL))
-        rows.append([size_name(size), f"{took['horovod_data']:.1f}", *[f"{took[name]:.1f}" for name in LOCAL],
-                     f"{overheads[-1]:.1f}"])
-    return ["## Iteration", "", prose("""
+        rows.append(
+            [
+                size_name(size),
+                f"{took['horovod_data']:.1f}",
+                *[f"{took[name]:.1f}" for name in LOCAL],
+                f"{overheads[-1]:.1f}",
+            ]
+        )
+    return [
+        "## Iteration",
+        "",
+        prose("""
         Microseconds for each element in an eager loop, on a rank that trains, when the elements have arrived.
         *Nothing injected*: without the prefetch and the autotuning that TensorFlow adds to a local dataset.
         *Overhead*: ours, over the cheaper of the two."""),
-        *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows)], overheads
+        *table(["bytes", "horovod_data", *LOCAL, "overhead"], rows),
+    ], overheads
 
 
 def idle_part(results: Results) -> list[str]:
     rows = [[r["role"], *[f"{r[what]:.2%}" for what in ("rest", "data", "credit")]] for r in results]
-    return ["## Idle processes", "", prose("""
+    return [
+        "## Idle processes",
+        "",
+        prose("""
         Share of one core used by the whole process, without Horovod, whose threads spin at times: at rest behind
         `init()`; while its `next` waits for a pipeline that sleeps; while all ranks sleep, so that the reader waits for
         credit."""),
-        *table(["", "at rest", "waits for data", "waits for credit"], rows)]
+        *table(["", "at rest", "waits for data", "waits for credit"], rows),
+    ]
 
 
 def step_part(results: Results) -> list[str]:
-    rows = [[r["place"], size_name(r["bytes"]), *[f"{statistics.median(r[way]) * 1e3:.2f}" for way in ("delivered", "memory")],
-             f"{slowed(r):.3f}"] for r in results]
-    return ["## Training steps", "", prose("""
+    rows = [
+        [
+            r["place"],
+            size_name(r["bytes"]),
+            *[f"{statistics.median(r[way]) * 1e3:.2f}" for way in ("delivered", "memory")],
+            f"{slowed(r):.3f}",
+        ]
+        for r in results
+    ]
+    return [
+        "## Training steps",
+        "",
+        prose("""
         A step of pure computation on one thread, with a batch delivered by a dedicated reader, and with a batch that lies in
         memory, step by step in turns; milliseconds, and the median of the rounds' ratios. There are two cores for the two
         processes: bound to one each, or not bound."""),
-        *table(["processes", "a batch", "delivered", "in memory", "ratio"], rows)]
+        *table(["processes", "a batch", "delivered", "in memory", "ratio"], rows),
+    ]
 
 
 def slowed(result: dict[str, Any]) -> float:
@@ -105,15 +147,24 @@ def summary(told: dict[str, Results], overheads: list[float]) -> list[str]:
         ours = delivery_report.named(group, delivery_report.OURS)
         rival = min((r for r in group if r["kind"] == "rival"), key=cpu_per_gigabyte, default=None)
         if ours and rival:
-            rows.append([f"processor seconds per GB, {size_name(size)}", f"{cpu_per_gigabyte(ours):.2f}",
-                         f"{cpu_per_gigabyte(rival):.2f}: {rival['name']}, the thriftiest rival"])
+            rows.append(
+                [
+                    f"processor seconds per GB, {size_name(size)}",
+                    f"{cpu_per_gigabyte(ours):.2f}",
+                    f"{cpu_per_gigabyte(rival):.2f}: {rival['name']}, the thriftiest rival",
+                ]
+            )
     if overheads:
         rows.append(["microseconds of ours per element, at most", f"{max(overheads):.1f}", "over a local dataset"])
     if told["idle"]:
-        rows += [["of a core while data is waited for, at most", f"{max(r['data'] for r in told['idle']):.2%}", ""],
-                 ["of a core while the reader waits for credit", f"{told['idle'][0]['credit']:.2%}", ""]]
-    rows += [[f"time of a step, {size_name(r['bytes'])}, {r['place']}", f"{slowed(r):.3f}", "1: the data lies in memory"]
-             for r in told["step"]]
+        rows += [
+            ["of a core while data is waited for, at most", f"{max(r['data'] for r in told['idle']):.2%}", ""],
+            ["of a core while the reader waits for credit", f"{told['idle'][0]['credit']:.2%}", ""],
+        ]
+    rows += [
+        [f"time of a step, {size_name(r['bytes'])}, {r['place']}", f"{slowed(r):.3f}", "1: the data lies in memory"]
+        for r in told["step"]
+    ]
     return table(["", "horovod_data", "beside"], rows)
 
 
@@ -131,12 +182,16 @@ def main() -> int:
     text += step_part(told["step"]) if told["step"] else []
 
     def draw(pyplot: Any) -> Any:
-        figure, axes = pyplot.subplots(1, len(arguments.bytes), figsize=(4.6 * len(arguments.bytes) + 1, 2.8),
-                                       squeeze=False, sharey=True)
+        figure, axes = pyplot.subplots(
+            1, len(arguments.bytes), figsize=(4.6 * len(arguments.bytes) + 1, 2.8), squeeze=False, sharey=True
+        )
         for axis, size in zip(axes[0], arguments.bytes):
             group = [r for r in moved(told["cpu"]) if r["bytes"] == size][::-1]
-            axis.barh([r["name"] for r in group], [cpu_per_gigabyte(r) for r in group],
-                      color=[COLOURS[r["kind"]] for r in group])
+            axis.barh(
+                [r["name"] for r in group],
+                [cpu_per_gigabyte(r) for r in group],
+                color=[COLOURS[r["kind"]] for r in group],
+            )
             axis.set_title(f"{arguments.ranks} ranks, {size_name(size)} per rank")
             axis.set_xlabel("processor seconds per GB")
         return figure

@@ -31,8 +31,9 @@ def main() -> int:
     # on every rank also while the others are measured, us included.
     # Its threads meet in every cycle, and the first to come spins until the last is there: 0 is a job without them, of
     # those contestants that need no Horovod.
-    parser.add_argument("--cycle-times", type=float, nargs="+", default=[0.1, 1, 0],
-                        help="for HOROVOD_CYCLE_TIME; 0: without Horovod")
+    parser.add_argument(
+        "--cycle-times", type=float, nargs="+", default=[0.1, 1, 0], help="for HOROVOD_CYCLE_TIME; 0: without Horovod"
+    )
     arguments = launch.parsed(parser, ranks=[2], bytes=[4 << 10], cycle_times=[1])
 
     about = launch.described(arguments.only)
@@ -40,14 +41,31 @@ def main() -> int:
     results: list[dict[str, Any]] = []
     for ranks in arguments.ranks:
         for cycle in arguments.cycle_times:
-            measured = launch.run("delivery", ranks, arguments, {"bytes": arguments.bytes, "only": arguments.only, "horovod": cycle > 0},
-                                  env={"HOROVOD_CYCLE_TIME": f"{cycle:g}"})
+            measured = launch.run(
+                "delivery",
+                ranks,
+                arguments,
+                {"bytes": arguments.bytes, "only": arguments.only, "horovod": cycle > 0},
+                env={"HOROVOD_CYCLE_TIME": f"{cycle:g}"},
+            )
             results += [{**result, "cycle_time": cycle} for result in measured]
     told["results"] = results
-    page.write("delivery", told, report.text(told, {name: what for name, (what, _) in about.items()}), report.summary(told), arguments, report.drawn(told),
-               report.in_brief(told))
-    contestants = sum(1 for cycle in arguments.cycle_times for name, (_, largest) in about.items() for size in arguments.bytes
-                      if size <= largest and (cycle > 0 or not name.startswith("hvd.")))
+    page.write(
+        "delivery",
+        told,
+        report.text(told, {name: what for name, (what, _) in about.items()}),
+        report.summary(told),
+        arguments,
+        report.drawn(told),
+        report.in_brief(told),
+    )
+    contestants = sum(
+        1
+        for cycle in arguments.cycle_times
+        for name, (_, largest) in about.items()
+        for size in arguments.bytes
+        if size <= largest and (cycle > 0 or not name.startswith("hvd."))
+    )
     expected = contestants * len(arguments.ranks)
     return 0 if len(results) == expected and not any(r["error"] for r in results) else 1
 

@@ -117,15 +117,22 @@ def text(told: dict[str, Any], about: dict[str, str]) -> list[str]:
             if r["error"]:
                 rows.append([r["name"], f"failed: {' '.join(r['error'].split())[:120]}", "", "", ""])
                 continue
-            rows.append([
-                r["name"], f"{rate(r):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
-                f"{gigabytes(r):.3g}" if r["moves"] else "",
-                f"{rate(ours) / rate(r):.2f}x" if ours and r["name"] != OURS else "", f"{switches(r):.2f}"])
+            rows.append(
+                [
+                    r["name"],
+                    f"{rate(r):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
+                    f"{gigabytes(r):.3g}" if r["moves"] else "",
+                    f"{rate(ours) / rate(r):.2f}x" if ours and r["name"] != OURS else "",
+                    f"{switches(r):.2f}",
+                ]
+            )
         lines += ["", f"**{title(cell)}**", *table(["", "steps/s", "GB/s", "horovod_data is", "switches"], rows)]
         best = best_rival(group)
         if ours and best:
-            lines.append(f"Best way to deliver otherwise: {best['name']}; horovod_data does "
-                         f"{rate(ours) / rate(best):.2f} times its steps.")
+            lines.append(
+                f"Best way to deliver otherwise: {best['name']}; horovod_data does "
+                f"{rate(ours) / rate(best):.2f} times its steps."
+            )
     return lines
 
 
@@ -139,11 +146,37 @@ def summary(told: dict[str, Any]) -> list[str]:
             together = f"{_times(ours, apart)} ({steps})" if apart else ""
             fixed = best_fixed(group) if ours["name"] == OURS else None
             of_switches = f"{switches(ours):.2f}, {switches(apart):.2f}" if apart else f"{switches(ours):.2f}"
-            rows.append([f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"), ours["name"].removeprefix("horovod_data, "),
-                         f"{rate(ours):,.0f}", f"{gigabytes(ours):.3g}", _times(ours, named(group, LOCAL)), together,
-                         _times(ours, named(group, ALONE)), _times(ours, fixed), of_switches, _times(ours, best), best["name"] if best else ""])
-    return table(["per rank's batch, Horovod's cycle time", "way", "steps/s", "GB/s", "of the local limit", "of that in step (steps apart)", "of the reader alone",
-                  "of the best fixed window", "switches a step, and in step", "times the best rival", "which is"], rows)
+            rows.append(
+                [
+                    f"{ranks} ranks, {size_name(count)}, " + (f"{cycle:g} ms" if cycle > 0 else "without Horovod"),
+                    ours["name"].removeprefix("horovod_data, "),
+                    f"{rate(ours):,.0f}",
+                    f"{gigabytes(ours):.3g}",
+                    _times(ours, named(group, LOCAL)),
+                    together,
+                    _times(ours, named(group, ALONE)),
+                    _times(ours, fixed),
+                    of_switches,
+                    _times(ours, best),
+                    best["name"] if best else "",
+                ]
+            )
+    return table(
+        [
+            "per rank's batch, Horovod's cycle time",
+            "way",
+            "steps/s",
+            "GB/s",
+            "of the local limit",
+            "of that in step (steps apart)",
+            "of the reader alone",
+            "of the best fixed window",
+            "switches a step, and in step",
+            "times the best rival",
+            "which is",
+        ],
+        rows,
+    )
 
 
 def _times(ours: Result | None, other: Result | None) -> str:
@@ -153,14 +186,23 @@ def _times(ours: Result | None, other: Result | None) -> str:
 def in_brief(told: dict[str, Any]) -> list[str]:
     """How many times each rival's steps four ranks do (or the most that are fewer, or the fewest), at the cycle time of Horovod's that suits its operations best."""
     groups = cells(told["results"])
-    ranks = max((result["ranks"] for result in told["results"] if result["ranks"] <= USUAL_RANKS), default=told["results"][0]["ranks"])
+    ranks = max(
+        (result["ranks"] for result in told["results"] if result["ranks"] <= USUAL_RANKS),
+        default=told["results"][0]["ranks"],
+    )
     cycle = min((at for n, at, _ in groups if n == ranks and at > 0), default=0)
-    columns = [(ours, group, count) for ours in (OURS, GLOBAL) for (n, at, count), group in groups.items()
-               if (n, at) == (ranks, cycle)]
+    columns = [
+        (ours, group, count)
+        for ours in (OURS, GLOBAL)
+        for (n, at, count), group in groups.items()
+        if (n, at) == (ranks, cycle)
+    ]
     rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival"]
 
-    return table(["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
-                 [[rival, *[_times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals])
+    return table(
+        ["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
+        [[rival, *[_times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals],
+    )
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
@@ -170,14 +212,17 @@ def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
     def draw(pyplot: Any) -> Any:
         sizes = list(dict.fromkeys(count for _, _, count in groups))
         settings = list(dict.fromkeys((ranks, cycle) for ranks, cycle, _ in groups))
-        figure, axes = pyplot.subplots(len(settings), len(sizes), squeeze=False,
-                                       figsize=(4.6 * len(sizes), 3.2 * len(settings)))
+        figure, axes = pyplot.subplots(
+            len(settings), len(sizes), squeeze=False, figsize=(4.6 * len(sizes), 3.2 * len(settings))
+        )
         for cell, group in groups.items():
             ranks, cycle, count = cell
             column = sizes.index(count)
             axis = axes[settings.index((ranks, cycle))][column]
             bars(axis, [r for r in group if not r["error"]])
-            axis.set_title(f"{ranks} ranks, {size_name(count)}, " + (f"cycle {cycle:g} ms" if cycle > 0 else "no Horovod"))
+            axis.set_title(
+                f"{ranks} ranks, {size_name(count)}, " + (f"cycle {cycle:g} ms" if cycle > 0 else "no Horovod")
+            )
             axis.tick_params(labelleft=column == 0)
         return figure
 
@@ -188,7 +233,8 @@ def bars(axis: Any, group: list[Result]) -> None:
     group = group[::-1]  # barh begins at the bottom
     middle = [rate(r) for r in group]
     spread = [[m - min(rates(r)) for m, r in zip(middle, group)], [max(rates(r)) - m for m, r in zip(middle, group)]]
-    axis.barh([r["name"] for r in group], middle, xerr=spread, color=[COLOURS[r["kind"]] for r in group],
-              ecolor="#555555")
+    axis.barh(
+        [r["name"] for r in group], middle, xerr=spread, color=[COLOURS[r["kind"]] for r in group], ecolor="#555555"
+    )
     axis.set_xscale("log")
     axis.set_xlabel("steps/s")

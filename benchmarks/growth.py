@@ -44,8 +44,9 @@ def grid(results: Results, key: str, name: Any) -> list[str]:
 def steepest(results: Results, key: str, way: str) -> tuple[float, Any]:
     """How much more a batch costs than at the value before, beyond what its bytes explain; and where that is most."""
     line = [r for r in results if r["name"] == way and not r["error"]]
-    steps = [(microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), b[key])
-             for a, b in zip(line, line[1:])]
+    steps = [
+        (microseconds(b) / microseconds(a) / max(1.0, b["bytes"] / a["bytes"]), b[key]) for a, b in zip(line, line[1:])
+    ]
     return max(steps, default=(1.0, None))
 
 
@@ -60,24 +61,31 @@ def main() -> int:
     by_ranks: Results = []
     for ranks in arguments.ranks:
         by_ranks += launch.run("delivery", ranks, arguments, {"bytes": [arguments.size], "only": WAYS, "horovod": True})
-    by_bytes = launch.run("delivery", arguments.at, arguments, {"bytes": arguments.bytes, "only": WAYS, "horovod": True})
+    by_bytes = launch.run(
+        "delivery", arguments.at, arguments, {"bytes": arguments.bytes, "only": WAYS, "horovod": True}
+    )
     told |= {"by_ranks": by_ranks, "by_bytes": by_bytes}
 
     parts: list[tuple[Results, str, Callable[[int], str], str]] = [
         (by_ranks, "ranks", str, f"By ranks, {size_name(arguments.size)} per rank"),
-        (by_bytes, "bytes", size_name, f"By bytes of one rank's batch, {arguments.at} ranks")]
-    text = [prose(f"""
+        (by_bytes, "bytes", size_name, f"By bytes of one rank's batch, {arguments.at} ranks"),
+    ]
+    text = [
+        prose(f"""
         Microseconds of the whole job for one rank's batch: a step, divided by the ranks. Medians of
         {arguments.rounds} rounds of about {arguments.seconds:.2g} s (24 steps at least), in turns; ready-made
-        elements, Horovod's default cycle time. All ranks are on {len(os.sched_getaffinity(0))} cores.""")]
+        elements, Horovod's default cycle time. All ranks are on {len(os.sched_getaffinity(0))} cores.""")
+    ]
     summary: list[str] = []
     for results, key, name, title in parts:
         text += ["", f"**{title}**", *grid(results, key, name)]
         for way in dict.fromkeys(r["name"] for r in results if r["kind"] == "ours"):
             times, where = steepest(results, key, way)
             if where is not None:
-                summary.append(f"- {way}, by {key}: the steepest step is the one to {name(where)}, where a batch costs "
-                               f"{times:.2f} times what it costs before, growth of its bytes taken off.")
+                summary.append(
+                    f"- {way}, by {key}: the steepest step is the one to {name(where)}, where a batch costs "
+                    f"{times:.2f} times what it costs before, growth of its bytes taken off."
+                )
 
     def draw(pyplot: Any) -> Any:
         figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))

@@ -60,11 +60,22 @@ def layout_name(hosts: int, per_host: int) -> str:
 
 def main() -> int:
     parser = launch.options(__doc__, limit=180)
-    parser.add_argument("--hosts", type=layout, nargs="+", default=[(2, 1), (4, 1), (2, 4)], metavar="HOSTS[xRANKS]",
-                        help="and the ranks on each; 1 where it is not said")
+    parser.add_argument(
+        "--hosts",
+        type=layout,
+        nargs="+",
+        default=[(2, 1), (4, 1), (2, 4)],
+        metavar="HOSTS[xRANKS]",
+        help="and the ranks on each; 1 where it is not said",
+    )
     parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways")
     parser.add_argument("--bytes", type=int, nargs="+", default=[1 << 20, 64 << 10, 4 << 10], help="per rank's batch")
-    parser.add_argument("--leaving", type=int, default=96 << 20, help=f"bytes that must leave the reader's host, in {MOST_SHARES} shares at most")
+    parser.add_argument(
+        "--leaving",
+        type=int,
+        default=96 << 20,
+        help=f"bytes that must leave the reader's host, in {MOST_SHARES} shares at most",
+    )
     arguments = launch.parsed(parser, hosts=[(2, 1)], bytes=[64 << 10], leaving=1 << 20)
     if reason := why_not():
         sys.exit(f"benchmarks/hosts.py simulates hosts: {reason}")
@@ -74,12 +85,18 @@ def main() -> int:
         places = [host for host in range(count) for _ in range(per_host)]
         with Bed(count, arguments.rate) as bed:
             for size in arguments.bytes:
-                results += launch.run("hosts", len(places), arguments, env=bed.environment,
-                                      mpirun=bed.mpirun(places, {**launch.ENVIRONMENT, **os.environ}), given={
-                                          "bytes": size, "leaving": min(arguments.leaving, MOST_SHARES * size)})
+                results += launch.run(
+                    "hosts",
+                    len(places),
+                    arguments,
+                    env=bed.environment,
+                    mpirun=bed.mpirun(places, {**launch.ENVIRONMENT, **os.environ}),
+                    given={"bytes": size, "leaving": min(arguments.leaving, MOST_SHARES * size)},
+                )
     told["results"] = results
 
-    text = [prose(f"""
+    text = [
+        prose(f"""
         Hosts are network namespaces of one machine, of one rank each if not said otherwise, with lines of {arguments.rate};
         rank 0 reads. The job: an epoch of ready-made batches of the given size per rank, of which the
         given bytes must leave the reader's host, the other ranks' shares. Medians of {arguments.rounds} rounds, in
@@ -88,32 +105,69 @@ def main() -> int:
         payload and headers; *on the line*: the interface's counter on the reader's host; *framing off*: less 66 bytes
         (Ethernet, IP, TCP) for each packet counted. *Messages a step*: those that the reader hands to MPI, by its counter.
         *Ranks only iterate*: every rank takes ready-made elements of its own, no more than 64 steps ahead of another, and nothing is delivered:
-        that shows what elements take on the processors of one machine, which all these ranks share.""")]
+        that shows what elements take on the processors of one machine, which all these ranks share.""")
+    ]
     summary_rows = []
-    groups = {(count, per_host, size): [r for r in results if (r["hosts"], r["ranks"], r["bytes"]) == (count, count * per_host, size)]
-              for size in arguments.bytes for count, per_host in arguments.hosts}
+    groups = {
+        (count, per_host, size): [
+            r for r in results if (r["hosts"], r["ranks"], r["bytes"]) == (count, count * per_host, size)
+        ]
+        for size in arguments.bytes
+        for count, per_host in arguments.hosts
+    }
     for (count, per_host, size), group in groups.items():
         if not group:
             continue
         plain = next(r for r in group if r["name"] == PLAIN)
-        text += ["", f"**{layout_name(count, per_host)}, {size_name(size)}, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
-                     f"{gigabits(plain):.3f} Gbit/s**",
-                 *table(["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off", "messages a step"], [
-                     [r["name"],
-                      f"{statistics.median(r['seconds']):.3f} ({min(r['seconds']):.3f}-{max(r['seconds']):.3f})",
-                      f"{over_plain(r, plain):.3f}",
-                      *[of_leaving(r, what) for what in ("handed", "line", "line_payload")], messages(r)] for r in group])]
-        summary_rows += [[f"{layout_name(count, per_host)}, {size_name(size)}: {r['name']}", f"{over_plain(r, plain):.3f}", of_leaving(r, "handed"),
-                          of_leaving(r, "line_payload"), messages(r)] for r in group if r is not plain]
-    summary = table(["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off", "messages a step"], summary_rows)
+        text += [
+            "",
+            f"**{layout_name(count, per_host)}, {size_name(size)}, {plain['leaving'] / 2**20:.0f} MiB must leave; plain MPI: "
+            f"{gigabits(plain):.3f} Gbit/s**",
+            *table(
+                ["", "seconds", "over plain MPI", "handed to MPI", "on the line", "framing off", "messages a step"],
+                [
+                    [
+                        r["name"],
+                        f"{statistics.median(r['seconds']):.3f} ({min(r['seconds']):.3f}-{max(r['seconds']):.3f})",
+                        f"{over_plain(r, plain):.3f}",
+                        *[of_leaving(r, what) for what in ("handed", "line", "line_payload")],
+                        messages(r),
+                    ]
+                    for r in group
+                ],
+            ),
+        ]
+        summary_rows += [
+            [
+                f"{layout_name(count, per_host)}, {size_name(size)}: {r['name']}",
+                f"{over_plain(r, plain):.3f}",
+                of_leaving(r, "handed"),
+                of_leaving(r, "line_payload"),
+                messages(r),
+            ]
+            for r in group
+            if r is not plain
+        ]
+    summary = table(
+        ["", "time over plain MPI's", "bytes handed to MPI", "on the line, framing off", "messages a step"],
+        summary_rows,
+    )
 
     def draw(pyplot: Any) -> Any:
-        figure, axes = pyplot.subplots(len(arguments.bytes), len(arguments.hosts), sharey=True, squeeze=False, figsize=(
-            5 * len(arguments.hosts), 2.6 * len(arguments.bytes)))
+        figure, axes = pyplot.subplots(
+            len(arguments.bytes),
+            len(arguments.hosts),
+            sharey=True,
+            squeeze=False,
+            figsize=(5 * len(arguments.hosts), 2.6 * len(arguments.bytes)),
+        )
         for axis, ((count, per_host, size), group) in zip(axes.flat, groups.items()):
             group = group[::-1]
-            axis.barh([r["name"] for r in group], [statistics.median(r["seconds"]) for r in group],
-                      color=[COLOURS[r["kind"]] for r in group])
+            axis.barh(
+                [r["name"] for r in group],
+                [statistics.median(r["seconds"]) for r in group],
+                color=[COLOURS[r["kind"]] for r in group],
+            )
             axis.set_title(f"{layout_name(count, per_host)}, {arguments.rate}, {size_name(size)}")
             axis.set_xlabel("seconds for the job")
         return figure

@@ -42,8 +42,9 @@ def options(about: str | None, seconds: float = 0.5, limit: float = 285) -> argp
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=seconds, help="about, per round and contestant")
-    parser.add_argument("--limit", type=float, default=limit,
-                        help="seconds for each job; what it has not measured then is missing")
+    parser.add_argument(
+        "--limit", type=float, default=limit, help="seconds for each job; what it has not measured then is missing"
+    )
     parser.add_argument("--quick", action="store_true", help="small and short: whether every part runs, no measurement")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
@@ -71,19 +72,41 @@ def _measure_this_checkout() -> None:
         subprocess.run([HERE.parent / "scripts" / "setup.sh", "op"], check=True, env={**os.environ, "VENV": sys.prefix})
 
 
-def run(module: str, ranks: int, arguments: argparse.Namespace, given: Mapping[str, Any], *,
-        env: Mapping[str, str] | None = None, mpirun: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def run(
+    module: str,
+    ranks: int,
+    arguments: argparse.Namespace,
+    given: Mapping[str, Any],
+    *,
+    env: Mapping[str, str] | None = None,
+    mpirun: Sequence[str] | None = None,
+) -> list[dict[str, Any]]:
     """Runs `module` of ranks/ in one job. One that hangs is ended; what it had measured until then counts."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvdata-bench-") as directory:
         out = Path(directory) / "results.json"
-        settings = {"rounds": arguments.rounds, "seconds": arguments.seconds, "out": str(out),
-                    "directory": directory, **given}
+        settings = {
+            "rounds": arguments.rounds,
+            "seconds": arguments.seconds,
+            "out": str(out),
+            "directory": directory,
+            **given,
+        }
         job = subprocess.Popen(
-            [*(mpirun or shlex.split(arguments.mpirun)), "-np", str(ranks), sys.executable, "-m", f"ranks.{module}",
-             json.dumps(settings)],
-            cwd=HERE, env={**ENVIRONMENT, **os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
-            start_new_session=True)
+            [
+                *(mpirun or shlex.split(arguments.mpirun)),
+                "-np",
+                str(ranks),
+                sys.executable,
+                "-m",
+                f"ranks.{module}",
+                json.dumps(settings),
+            ],
+            cwd=HERE,
+            env={**ENVIRONMENT, **os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         status: object
         try:
             status = job.wait(arguments.limit)
@@ -91,8 +114,11 @@ def run(module: str, ranks: int, arguments: argparse.Namespace, given: Mapping[s
             status = f"none within {arguments.limit:.0f} s"
         finally:
             end(job)
-        print(f"[bench] {module}, {ranks} ranks: {time.monotonic() - began:.0f} s"
-              + (f", ended with status {status}" if status != 0 else ""), file=sys.stderr)
+        print(
+            f"[bench] {module}, {ranks} ranks: {time.monotonic() - began:.0f} s"
+            + (f", ended with status {status}" if status != 0 else ""),
+            file=sys.stderr,
+        )
         return json.loads(out.read_text()) if out.exists() else []
 
 
@@ -109,10 +135,18 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 def described(only: Sequence[str]) -> dict[str, tuple[str, float]]:
     """NAME of the contestants, with ABOUT and LARGEST, from a process of its own: importing them starts MPI."""
-    script = ("import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
-              "for r in rivals.ALL}))")
-    ran = subprocess.run([sys.executable, "-c", script], cwd=HERE, env={**ENVIRONMENT, **os.environ}, text=True,
-                         stdout=subprocess.PIPE, check=True)
+    script = (
+        "import json, rivals; print(json.dumps({r.__name__.rsplit('.', 1)[1]: (r.NAME, (r.ABOUT, getattr(r, 'LARGEST', 1e300))) "
+        "for r in rivals.ALL}))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=HERE,
+        env={**ENVIRONMENT, **os.environ},
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     known: dict[str, tuple[str, tuple[str, float]]] = json.loads(ran.stdout.splitlines()[-1])
     unknown = set(only) - set(known)
     if unknown:

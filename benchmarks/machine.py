@@ -30,10 +30,12 @@ def load() -> float:
 
 
 def sentence(machine: dict[str, Any]) -> str:
-    return (f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-            f"{machine['kernel']}; {machine['mpi']}, TensorFlow {machine['tensorflow']}, Horovod {machine['horovod']}, "
-            f"mpi4py {machine['mpi4py']}, Python {machine['python']}. "
-            f"Load average {machine['load_before']:.1f} before and {machine['load_after']:.1f} after.")
+    return (
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['kernel']}; {machine['mpi']}, TensorFlow {machine['tensorflow']}, Horovod {machine['horovod']}, "
+        f"mpi4py {machine['mpi4py']}, Python {machine['python']}. "
+        f"Load average {machine['load_before']:.1f} before and {machine['load_after']:.1f} after."
+    )
 
 
 def _cpu() -> str:

@@ -64,7 +64,9 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=64, help="of a global batch")
     parser.add_argument("--row-bytes", type=int, default=256 << 10)
     parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=list(PIPELINES))
-    parser.add_argument("--prefetch", type=int, nargs="+", default=[DEFAULT, 1, 2, 8], help=f"{DEFAULT}: default settings")
+    parser.add_argument(
+        "--prefetch", type=int, nargs="+", default=[DEFAULT, 1, 2, 8], help=f"{DEFAULT}: default settings"
+    )
     arguments = launch.parsed(parser, seconds=0.3, ranks=2, row_bytes=16 << 10, prefetch=[DEFAULT])
     step = arguments.rows * arguments.row_bytes
     share = step // arguments.ranks
@@ -77,11 +79,22 @@ def main() -> int:
         shared_jobs = [[name for name in arguments.pipelines if (name == MESSAGES) == apart] for apart in (False, True)]
         jobs = [(names, prefetch) for names in shared_jobs if names for prefetch in arguments.prefetch]
     for names, prefetch in jobs:
-        results += launch.run("memory", arguments.ranks, arguments, {
-            "pipelines": names, "rows": arguments.rows, "row_bytes": arguments.row_bytes, "prefetch": prefetch,
-            "keep": KEEP[names == [MESSAGES]]},
-            env={**({"HOROVOD_DATA_PAYLOAD": "message", **GIVEN_BACK} if names == [MESSAGES] else {}),
-                 **({"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {})})
+        results += launch.run(
+            "memory",
+            arguments.ranks,
+            arguments,
+            {
+                "pipelines": names,
+                "rows": arguments.rows,
+                "row_bytes": arguments.row_bytes,
+                "prefetch": prefetch,
+                "keep": KEEP[names == [MESSAGES]],
+            },
+            env={
+                **({"HOROVOD_DATA_PAYLOAD": "message", **GIVEN_BACK} if names == [MESSAGES] else {}),
+                **({"HOROVOD_DATA_PREFETCH_MB": str(BOUND >> 20)} if prefetch == DEFAULT else {}),
+            },
+        )
     told["results"] = results
 
     rows, bars = [], []
@@ -96,11 +109,25 @@ def main() -> int:
         trainer = max((r["private"] for r in group[1:]), default=0)
         trainer_most = trainer_bytes(steps, share)
         holds = reader <= most + SLACK and trainer <= trainer_most + SLACK
-        name = f"default: {max(r['widest'] for r in group)} of at most {steps}" if prefetch == DEFAULT else str(prefetch)
-        rows.append([pipeline, name, mib(shared), mib(group[0]["private"]), mib(most), mib(trainer),
-                     mib(trainer_most), mib(max(r["resident"] for r in group)), "yes" if holds else "no"])
+        name = (
+            f"default: {max(r['widest'] for r in group)} of at most {steps}" if prefetch == DEFAULT else str(prefetch)
+        )
+        rows.append(
+            [
+                pipeline,
+                name,
+                mib(shared),
+                mib(group[0]["private"]),
+                mib(most),
+                mib(trainer),
+                mib(trainer_most),
+                mib(max(r["resident"] for r in group)),
+                "yes" if holds else "no",
+            ]
+        )
         bars.append((pipeline, name, shared, group[0]["private"], most))
-    text = [prose(f"""
+    text = [
+        prose(f"""
         Global batches of {size_name(step)} ({arguments.rows} rows), {arguments.ranks} ranks, rank 0 reads. The
         pipeline {", ".join(f"*{name}* {PIPELINES[name]}" for name in arguments.pipelines)}; none has a prefetch of
         its own. After some steps that ranks take as they come, so that they wait and the default's window widens, each
@@ -112,24 +139,44 @@ def main() -> int:
         whole process, TensorFlow and all. *Default*: without an argument `prefetch`; the steps that its window had at the end, of those that it may
         have. *Holds*: up to the {size_name(SLACK)} that allocators
         round."""),
-        *table(["pipeline", "prefetch", "shared", "reader's private", "formula", "trainer's private", "formula",
-                "resident", "holds"], rows)]
+        *table(
+            [
+                "pipeline",
+                "prefetch",
+                "shared",
+                "reader's private",
+                "formula",
+                "trainer's private",
+                "formula",
+                "resident",
+                "holds",
+            ],
+            rows,
+        ),
+    ]
 
     def draw(pyplot: Any) -> Any:
         figure, axis = pyplot.subplots(figsize=(9, 3))
         names = [f"{pipeline}\nprefetch {prefetch}" for pipeline, prefetch, *_ in bars]
         axis.bar(names, [most / 2**20 for *_, most in bars], width=0.7, color=LIMIT, label="formula")
         axis.bar(names, [shared / 2**20 for *_, shared, _, _ in bars], width=0.4, color=OURS, label="shared")
-        axis.bar(names, [own / 2**20 for *_, own, _ in bars], width=0.4, color=RIVAL, label="reader's private",
-                 bottom=[shared / 2**20 for *_, shared, _, _ in bars])
+        axis.bar(
+            names,
+            [own / 2**20 for *_, own, _ in bars],
+            width=0.4,
+            color=RIVAL,
+            label="reader's private",
+            bottom=[shared / 2**20 for *_, shared, _, _ in bars],
+        )
         axis.tick_params(axis="x", labelsize=6)
         axis.set_ylabel(f"MiB, steps of {size_name(step)}")
         axis.legend()
         return figure
 
-    summary = table(["pipeline", "prefetch", "MiB of the reader, shared and private", "formula"],
-                    [[pipeline, prefetch, mib(shared + own), mib(most)]
-                     for pipeline, prefetch, shared, own, most in bars])
+    summary = table(
+        ["pipeline", "prefetch", "MiB of the reader, shared and private", "formula"],
+        [[pipeline, prefetch, mib(shared + own), mib(most)] for pipeline, prefetch, shared, own, most in bars],
+    )
     write("memory", told, text, summary, arguments, draw)
     return 0 if len(rows) == len(cases) and all(row[-1] == "yes" for row in rows) else 1
 

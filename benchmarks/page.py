@@ -33,8 +33,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["", *[f"| {' | '.join(cells)} |" for cells in lines], ""]
 
 
-def write(name: str, told: dict[str, Any], text: list[str], summary: list[str], arguments: argparse.Namespace,
-          draw: Callable[[Any], Any], in_brief: list[str] | None = None) -> None:
+def write(
+    name: str,
+    told: dict[str, Any],
+    text: list[str],
+    summary: list[str],
+    arguments: argparse.Namespace,
+    draw: Callable[[Any], Any],
+    in_brief: list[str] | None = None,
+) -> None:
     """`told` becomes NAME.json, `text` the page, `summary` its part of docs/performance.md, `in_brief` of README.md.
 
     `draw` is given matplotlib.pyplot and returns the figure; without matplotlib there is none.
@@ -80,7 +87,8 @@ def _publish(name: str, out: Path, body: str, where: str, summary: list[str], pl
         picture = f"\n![The plot of benchmarks/{name}.py]({page}.png)\n"
     (DOCS / f"{page}.md").write_text(
         f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. How to read it: "
-        f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}")
+        f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}"
+    )
     shown = _joined([*summary, picture, f"{where} [All figures]({page}.md)."])
     put(DOCS / "performance.md", name, shown)
 

@@ -63,8 +63,12 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=128, help="in the files; they are read again and again")
     parser.add_argument("--parallel", type=int, default=0, help="calls of the parser; -1: AUTOTUNE")
     arguments = launch.parsed(parser, ranks=2, rows=8, row_bytes=1 << 10, batches=16)
-    given = {"rows": arguments.rows, "row_bytes": arguments.row_bytes, "batches": arguments.batches,
-             "parallel": arguments.parallel}
+    given = {
+        "rows": arguments.rows,
+        "row_bytes": arguments.row_bytes,
+        "batches": arguments.batches,
+        "parallel": arguments.parallel,
+    }
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, **given}
     cores = len(os.sched_getaffinity(0))
     results = launch.run("pipeline", arguments.ranks, arguments, given)
@@ -78,7 +82,8 @@ def main() -> int:
         return 1
 
     calls = {0: "one after the other", -1: "in parallel (AUTOTUNE)"}.get(
-        arguments.parallel, f"{arguments.parallel} at a time")
+        arguments.parallel, f"{arguments.parallel} at a time"
+    )
     text = [
         page.prose(f"""
             TFRecord files, `parse_single_example`, `decode_raw` ({calls}), `batch({arguments.rows})`: elements of
@@ -99,15 +104,38 @@ def main() -> int:
         here = [r for r in group if not r["error"]]
         alone, most = next(r for r in here if r["name"] == ALONE), limit(here)
         of_limit = {r["name"]: f"{share(r, most):.3f}" if most else "" for r in here}
-        text += ["", f"**{ranks} ranks on {cores} cores, {place}**", *page.table(
-            ["", "elements/s", "of alone", "of the limit", "times read", "copies"], [
-                [r["name"], f"{statistics.median(rates(r)):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
-                 f"{share(r, alone):.3f}", of_limit[r["name"]], times_read(r, 3), copied(r)] for r in here]),
-            *[f"{r['name']} failed: {r['error']}" for r in group if r["error"]]]
-        summary_rows += [[f"{ranks} ranks, {place}: {r['name']}", f"{share(r, alone):.3f}", of_limit[r["name"]], times_read(r, 2),
-                          copied(r)] for r in here]
-    summary = page.table(["", "of the pipeline alone", "of ranks that only iterate", "times the dataset is read", "copies"],
-                         summary_rows)
+        text += [
+            "",
+            f"**{ranks} ranks on {cores} cores, {place}**",
+            *page.table(
+                ["", "elements/s", "of alone", "of the limit", "times read", "copies"],
+                [
+                    [
+                        r["name"],
+                        f"{statistics.median(rates(r)):,.0f} ({min(rates(r)):,.0f}-{max(rates(r)):,.0f})",
+                        f"{share(r, alone):.3f}",
+                        of_limit[r["name"]],
+                        times_read(r, 3),
+                        copied(r),
+                    ]
+                    for r in here
+                ],
+            ),
+            *[f"{r['name']} failed: {r['error']}" for r in group if r["error"]],
+        ]
+        summary_rows += [
+            [
+                f"{ranks} ranks, {place}: {r['name']}",
+                f"{share(r, alone):.3f}",
+                of_limit[r["name"]],
+                times_read(r, 2),
+                copied(r),
+            ]
+            for r in here
+        ]
+    summary = page.table(
+        ["", "of the pipeline alone", "of ranks that only iterate", "times the dataset is read", "copies"], summary_rows
+    )
 
     def draw(pyplot: Any) -> Any:
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 2.8), sharey=True)

@@ -39,16 +39,57 @@ class Profile:
 
     def shrunk(self, times: int) -> Profile:
         """The same at the same rates, with samples and computation so many times smaller."""
-        return dataclasses.replace(self, read=self.read // times, delivered=self.delivered // times, seconds=self.seconds / times)
+        return dataclasses.replace(
+            self, read=self.read // times, delivered=self.delivered // times, seconds=self.seconds / times
+        )
 
 
 PREFETCH = 2  # DLIO's prefetch_size: batches at the end of the pipeline
 
 PROFILES = {
-    "cosmoflow": Profile("CosmoFlow", rows=1, read=2_828_486, delivered=2_828_486, seconds=0.0035, format="tfrecord", samples=1,
-                         files=256, read_threads=4, computation_threads=1, shuffle=2, mark=0.70, aim=0.95),
-    "resnet50": Profile("ResNet-50", rows=400, read=114_660, delivered=150_528, seconds=0.224, format="tfrecord", samples=1251,
-                        files=8, read_threads=8, computation_threads=8, shuffle=0, mark=0.90, aim=0.95),
-    "unet3d": Profile("3D U-Net", rows=7, read=146_600_628, delivered=2_097_152, seconds=0.323, format="npz", samples=1,
-                      files=7, read_threads=4, computation_threads=1, shuffle=0, mark=0.90, aim=0.90),
+    "cosmoflow": Profile(
+        "CosmoFlow",
+        rows=1,
+        read=2_828_486,
+        delivered=2_828_486,
+        seconds=0.0035,
+        format="tfrecord",
+        samples=1,
+        files=256,
+        read_threads=4,
+        computation_threads=1,
+        shuffle=2,
+        mark=0.70,
+        aim=0.95,
+    ),
+    "resnet50": Profile(
+        "ResNet-50",
+        rows=400,
+        read=114_660,
+        delivered=150_528,
+        seconds=0.224,
+        format="tfrecord",
+        samples=1251,
+        files=8,
+        read_threads=8,
+        computation_threads=8,
+        shuffle=0,
+        mark=0.90,
+        aim=0.95,
+    ),
+    "unet3d": Profile(
+        "3D U-Net",
+        rows=7,
+        read=146_600_628,
+        delivered=2_097_152,
+        seconds=0.323,
+        format="npz",
+        samples=1,
+        files=7,
+        read_threads=4,
+        computation_threads=1,
+        shuffle=0,
+        mark=0.90,
+        aim=0.90,
+    ),
 }

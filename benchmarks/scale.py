@@ -36,7 +36,15 @@ ROOT = launch.HERE.parent
 ENVIRONMENT = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
 # Nothing binds but what is measured.
 LINK_GBIT = 1e6
-OPTIONS = ("rounds", "rows", "row_bytes", "prefetch", "paced_steps", "pace_ms", "idle_ms")  # of scale_job, by the same names
+OPTIONS = (
+    "rounds",
+    "rows",
+    "row_bytes",
+    "prefetch",
+    "paced_steps",
+    "pace_ms",
+    "idle_ms",
+)  # of scale_job, by the same names
 
 Result = dict[str, Any]
 Figures = dict[str, list[float]]
@@ -48,8 +56,10 @@ def program(given: Path | None) -> Path:
     build = ROOT / "build" / "scale"
     build.mkdir(parents=True, exist_ok=True)
     with open(build / "log", "w") as log:
-        for command in (["cmake", "-S", str(ROOT), "-B", str(build), "-DHVDATA_CORE=OFF", "-DHVDATA_MPI_TESTS=ON"],
-                        ["cmake", "--build", str(build), "--target", "scale_job", "--parallel"]):
+        for command in (
+            ["cmake", "-S", str(ROOT), "-B", str(build), "-DHVDATA_CORE=OFF", "-DHVDATA_MPI_TESTS=ON"],
+            ["cmake", "--build", str(build), "--target", "scale_job", "--parallel"],
+        ):
             if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode != 0:
                 sys.exit(f"scale_job can't be built; {build / 'log'} says why")
     return build / "csrc" / "tests" / "scale_job"
@@ -60,13 +70,27 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
     with tempfile.TemporaryDirectory(prefix="hvdata-scale-") as directory:
         out = Path(directory) / "figures.json"
         steps = max(20, arguments.batches // trainers)
-        given = {"hosts": hosts, "steps": steps, "launched": time.monotonic(), "out": out, "by_mpi": arguments.rounds,
-                 **{name: getattr(arguments, name) for name in OPTIONS}}
+        given = {
+            "hosts": hosts,
+            "steps": steps,
+            "launched": time.monotonic(),
+            "out": out,
+            "by_mpi": arguments.rounds,
+            **{name: getattr(arguments, name) for name in OPTIONS},
+        }
         began = time.monotonic()
-        job = subprocess.Popen([*shlex.split(arguments.mpirun), "-np", str(trainers + 1), str(binary),
-                                *[f"{name}={value}" for name, value in given.items()]],
-                               env={**launch.ENVIRONMENT, **ENVIRONMENT, **os.environ}, stdin=subprocess.DEVNULL,
-                               start_new_session=True)
+        job = subprocess.Popen(
+            [
+                *shlex.split(arguments.mpirun),
+                "-np",
+                str(trainers + 1),
+                str(binary),
+                *[f"{name}={value}" for name, value in given.items()],
+            ],
+            env={**launch.ENVIRONMENT, **ENVIRONMENT, **os.environ},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         status: object
         try:
             status = job.wait(arguments.limit)
@@ -74,8 +98,11 @@ def run(binary: Path, trainers: int, hosts: int, arguments: Any) -> Figures | No
             status = f"none within {arguments.limit:.0f} s"
         finally:
             launch.end(job)
-        print(f"[bench] {trainers} trainers on {hosts} hosts: {time.monotonic() - began:.0f} s"
-              + (f", ended with status {status}" if status != 0 else ""), file=sys.stderr)
+        print(
+            f"[bench] {trainers} trainers on {hosts} hosts: {time.monotonic() - began:.0f} s"
+            + (f", ended with status {status}" if status != 0 else ""),
+            file=sys.stderr,
+        )
         return json.loads(out.read_text()) if status == 0 and out.exists() else None
 
 
@@ -89,10 +116,14 @@ def epoch(figures: Figures, name: str, trainers: int) -> dict[str, float]:
     batches = steps * trainers
     cpu, source = (grown(figures, f"{name}.before", f"{name}.after", what) for what in ("cpu", "source_cpu"))
     comm = grown(figures, f"{name}.before", f"{name}.after", "comm_cpu")
-    return {"step": (max(figures[f"{name}.last"]) - max(figures[f"{name}.first"][1:])) / (steps - 1),
-            "reader": (cpu[0] - source[0]) / batches, "comm": comm[0] / batches, "all": (sum(cpu) - sum(source)) / batches,
-            "trainer": statistics.median(cpu[1:]) / steps,
-            "waited": statistics.fmean(figures[f"{name}.waited"][1:]) / (steps - 1)}
+    return {
+        "step": (max(figures[f"{name}.last"]) - max(figures[f"{name}.first"][1:])) / (steps - 1),
+        "reader": (cpu[0] - source[0]) / batches,
+        "comm": comm[0] / batches,
+        "all": (sum(cpu) - sum(source)) / batches,
+        "trainer": statistics.median(cpu[1:]) / steps,
+        "waited": statistics.fmean(figures[f"{name}.waited"][1:]) / (steps - 1),
+    }
 
 
 def median(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str, float]:
@@ -102,8 +133,9 @@ def median(figures: Figures, kind: str, trainers: int, rounds: int) -> dict[str,
 
 def by_mpi(figures: Figures, steps: int, rounds: int) -> float:
     """Seconds of a step of the same rows by MPI's own calls."""
-    return statistics.median((max(figures[f"mpi{i}.last"][1:]) - max(figures[f"mpi{i}.first"][1:])) / (steps - 1)
-                             for i in range(rounds))
+    return statistics.median(
+        (max(figures[f"mpi{i}.last"][1:]) - max(figures[f"mpi{i}.first"][1:])) / (steps - 1) for i in range(rounds)
+    )
 
 
 def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Result:
@@ -113,23 +145,42 @@ def told_of(figures: Figures, trainers: int, hosts: int, arguments: Any) -> Resu
     kib = {what: [1024 * by for by in grown(figures, "before", "idle.after", what)] for what in ("anon", "shared")}
     batch = arguments.rows * arguments.row_bytes
     # A trainer of another host than the reader's: the last.
-    return {"trainers": trainers, "hosts": hosts, "bytes": batch, "rows": sum(figures["rows"]), "wrong": sum(figures["wrong"]),
-            "mpi": max(figures["mpi"]), "engine": max(figures["engine"]), "first": max(figures["first.first"][1:]),
-            "left": max(figures["left"]),
-            "plain": median(figures, "plain", trainers, arguments.rounds),
-            "verified": median(figures, "verified", trainers, arguments.rounds),
-            "paced": epoch(figures, "paced", trainers),
-            "mpi_step": by_mpi(figures, int(max(figures["plain0.steps"])), arguments.rounds),
-            "reader_private": kib["anon"][0], "reader_shared": kib["shared"][0], "trainer_private": kib["anon"][-1],
-            "reader_before": 1024 * figures["before.anon"][0], "trainer_before": 1024 * figures["before.anon"][-1],
-            "reader_pss": 1024 * figures["idle.after.pss"][0],
-            "trainer_pss": 1024 * statistics.median(figures["idle.after.pss"][1:]),
-            "fds": max(figures["idle.after.fds"]), "idle_reader": idle[0], "idle_trainer": statistics.median(idle[1:])}
+    return {
+        "trainers": trainers,
+        "hosts": hosts,
+        "bytes": batch,
+        "rows": sum(figures["rows"]),
+        "wrong": sum(figures["wrong"]),
+        "mpi": max(figures["mpi"]),
+        "engine": max(figures["engine"]),
+        "first": max(figures["first.first"][1:]),
+        "left": max(figures["left"]),
+        "plain": median(figures, "plain", trainers, arguments.rounds),
+        "verified": median(figures, "verified", trainers, arguments.rounds),
+        "paced": epoch(figures, "paced", trainers),
+        "mpi_step": by_mpi(figures, int(max(figures["plain0.steps"])), arguments.rounds),
+        "reader_private": kib["anon"][0],
+        "reader_shared": kib["shared"][0],
+        "trainer_private": kib["anon"][-1],
+        "reader_before": 1024 * figures["before.anon"][0],
+        "trainer_before": 1024 * figures["before.anon"][-1],
+        "reader_pss": 1024 * figures["idle.after.pss"][0],
+        "trainer_pss": 1024 * statistics.median(figures["idle.after.pss"][1:]),
+        "fds": max(figures["idle.after.fds"]),
+        "idle_reader": idle[0],
+        "idle_trainer": statistics.median(idle[1:]),
+    }
 
 
 def planned(told: Result, arguments: Any) -> Prediction:
-    job = Job(ranks=told["trainers"], batch_bytes=told["bytes"], step_seconds=0, link_gbit=LINK_GBIT,
-              ranks_per_host=told["trainers"] // told["hosts"], prefetch=arguments.prefetch)
+    job = Job(
+        ranks=told["trainers"],
+        batch_bytes=told["bytes"],
+        step_seconds=0,
+        link_gbit=LINK_GBIT,
+        ranks_per_host=told["trainers"] // told["hosts"],
+        prefetch=arguments.prefetch,
+    )
     return predict(job, Readers(dedicated=1, own_hosts=False))
 
 
@@ -171,32 +222,113 @@ def tables(results: list[Result], arguments: Any) -> list[tuple[str, list[str]]]
     started, costs, plans = [], [], []
     for r in results:
         n = r["trainers"]
-        started.append([str(n), str(r["hosts"]), f"{r['mpi']:.1f}", f"{1e3 * r['engine']:,.0f}", f"{1e3 * r['first']:,.0f}",
-                        f"{1e3 * r['first'] / n:.2f}", kib(r["reader_private"] / n), kib(r["reader_shared"] / n),
-                        kib(r["trainer_private"]), f"{r['trainer_pss'] / 2**20:.1f}", f"{100 * r['idle_reader']:.2f}",
-                        f"{100 * r['idle_trainer']:.2f}"])
-        costs.append([str(n), us(r["plain"]["step"] / n), us(r["mpi_step"] / n), f"{r['plain']['step'] / r['mpi_step']:.2f}",
-                      us(r["plain"]["reader"]), us(sent(r)), us(r["plain"]["all"]),
-                      us(r["verified"]["step"] / n), us(r["verified"]["reader"]), us(r["verified"]["all"]),
-                      us(r["paced"]["waited"]), us(r["paced"]["reader"]), us(r["paced"]["trainer"])])
+        started.append(
+            [
+                str(n),
+                str(r["hosts"]),
+                f"{r['mpi']:.1f}",
+                f"{1e3 * r['engine']:,.0f}",
+                f"{1e3 * r['first']:,.0f}",
+                f"{1e3 * r['first'] / n:.2f}",
+                kib(r["reader_private"] / n),
+                kib(r["reader_shared"] / n),
+                kib(r["trainer_private"]),
+                f"{r['trainer_pss'] / 2**20:.1f}",
+                f"{100 * r['idle_reader']:.2f}",
+                f"{100 * r['idle_trainer']:.2f}",
+            ]
+        )
+        costs.append(
+            [
+                str(n),
+                us(r["plain"]["step"] / n),
+                us(r["mpi_step"] / n),
+                f"{r['plain']['step'] / r['mpi_step']:.2f}",
+                us(r["plain"]["reader"]),
+                us(sent(r)),
+                us(r["plain"]["all"]),
+                us(r["verified"]["step"] / n),
+                us(r["verified"]["reader"]),
+                us(r["verified"]["all"]),
+                us(r["paced"]["waited"]),
+                us(r["paced"]["reader"]),
+                us(r["paced"]["trainer"]),
+            ]
+        )
         plan = planned(r, arguments)
         memory = r["reader_private"] + r["reader_shared"]
         reader = busiest(r)
-        plans.append([str(n), f"{1e3 * reader:,.2f}", f"{1e3 * plan.delivery_seconds:,.2f}", plan.bound_by,
-                      f"{reader / plan.delivery_seconds:.2f}", f"{memory / 2**20:,.1f}",
-                      f"{plan.reader_memory_bytes / 2**20:,.1f}", f"{memory / plan.reader_memory_bytes:.2f}"])
+        plans.append(
+            [
+                str(n),
+                f"{1e3 * reader:,.2f}",
+                f"{1e3 * plan.delivery_seconds:,.2f}",
+                plan.bound_by,
+                f"{reader / plan.delivery_seconds:.2f}",
+                f"{memory / 2**20:,.1f}",
+                f"{plan.reader_memory_bytes / 2**20:,.1f}",
+                f"{memory / plan.reader_memory_bytes:.2f}",
+            ]
+        )
     return [
-        ("Start-up, memory, idle", table(
-            ["trainers", "hosts", "MPI, s", "engine, ms", "first step, ms", "of that per rank",
-             "reader's private memory per rank, KiB", "shared, KiB", "a trainer's private, KiB", "its whole part of memory, MiB",
-             "reader idle, % of a core", "a trainer idle"], started)),
-        ("A step, per rank", table(
-            ["trainers", "time, us", "by MPI's own calls", "ours to that", "reader's processor time",
-             "its communication thread's, for a batch of another host", "of all processes", "verified: time", "its reader's", "its all",
-             "paced: wait in GetNext", "its reader's", "a trainer's"], costs)),
-        ("Beside the plan", table(
-            ["trainers", "a step of the reader's busiest thread, ms", "planned", "by", "of that", "memory of the reader, MiB",
-             "memory planned", "of that, memory"], plans))]
+        (
+            "Start-up, memory, idle",
+            table(
+                [
+                    "trainers",
+                    "hosts",
+                    "MPI, s",
+                    "engine, ms",
+                    "first step, ms",
+                    "of that per rank",
+                    "reader's private memory per rank, KiB",
+                    "shared, KiB",
+                    "a trainer's private, KiB",
+                    "its whole part of memory, MiB",
+                    "reader idle, % of a core",
+                    "a trainer idle",
+                ],
+                started,
+            ),
+        ),
+        (
+            "A step, per rank",
+            table(
+                [
+                    "trainers",
+                    "time, us",
+                    "by MPI's own calls",
+                    "ours to that",
+                    "reader's processor time",
+                    "its communication thread's, for a batch of another host",
+                    "of all processes",
+                    "verified: time",
+                    "its reader's",
+                    "its all",
+                    "paced: wait in GetNext",
+                    "its reader's",
+                    "a trainer's",
+                ],
+                costs,
+            ),
+        ),
+        (
+            "Beside the plan",
+            table(
+                [
+                    "trainers",
+                    "a step of the reader's busiest thread, ms",
+                    "planned",
+                    "by",
+                    "of that",
+                    "memory of the reader, MiB",
+                    "memory planned",
+                    "of that, memory",
+                ],
+                plans,
+            ),
+        ),
+    ]
 
 
 def main() -> int:
@@ -224,12 +356,15 @@ def main() -> int:
     told["results"] = results
     batch = arguments.rows * arguments.row_bytes
     rows = sum(r["rows"] for r in results)
-    text = [prose(f"""
+    text = [
+        prose(f"""
         One dedicated reader with a made-up source beside the trainers of its host, all other hosts at the end of TCP; batches of
         {size_name(batch)} per rank in {arguments.rows} rows, `prefetch={arguments.prefetch}`. All processes are on
         {len(os.sched_getaffinity(0))} cores, with no TensorFlow in them. Of {rows:,.0f} rows that were handed out
         {sum(r["wrong"] for r in results):,.0f} had not the fingerprint of the row that their rank had to get in that
-        step."""), "", prose(f"""
+        step."""),
+        "",
+        prose(f"""
         *MPI*: from the launcher's start until the last process is through MPI_Init. *Engine* and *first step* count from
         there, for the last rank. Memory is what has been added since then: private of the process, and shared memory
         (batches under way, and the rings of the ranks of the reader's host). *Idle*: in {arguments.idle_ms / 1e3:.3g} s in
@@ -239,7 +374,8 @@ def main() -> int:
         `MPI_Irecv` and `MPI_Wait` on the trainers, which look at the rows as well; over TCP for all.
         *Verified*: with `verify=True`. *Paced*: ranks sleep for
         {arguments.pace_ms} ms after each step, as in training. *Planned*: by `horovod_data.plan`, for a reader that has a
-        core for each of its threads; its memory without the rings, 320 KiB for each rank of the reader's host.""")]
+        core for each of its threads; its memory without the rings, 320 KiB for each rank of the reader's host."""),
+    ]
     found = tables(results, arguments)
     for title, lines in found:
         text += ["", f"**{title}**", *lines]
@@ -253,14 +389,16 @@ def main() -> int:
         figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
         n = [r["trainers"] for r in results]
         lines: list[tuple[int, str, Callable[[Result], float], str]] = [
-            (0, "first step", lambda r: 1e3 * r["first"], OURS), (0, "of that, engine", lambda r: 1e3 * r["engine"], LIMIT),
+            (0, "first step", lambda r: 1e3 * r["first"], OURS),
+            (0, "of that, engine", lambda r: 1e3 * r["engine"], LIMIT),
             (1, "private", lambda r: r["reader_private"] / 2**20, OURS),
             (1, "with shared", lambda r: (r["reader_private"] + r["reader_shared"]) / 2**20, RIVAL),
             (1, "planned", lambda r: planned(r, arguments).reader_memory_bytes / 2**20, LIMIT),
             (2, "reader's processor time", lambda r: 1e6 * r["plain"]["reader"], OURS),
             (2, "the same, verified", lambda r: 1e6 * r["verified"]["reader"], RIVAL),
             (2, "its communication thread, batch of another host", lambda r: 1e6 * sent(r), "#d95f02"),
-            (2, "planned", lambda r: 1e6 * planned(r, arguments).delivery_seconds / r["trainers"], LIMIT)]
+            (2, "planned", lambda r: 1e6 * planned(r, arguments).delivery_seconds / r["trainers"], LIMIT),
+        ]
         for at, label, value, colour in lines:
             axes[at].plot(n, [value(r) for r in results], "-o", color=colour, label=label)
         units = ("ms until the last rank has its first batch", "MiB of the reader", "us for one rank's batch")

@@ -38,11 +38,21 @@ def planned(result: Result) -> float | None:
     """The same, as `python -m horovod_data.plan` would have it; None for what it knows nothing of."""
     if result["name"] == BROADCAST:
         return None
-    job = Job(ranks=result["trainers"], batch_bytes=result["bytes"], step_seconds=0, link_gbit=result["gbit"],
-              ranks_per_host=result["trainers"] // result.get("hosts", 1),
-              pipeline_bytes_per_second=result["bytes"] / result["pace"])
-    readers = (Readers(per_node=1) if result["name"] == EACH else Readers() if "hosts" in result else
-               Readers(dedicated=result["readers"], own_hosts=False))
+    job = Job(
+        ranks=result["trainers"],
+        batch_bytes=result["bytes"],
+        step_seconds=0,
+        link_gbit=result["gbit"],
+        ranks_per_host=result["trainers"] // result.get("hosts", 1),
+        pipeline_bytes_per_second=result["bytes"] / result["pace"],
+    )
+    readers = (
+        Readers(per_node=1)
+        if result["name"] == EACH
+        else Readers()
+        if "hosts" in result
+        else Readers(dedicated=result["readers"], own_hosts=False)
+    )
     return predict(job, readers).steps_per_second * result["trainers"]
 
 
@@ -51,8 +61,17 @@ def rows(results: list[Result], key: str) -> list[list[str]]:
     found = []
     for r in results:
         plan = planned(r)
-        found.append([str(r[key]), r["name"], f"{rate(r):.0f}", f"{rate(r) * r['bytes'] / 1e6:.0f}", f"{rate(r) / base:.2f}",
-                      f"{plan:.0f}" if plan else "", f"{rate(r) / plan:.2f}" if plan else ""])
+        found.append(
+            [
+                str(r[key]),
+                r["name"],
+                f"{rate(r):.0f}",
+                f"{rate(r) * r['bytes'] / 1e6:.0f}",
+                f"{rate(r) / base:.2f}",
+                f"{plan:.0f}" if plan else "",
+                f"{rate(r) / plan:.2f}" if plan else "",
+            ]
+        )
     return found
 
 
@@ -64,30 +83,53 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=0.02, help="seconds a pipeline takes for a batch, on one host")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rate", default="1gbit", help="of each host's line, both ways, in gbit")
-    parser.add_argument("--hosts-pace", type=float, default=0.005, help="seconds a pipeline takes for a batch, over hosts")
+    parser.add_argument(
+        "--hosts-pace", type=float, default=0.005, help="seconds a pipeline takes for a batch, over hosts"
+    )
     parser.add_argument("--bytes", type=int, default=1 << 20, help="per rank's batch")
     parser.add_argument("--steps", type=int, default=96)
     arguments = launch.parsed(parser, readers=[1, 2], hosts=[2], bytes=64 << 10, steps=8)
     expected = len(arguments.readers)
     gbit = float(arguments.rate.removesuffix("gbit"))
 
-    def measure(processes: int, name: str, told: Result, pace: float, env: dict[str, str], way: str = "ours",
-                bed: Bed | None = None) -> list[Result]:
+    def measure(
+        processes: int,
+        name: str,
+        told: Result,
+        pace: float,
+        env: dict[str, str],
+        way: str = "ours",
+        bed: Bed | None = None,
+    ) -> list[Result]:
         """The job's only result, or none."""
         more: Result = {"env": env}
         if bed is not None:
             per_host = processes // told["hosts"]
             more["env"] = {**env, **bed.environment}
-            more["mpirun"] = bed.mpirun([host for host in range(told["hosts"]) for _ in range(per_host)],
-                                        {**launch.ENVIRONMENT, **os.environ, **env})
-        found = launch.run("scaling", processes, arguments, {
-            "way": way, "pace": pace, "bytes": arguments.bytes, "steps": arguments.steps}, **more)
-        return [{**result, "name": name, "bytes": arguments.bytes, "pace": pace, "gbit": gbit, **told} for result in found]
+            more["mpirun"] = bed.mpirun(
+                [host for host in range(told["hosts"]) for _ in range(per_host)],
+                {**launch.ENVIRONMENT, **os.environ, **env},
+            )
+        found = launch.run(
+            "scaling",
+            processes,
+            arguments,
+            {"way": way, "pace": pace, "bytes": arguments.bytes, "steps": arguments.steps},
+            **more,
+        )
+        return [
+            {**result, "name": name, "bytes": arguments.bytes, "pace": pace, "gbit": gbit, **told} for result in found
+        ]
 
     here: list[Result] = []
     for readers in arguments.readers:
-        here += measure(arguments.trainers + readers, "dedicated readers", {"readers": readers}, arguments.pace,
-                        {"HOROVOD_DATA_READERS": str(readers)})
+        here += measure(
+            arguments.trainers + readers,
+            "dedicated readers",
+            {"readers": readers},
+            arguments.pace,
+            {"HOROVOD_DATA_READERS": str(readers)},
+        )
     over: list[Result] = []
     reason = why_not()
     for hosts in [] if reason else arguments.hosts:
@@ -98,8 +140,15 @@ def main() -> int:
             over += measure(2 * hosts, ONE, told, arguments.hosts_pace, {}, bed=bed)
             over += measure(2 * hosts, EACH, told, arguments.hosts_pace, per_node, bed=bed)
             over += measure(2 * hosts, BROADCAST, told, arguments.hosts_pace, {}, way="broadcast", bed=bed)
-    told = {"machine": machine.describe(), "rounds": arguments.rounds, "rate": arguments.rate, "pace": arguments.pace,
-            "hosts_pace": arguments.hosts_pace, "one_host": here, "over_hosts": over}
+    told = {
+        "machine": machine.describe(),
+        "rounds": arguments.rounds,
+        "rate": arguments.rate,
+        "pace": arguments.pace,
+        "hosts_pace": arguments.hosts_pace,
+        "one_host": here,
+        "over_hosts": over,
+    }
 
     header = ["who reads", "batches/s", "MB/s", "times the first", "planned", "of that"]
     parts = []
@@ -107,20 +156,28 @@ def main() -> int:
         parts.append(table(["readers", *header], rows(here, "readers")))
     if over:
         parts.append(table(["hosts", *header], rows(over, "hosts")))
-    text = [prose(f"""
+    text = [
+        prose(f"""
         Batches of {size_name(arguments.bytes)} that all trainers together get in a second; medians of
         {arguments.rounds} rounds of {arguments.steps} steps. Each reader's pipeline sleeps {1000 * arguments.pace:g} ms for
         a batch on one host, which has {arguments.trainers} trainers, and {1000 * arguments.hosts_pace:g} ms over hosts,
         which have 2 each, and lines of {arguments.rate}. Readers on hosts train as well. *Planned*: batches per second that
-        [the model](planning.md) says."""), *sum(parts, [])]
+        [the model](planning.md) says."""),
+        *sum(parts, []),
+    ]
     if reason:
         text.append(f"No hosts: {reason}.")
 
     def draw(pyplot: Any) -> Any:
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.2))
         left.plot([r["readers"] for r in here], [rate(r) for r in here], "-o", color=OURS, label="dedicated readers")
-        left.plot([r["readers"] for r in here], [r["readers"] / arguments.pace for r in here], "--", color=LIMIT,
-                  label="what the pipelines give")
+        left.plot(
+            [r["readers"] for r in here],
+            [r["readers"] / arguments.pace for r in here],
+            "--",
+            color=LIMIT,
+            label="what the pipelines give",
+        )
         left.set_xlabel("readers, on one host")
         for name, colour in ((ONE, LIMIT), (EACH, OURS), (BROADCAST, RIVAL)):
             line = [r for r in over if r["name"] == name]

@@ -31,11 +31,17 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--profiles", nargs="+", choices=list(PROFILES), default=list(PROFILES))
     parser.add_argument("--least", type=int, default=2, help="timed steps of a round, where fewer fit in its seconds")
-    parser.add_argument("--shrink", type=int, default=1, help="samples and computation so many times smaller: no measurement")
+    parser.add_argument(
+        "--shrink", type=int, default=1, help="samples and computation so many times smaller: no measurement"
+    )
     arguments = launch.parsed(parser, ranks=2, least=1, shrink=512)
     told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, "seconds": arguments.seconds}
-    told["results"] = launch.run("storage", arguments.ranks, arguments, {
-        "profiles": arguments.profiles, "shrink": arguments.shrink, "least": arguments.least})
+    told["results"] = launch.run(
+        "storage",
+        arguments.ranks,
+        arguments,
+        {"profiles": arguments.profiles, "shrink": arguments.shrink, "least": arguments.least},
+    )
     page.write("storage", told, report.text(told), report.summary(told), arguments, report.drawn(told))
     measured = [way for result in told["results"] for way in result["ways"]]
     complete = len(told["results"]) == len(arguments.profiles) and all(way["rounds"] for way in measured)

@@ -24,7 +24,9 @@ def profile_of(result: Result) -> Profile:
 
 
 def named(result: Result, source: str, name: str) -> Result | None:
-    return next((way for way in result["ways"] if (way["source"], way["name"]) == (source, name) and way["rounds"]), None)
+    return next(
+        (way for way in result["ways"] if (way["source"], way["name"]) == (source, name) and way["rounds"]), None
+    )
 
 
 def trained(result: Result, source: str) -> list[Result]:
@@ -97,30 +99,61 @@ def text(told: dict[str, Any]) -> list[str]:
     for result in results:
         alone, profile = named(result, "files", ALONE), profile_of(result)
         if alone:
-            rows.append([profile.name, f"{profile.gigabytes(result['ranks'])[0]:.2f}", f"{statistics.median(result['read']):.2f}",
-                         f"{read_allowed(result):.2f}", f"{profile.seconds * 1e3:g} ms", f"{a_step(alone) * 1e3:,.1f} ms",
-                         f"{allowed(result):.2f}"])
-    return [*lines, "", "## What this machine allows", "", prose("""
+            rows.append(
+                [
+                    profile.name,
+                    f"{profile.gigabytes(result['ranks'])[0]:.2f}",
+                    f"{statistics.median(result['read']):.2f}",
+                    f"{read_allowed(result):.2f}",
+                    f"{profile.seconds * 1e3:g} ms",
+                    f"{a_step(alone) * 1e3:,.1f} ms",
+                    f"{allowed(result):.2f}",
+                ]
+            )
+    return [
+        *lines,
+        "",
+        "## What this machine allows",
+        "",
+        prose("""
         *read()*: what accelerators that never wait would need read, beside what all ranks together read, a sample at a
         time into the same memory, and do nothing with. *Pipeline*: a step, beside the time that one process, which does
         nothing else, takes for all ranks' batches of a step. *Would allow*: the utilisation if that were all."""),
-        *table(["", "GB/s needed", "GB/s, read()", "would allow", "a step", "pipeline", "pipeline would allow"], rows)]
+        *table(["", "GB/s needed", "GB/s, read()", "would allow", "a step", "pipeline", "pipeline would allow"], rows),
+    ]
 
 
 def _one(result: Result) -> list[str]:
     """A profile's part of the page."""
     profile = profile_of(result)
     read, delivered = profile.gigabytes(result["ranks"])
-    lines = ["", f"## {profile.name}", "", prose(f"""
+    lines = [
+        "",
+        f"## {profile.name}",
+        "",
+        prose(f"""
         {profile.rows} x {profile.delivered:,} bytes for each accelerator every {profile.seconds * 1e3:g} ms, of {profile.rows} x
         {profile.read:,} bytes in {profile.format} files: {delivered:.2f} GB/s delivered of {read:.2f} GB/s read in all. To
-        pass: {profile.mark:.2f}.""")]
+        pass: {profile.mark:.2f}."""),
+    ]
     for source in SOURCES:
-        rows = [[way["name"], f"{utilisation(way):.3f} ({min(busy(way)):.3f}-{max(busy(way)):.3f})",
-                 f"{profile.seconds / a_step(way):.3f}", f"{a_step(way) * 1e3:,.2f} ms", f"{cores(way):.2f}",
-                 str(len(way["rounds"])), "yes" if utilisation(way) >= profile.mark else "no"] for way in trained(result, source)]
-        lines += ["", f"**{profile.name}, {source}**",
-                  *table(["", "utilisation", "of the sleep asked for", "a step", "cores", "rounds", "passes"], rows)]
+        rows = [
+            [
+                way["name"],
+                f"{utilisation(way):.3f} ({min(busy(way)):.3f}-{max(busy(way)):.3f})",
+                f"{profile.seconds / a_step(way):.3f}",
+                f"{a_step(way) * 1e3:,.2f} ms",
+                f"{cores(way):.2f}",
+                str(len(way["rounds"])),
+                "yes" if utilisation(way) >= profile.mark else "no",
+            ]
+            for way in trained(result, source)
+        ]
+        lines += [
+            "",
+            f"**{profile.name}, {source}**",
+            *table(["", "utilisation", "of the sleep asked for", "a step", "cores", "rounds", "passes"], rows),
+        ]
         ours = named(result, source, OURS)
         if ours and ours["report"]:
             lines.append(f"`hvdata.report()` of the last round: {ours['report']}.")
@@ -134,13 +167,32 @@ def summary(told: dict[str, Any]) -> list[str]:
     for source in SOURCES:
         for result in told["results"]:
             profile = profile_of(result)
-            rows.append([f"{profile.name}, {source}", f"{profile.mark:.2f}", f"{profile.aim:.2f}",
-                         figure(named(result, source, OURS)), figure(named(result, source, BESIDE)),
-                         *[figure(named(result, source, rival)) for rival in rivals],
-                         figure(named(result, source, NOT_DELIVERED[source])),
-                         *([f"{allowed(result):.2f}", f"{read_allowed(result):.2f}"] if source == "files" else ["", ""])])
-    return table(["", "to pass", "our aim", "horovod_data", "beside Horovod", *rivals, "limit: nothing delivered",
-                  "limit: the pipeline alone", "limit: read() alone"], rows)
+            rows.append(
+                [
+                    f"{profile.name}, {source}",
+                    f"{profile.mark:.2f}",
+                    f"{profile.aim:.2f}",
+                    figure(named(result, source, OURS)),
+                    figure(named(result, source, BESIDE)),
+                    *[figure(named(result, source, rival)) for rival in rivals],
+                    figure(named(result, source, NOT_DELIVERED[source])),
+                    *([f"{allowed(result):.2f}", f"{read_allowed(result):.2f}"] if source == "files" else ["", ""]),
+                ]
+            )
+    return table(
+        [
+            "",
+            "to pass",
+            "our aim",
+            "horovod_data",
+            "beside Horovod",
+            *rivals,
+            "limit: nothing delivered",
+            "limit: the pipeline alone",
+            "limit: read() alone",
+        ],
+        rows,
+    )
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
@@ -153,10 +205,17 @@ def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:
             for column, result in enumerate(results):
                 axis, shown = axes[row][column], trained(result, source)[::-1]  # barh begins at the bottom
                 middle = [utilisation(way) for way in shown]
-                spread = [[m - min(busy(way)) for m, way in zip(middle, shown)],
-                          [max(busy(way)) - m for m, way in zip(middle, shown)]]
-                axis.barh([way["name"] for way in shown], middle, xerr=spread,
-                          color=[COLOURS[way["kind"]] for way in shown], ecolor="#555555")
+                spread = [
+                    [m - min(busy(way)) for m, way in zip(middle, shown)],
+                    [max(busy(way)) - m for m, way in zip(middle, shown)],
+                ]
+                axis.barh(
+                    [way["name"] for way in shown],
+                    middle,
+                    xerr=spread,
+                    color=[COLOURS[way["kind"]] for way in shown],
+                    ecolor="#555555",
+                )
                 axis.axvline(profile_of(result).mark, color="#b2182b")
                 axis.set_xlim(0, 1)
                 axis.set_title(f"{profile_of(result).name}, {source}")

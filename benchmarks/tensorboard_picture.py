@@ -33,8 +33,9 @@ PIPELINE, OWN = (0.03, 0.004), (0.004, 0.015)
 
 def job(log_dir: str) -> None:
     """What each rank does."""
-    import horovod_data as hvdata
     import tensorflow as tf
+
+    import horovod_data as hvdata
 
     hvdata.init()
 
@@ -63,9 +64,23 @@ def tensorboard(log_dir: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", "--logdir", log_dir, "--host", "127.0.0.1", "--port", str(port),
-         "--load_fast", "false"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        [
+            sys.executable,
+            "-m",
+            "tensorboard.main",
+            "--logdir",
+            log_dir,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--load_fast",
+            "false",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     address = f"http://127.0.0.1:{port}/"
     try:
         deadline = time.monotonic() + 90
@@ -103,14 +118,32 @@ def main() -> int:
     picture = (arguments.out / "report_tensorboard.png").resolve()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, **launch.ENVIRONMENT, "PYTHONPATH": str(launch.HERE.parent)}
-        subprocess.run([arguments.mpirun, "-np", "4", sys.executable, __file__, "--job", folder], env=environment, check=True,
-                       timeout=240)
+        subprocess.run(
+            [arguments.mpirun, "-np", "4", sys.executable, __file__, "--job", folder],
+            env=environment,
+            check=True,
+            timeout=240,
+        )
         with tensorboard(folder) as address:
             subprocess.run(
-                [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                 f"--user-data-dir={folder}/browser", "--window-size=1110,1060", "--virtual-time-budget=20000",
-                 f"--screenshot={picture}", f"{address}?darkMode=false#scalars&_smoothingWeight=0"],
-                check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                [
+                    chromium,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                    "--hide-scrollbars",
+                    f"--user-data-dir={folder}/browser",
+                    "--window-size=1110,1060",
+                    "--virtual-time-budget=20000",
+                    f"--screenshot={picture}",
+                    f"{address}?darkMode=false#scalars&_smoothingWeight=0",
+                ],
+                check=True,
+                timeout=120,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
     print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
     return 0
 

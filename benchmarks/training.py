@@ -35,28 +35,39 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64, help="images of one rank's batch")
     parser.add_argument("--steps", type=int, default=200, help="of a round and way")
     arguments = launch.parsed(parser, ranks=[2], batch=8, steps=3)
-    told: dict[str, Any] = {"machine": machine.describe(), "rounds": arguments.rounds, "batch": arguments.batch,
-                            "steps": arguments.steps}
+    told: dict[str, Any] = {
+        "machine": machine.describe(),
+        "rounds": arguments.rounds,
+        "batch": arguments.batch,
+        "steps": arguments.steps,
+    }
     results: list[dict[str, Any]] = []
     for ranks in arguments.ranks:
         results += launch.run("training", ranks, arguments, {"batch": arguments.batch, "steps": arguments.steps})
     told["results"] = results
 
-    text = [prose(f"""
+    text = [
+        prose(f"""
         A convolutional network with two layers learns synthetic images of 32 x 32 x 3 bytes, {arguments.batch} of them for a rank
         in a step, on one thread; gradients go through Horovod's allreduce. *Delivered*: rank 0 reads all images from its memory, makes global
         batches, and trains, too. *Tensors*: every rank has its batches ready as tensors. *A dataset of each rank's own*: every
         rank makes them of images in its memory. Images per second of all ranks together, medians of {arguments.rounds} rounds of
         {arguments.steps} steps, in turns; in brackets the slowest and the fastest round; *beside*: the median of the
-        rounds' ratios. Processes are on {cores} cores, not bound.""")]
+        rounds' ratios. Processes are on {cores} cores, not bound.""")
+    ]
     rows, summary_rows = [], []
     for ranks in arguments.ranks:
         group = [r for r in results if r["ranks"] == ranks]
         ours = next((r for r in group if r["name"] == OURS), None)
         for r in group if ours else []:
             figure = f"{beside(ours, r):.3f}" if r is not ours else ""
-            rows.append([f"{ranks} ranks, {r['name']}",
-                         f"{statistics.median(r['images']):,.0f} ({min(r['images']):,.0f}-{max(r['images']):,.0f})", figure])
+            rows.append(
+                [
+                    f"{ranks} ranks, {r['name']}",
+                    f"{statistics.median(r['images']):,.0f} ({min(r['images']):,.0f}-{max(r['images']):,.0f})",
+                    figure,
+                ]
+            )
             summary_rows.append([f"{ranks} ranks, {r['name']}", f"{statistics.median(r['images']):,.0f}", figure])
     text += table(["", "images/s", "horovod_data beside it"], rows)
 
@@ -64,12 +75,26 @@ def main() -> int:
         figure, axis = pyplot.subplots(figsize=(8, 1 + 0.5 * len(results)))
         shown = results[::-1]
         middle = [statistics.median(r["images"]) for r in shown]
-        axis.barh([f"{r['ranks']} ranks, {r['name']}" for r in shown], middle, color=[COLOURS[r["kind"]] for r in shown],
-                  xerr=[[m - min(r["images"]) for m, r in zip(middle, shown)], [max(r["images"]) - m for m, r in zip(middle, shown)]])
+        axis.barh(
+            [f"{r['ranks']} ranks, {r['name']}" for r in shown],
+            middle,
+            color=[COLOURS[r["kind"]] for r in shown],
+            xerr=[
+                [m - min(r["images"]) for m, r in zip(middle, shown)],
+                [max(r["images"]) - m for m, r in zip(middle, shown)],
+            ],
+        )
         axis.set_xlabel("images/s of all ranks together")
         return figure
 
-    write("training", told, text, table(["", "images/s", f"horovod_data beside it; our aim: {AIM}"], summary_rows), arguments, draw)
+    write(
+        "training",
+        told,
+        text,
+        table(["", "images/s", f"horovod_data beside it; our aim: {AIM}"], summary_rows),
+        arguments,
+        draw,
+    )
     return 0 if len(rows) == 3 * len(arguments.ranks) else 1
 
 

@@ -43,16 +43,20 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(arguments.rounds):
         for name, env in arguments.versions:
-            for result in launch.run("iteration", 2, arguments, {"bytes": arguments.bytes, "burst": arguments.burst, "rounds": 10}, env=env):
+            for result in launch.run(
+                "iteration", 2, arguments, {"bytes": arguments.bytes, "burst": arguments.burst, "rounds": 10}, env=env
+            ):
                 if result["name"] == "horovod_data":
                     what = f"{size_name(result['bytes'])}, 2 ranks, an element that is there"
                     figures[what][name].append(statistics.median(result["microseconds"]))
         for ranks in arguments.ranks:
             for name, env in arguments.versions:
                 settings = [[size, window] for size in arguments.bytes for window in arguments.windows]
-                for result in launch.run("steps", ranks, arguments, {"settings": settings, "steps": arguments.steps}, env=env):
+                for result in launch.run(
+                    "steps", ranks, arguments, {"settings": settings, "steps": arguments.steps}, env=env
+                ):
                     window = "default window" if result["prefetch"] is None else f"prefetch={result['prefetch']}"
-                    what = f"{size_name(result['bytes'])}, {ranks} rank{'s'[:ranks - 1]}, {window}"
+                    what = f"{size_name(result['bytes'])}, {ranks} rank{'s'[: ranks - 1]}, {window}"
                     figures[f"{what}: a step"][name].append(result["microseconds"])
                     figures[f"{what}: processor time of a rank"][name].append(result["processor"])
     return figures
@@ -66,8 +70,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES, help="per rank's batch")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument("--windows", type=lambda text: None if text == "default" else int(text), nargs="+", default=WINDOWS,
-                        help="default, or numbers of steps")
+    parser.add_argument(
+        "--windows",
+        type=lambda text: None if text == "default" else int(text),
+        nargs="+",
+        default=WINDOWS,
+        help="default, or numbers of steps",
+    )
     parser.add_argument("--limit", type=float, default=120, help="seconds for each job")
     parser.add_argument("--mpirun", default=shutil.which("mpirun") or "mpirun")
     arguments = parser.parse_args()

@@ -11,8 +11,9 @@ process is several of them, one after another: which rows the job sees is the sa
 import os
 import sys
 
-import horovod_data as hvdata
 import numpy as np
+
+import horovod_data as hvdata
 
 hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
@@ -36,9 +37,9 @@ def sharded_twice(stream, rows=4096, streams=8):
 def files_of_29(stream, streams=8):
     """RETURNN #1570: 29 files on 8 ranks, 4 to each but the last, which has 1. All stop when that one stops."""
     files = np.arange(29)
-    share = [files[4 * other:4 * other + 4] for other in range(streams)]
+    share = [files[4 * other : 4 * other + 4] for other in range(streams)]
     steps = min(map(len, share))
-    return [share[stream][step:step + 1] for step in range(steps)]
+    return [share[stream][step : step + 1] for step in range(steps)]
 
 
 def padded_by_repeating(stream, rows=4001, streams=8):

@@ -10,9 +10,10 @@ compares: the job must have done the same arithmetic, whatever the number of ran
 import sys
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 ROWS, FEATURES, BATCH, EPOCHS, RATE = 1000, 5, 96, 3, 0.1  # the last batch of an epoch has 40 rows
 

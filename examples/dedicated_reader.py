@@ -11,8 +11,9 @@ import os
 import sys
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 ROWS = 240
 

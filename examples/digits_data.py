@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scikit-learn's 1,797 real handwritten digits as TFRecord files: written once, read as a tf.data.Dataset.
 
-    python examples/digits_data.py [FOLDER]     writes the files unless they are there
+python examples/digits_data.py [FOLDER]     writes the files unless they are there
 """
 
 import os
@@ -53,17 +53,22 @@ def write(folder: str = FOLDER) -> bool:
 
 
 def _record(image: bytes, label: int, ident: int) -> bytes:
-    return tf.train.Example(features=tf.train.Features(feature={
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-        "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[ident])),
-    })).SerializeToString()
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+                "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[ident])),
+            }
+        )
+    ).SerializeToString()
 
 
 def _parse(record: tf.Tensor):
     scalar = tf.io.FixedLenFeature([], tf.int64)
     example = tf.io.parse_single_example(
-        record, {"image": tf.io.FixedLenFeature([], tf.string), "label": scalar, "id": scalar})
+        record, {"image": tf.io.FixedLenFeature([], tf.string), "label": scalar, "id": scalar}
+    )
     pixels = tf.reshape(tf.io.decode_raw(example["image"], tf.uint8), [8, 8, 1])
     return {"image": tf.cast(pixels, tf.float32) / 16, "id": example["id"]}, example["label"]
 

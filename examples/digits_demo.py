@@ -91,8 +91,11 @@ def run(job: list[str], environment: dict[str, str]) -> int:
 
 def become_rank(folder: str) -> None:
     """This process turns into the training script. Unless it is the reader, the data folder is hidden from it first."""
-    of = next(names for names in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
-              if names[0] in os.environ)
+    of = next(
+        names
+        for names in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+        if names[0] in os.environ
+    )
     rank, size = (int(os.environ[name]) for name in of)
     reader = size - 1 if os.environ["HOROVOD_DATA_READERS"] == "1" else 0  # a dedicated reader is the last process
     if rank == reader:
@@ -109,10 +112,12 @@ def become_rank(folder: str) -> None:
 def hide(folder: str) -> bool:
     """Mounts an empty tmpfs over the folder, for this process alone. False where that is not permitted."""
     new_mount_namespace, private, recursive = 0x20000, 1 << 18, 1 << 14
-    return (libc.unshare(new_mount_namespace) == 0
-            and libc.mount(b"none", b"/", None, recursive | private, None) == 0
-            and libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, None) == 0
-            and os.listdir(folder) == [])
+    return (
+        libc.unshare(new_mount_namespace) == 0
+        and libc.mount(b"none", b"/", None, recursive | private, None) == 0
+        and libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, None) == 0
+        and os.listdir(folder) == []
+    )
 
 
 # ---- The kernel's count.
@@ -133,7 +138,7 @@ def opens_counted(folder: str):
             data = os.read(events, 1 << 16)
             while data:
                 _, _, _, length = header.unpack_from(data)
-                name, data = data[header.size:][:length].rstrip(b"\0").decode(), data[header.size + length:]
+                name, data = data[header.size :][:length].rstrip(b"\0").decode(), data[header.size + length :]
                 if name:
                     opens[name] += 1
 

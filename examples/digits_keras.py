@@ -2,10 +2,11 @@
 """Keras and Horovod learn the handwritten digits that digits_data.py wrote."""
 
 import horovod.tensorflow.keras as hvd
-import horovod_data as hvdata
 import tensorflow as tf
 from digits_data import images
 from digits_ledger import Ledger
+
+import horovod_data as hvdata
 
 BATCH = 128  # of all ranks together
 EPOCHS = 12
@@ -21,13 +22,15 @@ def share(split):
 train, valid = share("train"), share("valid")
 hvdata.serve()
 
-model = tf.keras.Sequential([
-    tf.keras.Input((8, 8, 1)),
-    tf.keras.layers.Conv2D(32, 3, activation="relu"),
-    tf.keras.layers.Conv2D(64, 3, activation="relu"),
-    tf.keras.layers.Flatten(),
-    tf.keras.layers.Dense(10),
-])
+model = tf.keras.Sequential(
+    [
+        tf.keras.Input((8, 8, 1)),
+        tf.keras.layers.Conv2D(32, 3, activation="relu"),
+        tf.keras.layers.Conv2D(64, 3, activation="relu"),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10),
+    ]
+)
 model.compile(
     optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.002 * hvd.size())),
     loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),

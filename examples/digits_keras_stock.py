@@ -19,13 +19,15 @@ def share(split):
 
 train, valid = share("train"), share("valid")
 
-model = tf.keras.Sequential([
-    tf.keras.Input((8, 8, 1)),
-    tf.keras.layers.Conv2D(32, 3, activation="relu"),
-    tf.keras.layers.Conv2D(64, 3, activation="relu"),
-    tf.keras.layers.Flatten(),
-    tf.keras.layers.Dense(10),
-])
+model = tf.keras.Sequential(
+    [
+        tf.keras.Input((8, 8, 1)),
+        tf.keras.layers.Conv2D(32, 3, activation="relu"),
+        tf.keras.layers.Conv2D(64, 3, activation="relu"),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10),
+    ]
+)
 model.compile(
     optimizer=hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.002 * hvd.size())),
     loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),

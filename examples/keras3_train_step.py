@@ -9,9 +9,10 @@ Runs on Keras 2 as well. All ranks must end with the same weights, and with a lo
 import sys
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 keras = tf.keras
 ROWS, BATCH, EPOCHS = 2000, 100, 4
@@ -23,7 +24,11 @@ keras.utils.set_random_seed(1 + hvd.rank())  # other weights on each rank, until
 def samples():
     random = np.random.default_rng(7)
     x = random.normal(size=(ROWS, 8)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, np.tanh(x.sum(axis=1, keepdims=True)))).shuffle(ROWS, seed=3).batch(BATCH)
+    return (
+        tf.data.Dataset.from_tensor_slices((x, np.tanh(x.sum(axis=1, keepdims=True))))
+        .shuffle(ROWS, seed=3)
+        .batch(BATCH)
+    )
 
 
 class Averaged(keras.Model):
@@ -59,4 +64,6 @@ if any(not np.allclose(mine, everybody[0]) for mine in everybody):
 if losses[-1] > 0.8 * losses[0]:
     sys.exit(f"nothing was learnt: {losses}")
 if hvd.rank() == 0:
-    print(f"TensorFlow {tf.__version__}, {hvd.size()} ranks with equal weights: loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    print(
+        f"TensorFlow {tf.__version__}, {hvd.size()} ranks with equal weights: loss {losses[0]:.3f} to {losses[-1]:.3f}"
+    )

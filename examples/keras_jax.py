@@ -13,11 +13,12 @@ import sys
 
 os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
 
-import horovod_data as hvdata
 import jax
 import keras
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 ROWS, BATCH, EPOCHS, CLOSE = 1000, 96, 3, 1e-5  # the last batch of an epoch has 40 rows
 
@@ -34,7 +35,9 @@ def train(dataset):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
     # Rows that only fill up a share have no weight: the mean is over the real ones.
     loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    model.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss, weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")])
+    model.compile(
+        optimizer=keras.optimizers.Adam(0.01), loss=loss, weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")]
+    )
     losses = model.fit(dataset, epochs=EPOCHS, verbose=0, shuffle=False).history["mse"]
     return np.array(losses), [np.array(weight) for weight in model.get_weights()]
 
@@ -67,7 +70,9 @@ if hvdata.rank() == 0:
     keras.distribution.set_distribution(None)
     alone, weights_alone = train(samples())
     difference = max(np.max(np.abs(mine - ours)) for mine, ours in zip([alone, *weights_alone], [losses, *weights]))
-    said = f"{jax.process_count()} processes of JAX, {jax.device_count()} devices: loss {losses}, in one process {alone}"
+    said = (
+        f"{jax.process_count()} processes of JAX, {jax.device_count()} devices: loss {losses}, in one process {alone}"
+    )
     print(f"{said}; largest difference, weights included: {difference:.1e}")
     right = difference <= CLOSE and losses[-1] < 0.8 * losses[0] and jax.process_count() == hvdata.size()
     verdict = tf.repeat(right, hvdata.size())

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.predict: every rank predicts its part of the handwritten digits, and rank 0 writes one line for each, in order.
 
-    mpirun -np 4 python examples/predict_in_order.py [FILE]
+mpirun -np 4 python examples/predict_in_order.py [FILE]
 """
 
 import os
 import sys
 
 import digits_data
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 hvdata.init()
 if hvdata.rank() == 0:
@@ -40,4 +41,6 @@ if hvdata.rank() == 0:
     wanted = [int(x["id"]) for x, _ in digits_data.images("valid")]
     if got["id"].tolist() != wanted:
         sys.exit("the predictions are not in the order of the rows")
-    print(f"{len(wanted)} predictions by {hvdata.size()} ranks in {path}, in order; right: {np.mean(got['digit'] == got['right']):.1%}")
+    print(
+        f"{len(wanted)} predictions by {hvdata.size()} ranks in {path}, in order; right: {np.mean(got['digit'] == got['right']):.1%}"
+    )

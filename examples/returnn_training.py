@@ -13,10 +13,11 @@ import argparse
 import sys
 
 import numpy as np
-from horovod_data.integrations import returnn as adapter
 from returnn.config import Config, set_global_config
 from returnn.datasets.generating import StaticDataset
 from returnn.log import log
+
+from horovod_data.integrations import returnn as adapter
 
 SEQUENCES = {"train": 50, "dev": 14}  # in the last step there is not one for every rank
 FEATURES, LABELS = 5, 3
@@ -52,24 +53,39 @@ options = parser.parse_args()
 use_horovod = adapter.attach()  # before the Engine; False on a dedicated reader
 
 import horovod.tensorflow as hvd  # noqa: E402
-import horovod_data as hvdata  # noqa: E402
 from returnn.tf.engine import Engine  # noqa: E402
 
-config = Config({
-    "use_tensorflow": True, "use_horovod": use_horovod, "dataset_pipeline": True, "device": "cpu",
-    "extern_data": {"data": (FEATURES, 2), "classes": (LABELS, 1)},
-    "network": {
-        "hidden": {"class": "linear", "activation": "tanh", "n_out": 8, "from": "data"},
-        "output": {"class": "softmax", "loss": "ce", "from": "hidden", "target": "classes"},
-    },
-    "max_seqs": options.max_seqs, "batch_size": 10**6, "num_epochs": options.epochs,
-    "optimizer": {"class": "GradientDescent"}, "learning_rate": options.rate, "random_seed": 1,
-})
+import horovod_data as hvdata  # noqa: E402
+
+config = Config(
+    {
+        "use_tensorflow": True,
+        "use_horovod": use_horovod,
+        "dataset_pipeline": True,
+        "device": "cpu",
+        "extern_data": {"data": (FEATURES, 2), "classes": (LABELS, 1)},
+        "network": {
+            "hidden": {"class": "linear", "activation": "tanh", "n_out": 8, "from": "data"},
+            "output": {"class": "softmax", "loss": "ce", "from": "hidden", "target": "classes"},
+        },
+        "max_seqs": options.max_seqs,
+        "batch_size": 10**6,
+        "num_epochs": options.epochs,
+        "optimizer": {"class": "GradientDescent"},
+        "learning_rate": options.rate,
+        "random_seed": 1,
+    }
+)
 if options.model:
     config.set("model", options.model)
 if options.param_sync:
-    config.update({"horovod_reduce_type": "param", "horovod_param_sync_step": options.param_sync,
-                   "horovod_dataset_distribution": "random_seed_offset"})
+    config.update(
+        {
+            "horovod_reduce_type": "param",
+            "horovod_param_sync_step": options.param_sync,
+            "horovod_dataset_distribution": "random_seed_offset",
+        }
+    )
 set_global_config(config)
 log.initialize(verbosity=[2])
 
@@ -104,8 +120,11 @@ if Sequences.read != expected:
     sys.exit(f"this rank has read {Sequences.read} sequences, and not {expected}")
 if hvd.rank() == 0:
     if options.out:
-        np.savez(options.out, **{f"parameter {name}": value for name, value in parameters.items()},
-                 **{f"epoch {epoch} {key}": value for epoch, words in scores.items() for key, value in words.items()})
+        np.savez(
+            options.out,
+            **{f"parameter {name}": value for name, value in parameters.items()},
+            **{f"epoch {epoch} {key}": value for epoch, words in scores.items() for key, value in words.items()},
+        )
     print(f"{hvd.size()} ranks ended with equal parameters after {trained} epochs; sequences read by each: {reads}")
     for epoch, words in scores.items():
         print(f"epoch {epoch}: " + ", ".join(f"{key} {float(value):.7f}" for key, value in sorted(words.items())))

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """hvdata.scatter: rows of one rank's tensor, disjoint, to every rank; its gradient gathers what they say about them.
 
-    mpirun -np 3 python examples/scatter_op.py
+mpirun -np 3 python examples/scatter_op.py
 """
 
 import sys
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 hvdata.init()
 rank, size = hvd.rank(), hvd.size()
@@ -23,13 +24,13 @@ def expect(got, wanted, what: str) -> None:
 
 # Equal shares. The others give the type; the shape comes from the root.
 mine = hvdata.scatter(table) if rank == 0 else hvdata.scatter(None, dtype=tf.float32)
-expect(mine, table[4 * rank:4 * rank + 4], "equal shares")
+expect(mine, table[4 * rank : 4 * rank + 4], "equal shares")
 
 # Shares of one's own choosing, the same list on every rank: rank r gets r + 1 rows of the last rank's tensor.
 splits = [r + 1 for r in range(size)]
 names = np.array([f"row {i}" for i in range(sum(splits))])
 mine = hvdata.scatter(names if rank == size - 1 else None, splits=splits, root=size - 1, dtype=tf.string)
-expect(mine.numpy().astype(str), names[sum(splits[:rank]):][:rank + 1], "splits")
+expect(mine.numpy().astype(str), names[sum(splits[:rank]) :][: rank + 1], "splits")
 
 
 # In a tf.function, with its gradient: each rank's loss counts rank + 1 times.

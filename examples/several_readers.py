@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 FILES, LINES = 6, 40
 folder = tempfile.TemporaryDirectory()  # stands for files that every reader can open
@@ -45,4 +46,6 @@ everybody = hvd.allgather_object(mine)
 if sorted(sum(everybody, [])) != sorted(f"{file} {line}" for file in range(FILES) for line in range(LINES)):
     sys.exit(f"not every line came exactly once: {everybody}")
 if hvd.rank() == 0:
-    print(f"{hvdata.num_readers()} reader(s); lines on each rank: {[len(one) for one in everybody]}, each of {FILES * LINES} once")
+    print(
+        f"{hvdata.num_readers()} reader(s); lines on each rank: {[len(one) for one in everybody]}, each of {FILES * LINES} once"
+    )

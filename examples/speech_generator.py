@@ -10,9 +10,10 @@ shapes differ from batch to batch. Only rank 0 runs the generator.
 import sys
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 v1 = tf.compat.v1
 UTTERANCES = {"train": 50, "dev": 11}
@@ -63,11 +64,16 @@ hvdata.init()
 with tf.Graph().as_default(), v1.Session() as session:
     # Each batch of the generator goes to one rank. "partial": when the last batches are fewer than the ranks, the
     # other ranks get a batch of no utterances, and all of them make the same number of steps.
-    channels = {split: hvdata.distribute_dataset(lambda split=split: utterances(split), batch="per_rank",
-                                                 remainder="partial", name=split) for split in UTTERANCES}
+    channels = {
+        split: hvdata.distribute_dataset(
+            lambda split=split: utterances(split), batch="per_rank", remainder="partial", name=split
+        )
+        for split in UTTERANCES
+    }
     hvdata.serve()
-    iterator = v1.data.Iterator.from_structure(v1.data.get_output_types(channels["train"]),
-                                               v1.data.get_output_shapes(channels["train"]))
+    iterator = v1.data.Iterator.from_structure(
+        v1.data.get_output_types(channels["train"]), v1.data.get_output_shapes(channels["train"])
+    )
     initializers = {split: iterator.make_initializer(channel) for split, channel in channels.items()}
     element = iterator.get_next()
     seen = []  # for each epoch and split: this rank's steps, tags and frames
@@ -95,5 +101,7 @@ for entries in zip(*hvd.allgather_object(seen)):
     if sorted(sum(tags, [])) != sorted(f"{split}/{number}".encode() for number in range(UTTERANCES[split])):
         sys.exit(f"epoch {epoch}, {split}: not every utterance came exactly once: {tags}")
     if hvd.rank() == 0:
-        print(f"epoch {epoch + 1}, {split}: {steps[0]} steps on every rank, utterances {[len(mine) for mine in tags]}, "
-              f"together {UTTERANCES[split]}, each once; {shapes} different shapes")
+        print(
+            f"epoch {epoch + 1}, {split}: {steps[0]} steps on every rank, utterances {[len(mine) for mine in tags]}, "
+            f"together {UTTERANCES[split]}, each once; {shapes} different shapes"
+        )

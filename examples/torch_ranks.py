@@ -11,11 +11,12 @@ import socket
 import sys
 import warnings
 
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
 import torch
 import torch.distributed as dist
+
+import horovod_data as hvdata
 
 ROWS, BATCH, EPOCHS, CLOSE = 1000, 96, 3, 1e-5  # the last batch of an epoch has 40 rows
 # NumPy's arrays are marked as read-only, which PyTorch has no mark for. Nothing here writes into a batch.
@@ -52,7 +53,9 @@ def prove_no_copy(dataset) -> None:
 
 def train(batches, distributed: bool):
     """The loss of each epoch, and the weights at the end. `batches()` begins an epoch."""
-    torch.manual_seed(1 + distributed * hvdata.rank())  # other weights on each rank: DistributedDataParallel sends rank 0's to all
+    torch.manual_seed(
+        1 + distributed * hvdata.rank()
+    )  # other weights on each rank: DistributedDataParallel sends rank 0's to all
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     model = torch.nn.parallel.DistributedDataParallel(model) if distributed else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -101,8 +104,10 @@ if hvdata.rank() == 0:
     right = True
     for way, (losses, weights) in results.items():
         difference = max(np.max(np.abs(mine - ours)) for mine, ours in zip([alone, *weights_alone], [losses, *weights]))
-        print(f"{hvdata.size()} ranks of PyTorch, {way} without a copy: loss {losses}, in one process {alone}; largest difference, "
-              f"weights included: {difference:.1e}")
+        print(
+            f"{hvdata.size()} ranks of PyTorch, {way} without a copy: loss {losses}, in one process {alone}; largest difference, "
+            f"weights included: {difference:.1e}"
+        )
         right = right and difference <= CLOSE and losses[-1] < 0.8 * losses[0]
     verdict = tf.repeat(right, hvdata.size())
 right = hvdata.scatter(verdict, dtype=tf.bool).numpy()[0]  # all ranks wait here for rank 0

@@ -26,11 +26,17 @@ def check_agreement(job: membership.Job, what: str, said: list[tuple[tuple[int, 
             value = repr(words["arguments"][key])
             values[value] = tuple(sorted(values.get(value, ()) + ranks))
         if len(values) > 1:
-            sides += [f"{key}={value} on {_ranks(job, ranks)}"
-                      for value, ranks in sorted(values.items(), key=lambda item: item[1])]
+            sides += [
+                f"{key}={value} on {_ranks(job, ranks)}"
+                for value, ranks in sorted(values.items(), key=lambda item: item[1])
+            ]
     if sides:
-        raise ValueError(explain(f"the ranks disagree in {what}: {'; '.join(sides)}",
-                                 "Every rank must make the same calls in the same order with the same arguments"))
+        raise ValueError(
+            explain(
+                f"the ranks disagree in {what}: {'; '.join(sides)}",
+                "Every rank must make the same calls in the same order with the same arguments",
+            )
+        )
 
 
 def raised(kind: str, text: str) -> Exception:
@@ -45,8 +51,9 @@ def raised(kind: str, text: str) -> Exception:
     return RuntimeError(text)
 
 
-def check_errors(job: membership.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-                  failure: Optional[BaseException]) -> None:
+def check_errors(
+    job: membership.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]], failure: Optional[BaseException]
+) -> None:
     """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
     try:
         if failure is not None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorBoard scalars of delivery: how much of a step a rank waits for batches, steps/s, rows/s, and how many batches are there.
 
-    model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
+model.fit(dataset, callbacks=[hvdata.callbacks.DeliveryCallback("logs")])     # with Keras
 
-    scalars = hvdata.callbacks.DeliveryScalars("logs")                            # in a loop of one's own
-    for step, batch in enumerate(dataset):
-        ...
-        if step % 100 == 0:
-            scalars.write(step)
+scalars = hvdata.callbacks.DeliveryScalars("logs")                            # in a loop of one's own
+for step, batch in enumerate(dataset):
+    ...
+    if step % 100 == 0:
+        scalars.write(step)
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ class DeliveryScalars:
         """
         rank = membership.current("DeliveryScalars()").trainer
         if rank is None:
-            raise RuntimeError(explain("DeliveryScalars() was called on a dedicated reader, which gets no batches",
-                                       "Call horovod_data.serve() before it"))
+            raise RuntimeError(
+                explain(
+                    "DeliveryScalars() was called on a dedicated reader, which gets no batches",
+                    "Call horovod_data.serve() before it",
+                )
+            )
         self._channel = channel
         with eagerly():  # in a TF1 graph there would be ops, which nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
@@ -63,7 +67,9 @@ class DeliveryScalars:
         if self._resets != core.resets:
             self._last, self._resets = {}, core.resets
         if self._numbers != (numbers := times.numbers(own)):  # a new channel of a name begins anew
-            self._last = {name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)}
+            self._last = {
+                name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)
+            }
             self._numbers = numbers
         now, reading = times.trainers(own), times.readers(own)
         for name, here in now.items():
@@ -77,7 +83,8 @@ class DeliveryScalars:
                 f"delivery/{name}/wait_share": (here.wait - (last.wait if last else 0.0)) / seconds,
                 f"delivery/{name}/steps_per_second": steps / seconds,
                 f"delivery/{name}/rows_per_second": (here.rows - (last.rows if last else 0)) / seconds,
-                f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps}
+                f"delivery/{name}/queue": (here.queued - (last.queued if last else 0)) / steps,
+            }
             if name in reading:
                 written[f"delivery/{name}/untaken"] = reading[name].untaken
         with eagerly(), self._writer.as_default():
@@ -108,7 +115,9 @@ class DeliveryCallback(tf.keras.callbacks.Callback):
         named = {"epoch": None, "batch": 1}
         every = named[update_freq] if isinstance(update_freq, str) and update_freq in named else whole(update_freq) or 0
         if every is not None and every <= 0:
-            raise ValueError(explain(f"update_freq must be \"epoch\", \"batch\" or a number of batches, not {update_freq!r}"))
+            raise ValueError(
+                explain(f'update_freq must be "epoch", "batch" or a number of batches, not {update_freq!r}')
+            )
         self._log_dir, self._channel = log_dir, channel
         self._every = every
         self._scalars: Optional[DeliveryScalars] = None

@@ -18,8 +18,19 @@ _VERSION = 2
 _DIGITS = 8  # of an element's digest, in hexadecimal
 
 # What is compared, of a file that anybody may have written.
-_FIELDS: dict[str, type] = {"channel": str, "epoch": int, "verdict": str, "finding": str, "batch": str, "schedule": str,
-                            "ranks": int, "rows": int, "order": str, "any_order": str, "digests": str}
+_FIELDS: dict[str, type] = {
+    "channel": str,
+    "epoch": int,
+    "verdict": str,
+    "finding": str,
+    "batch": str,
+    "schedule": str,
+    "ranks": int,
+    "rows": int,
+    "order": str,
+    "any_order": str,
+    "digests": str,
+}
 _LATER_FIELDS: dict[str, type] = {"readers": int, "readers_per_node": bool}  # which not every record has
 _VERDICTS = ("complete", "not complete", "wrong")
 
@@ -57,9 +68,13 @@ def read(path: str) -> dict[tuple[str, int], list[Record]]:
                 _check(record)
                 records.setdefault((record["channel"], record["epoch"]), []).append(record)
             except (ValueError, RecursionError) as error:
-                raise ValueError(explain(f"line {number} of {path} is no record of a certificate ({error})",
-                                         "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
-                                         "has written, with this version")) from None
+                raise ValueError(
+                    explain(
+                        f"line {number} of {path} is no record of a certificate ({error})",
+                        "Name a file that HOROVOD_DATA_CERTIFICATE=... or horovod-data-run --certificate ... "
+                        "has written, with this version",
+                    )
+                ) from None
     if not records:
         raise ValueError(explain(f"{path} has no record", "An epoch is recorded when it is over"))
     return records
@@ -108,7 +123,10 @@ def compare(a: Record, b: Record) -> tuple[bool, str]:
 def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[str, bool, str]]:
     """Of the records of one epoch in two files: which ones, and what compare() says of them."""
     if len(ours) != len(theirs):  # only one of the runs was interrupted: its last record is that of the whole epoch
-        yield f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})", *compare(ours[-1], theirs[-1])
+        yield (
+            f" (the last of {len(ours)} record{'s' * (len(ours) > 1)} and of {len(theirs)})",
+            *compare(ours[-1], theirs[-1]),
+        )
         return
     for at, (a, b) in enumerate(zip(ours, theirs)):
         same, text = compare(a, b)
@@ -119,13 +137,18 @@ def compare_epoch(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[
 
 def _goes_on(records: Sequence[Record]) -> bool:
     """Whether the second is of the run that the first was cut off in: it has all of its elements."""
-    return (len(records) > 1 and records[0]["verdict"] == "not complete" and records[0]["rows"] <= records[1]["rows"]
-            and bool(records[1]["digests"].startswith(records[0]["digests"])))
+    return (
+        len(records) > 1
+        and records[0]["verdict"] == "not complete"
+        and records[0]["rows"] <= records[1]["rows"]
+        and bool(records[1]["digests"].startswith(records[0]["digests"]))
+    )
 
 
 def _first_difference(a: Record, b: Record) -> str:
-    ours, theirs = ([record["digests"][at:at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)]
-                    for record in (a, b))
+    ours, theirs = (
+        [record["digests"][at : at + _DIGITS] for at in range(0, len(record["digests"]), _DIGITS)] for record in (a, b)
+    )
     shorter = min(len(ours), len(theirs))
     element = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
     # Of several readers one that comes later may be in an earlier step, but not of a later turn.
@@ -134,7 +157,9 @@ def _first_difference(a: Record, b: Record) -> str:
     if element == shorter and len(ours) == len(theirs):
         return f"no difference in the first {shorter:,} elements, which is as far as they are listed"
     steps = [_step(record, element) for record in (a, b)]
-    where = ", ".join(f"step {step} of the {name}" for name, step in zip(("first", "second"), steps) if step is not None)
+    where = ", ".join(
+        f"step {step} of the {name}" for name, step in zip(("first", "second"), steps) if step is not None
+    )
     if steps[0] is not None and steps[0] == steps[1]:
         where = f"step {steps[0]}"
     where = where and f" ({where})"
@@ -173,9 +198,11 @@ def _shown(text: str) -> str:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """0: equal; 1: not; 2: can't be compared."""
     parser = argparse.ArgumentParser(
-        prog="python -m horovod_data.certificate", description="Says whether two runs delivered the same rows in the same "
+        prog="python -m horovod_data.certificate",
+        description="Says whether two runs delivered the same rows in the same "
         "order, epoch by epoch, or the first step that differs. Status: 0 if they did, 1 if not, or if an epoch is complete in "
-        "one run alone, 2 if that can't be said.")
+        "one run alone, 2 if that can't be said.",
+    )
     parser.add_argument("first", help="a file that HOROVOD_DATA_CERTIFICATE named in one run")
     parser.add_argument("second", help="... in another one")
     files = parser.parse_args(argv)

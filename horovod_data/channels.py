@@ -63,29 +63,49 @@ class Options:
         _choice("schedule", self.schedule, _SCHEDULE)
         _choice("remainder", self.remainder, _REMAINDER)
         _choice("on_reader_error", self.on_reader_error, _ON_ERROR)
-        if self.shard is not None and self.shard is not UNLESS_SHARDED and not (
-                isinstance(self.shard, str) and self.shard == _AUTO):
+        if (
+            self.shard is not None
+            and self.shard is not UNLESS_SHARDED
+            and not (isinstance(self.shard, str) and self.shard == _AUTO)
+        ):
             raise ValueError(explain(f"shard={self.shard!r} is not known", "Use None or 'auto'"))
         object.__setattr__(self, "prefetch", self._checked_prefetch())  # numpy's whole numbers can't travel
         object.__setattr__(self, "prefetch_mb", _size(self.prefetch_mb))
         if self.prefetch != _AUTO and self.prefetch_mb is not None:
-            raise ValueError(explain(f"prefetch_mb={self.prefetch_mb:g} bounds prefetch=\"auto\", but prefetch={self.prefetch} "
-                                     "says how many steps", "Give one of them"))
+            raise ValueError(
+                explain(
+                    f'prefetch_mb={self.prefetch_mb:g} bounds prefetch="auto", but prefetch={self.prefetch} '
+                    "says how many steps",
+                    "Give one of them",
+                )
+            )
         checked_name(self.name)
         if self.schedule == "dynamic" and self.batch == "global":
-            raise ValueError(explain('schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
-                                     "cuts each one for all ranks", 'Use batch="per_rank" with it'))
+            raise ValueError(
+                explain(
+                    'schedule="dynamic" deals whole elements to whoever comes first, but batch="global" '
+                    "cuts each one for all ranks",
+                    'Use batch="per_rank" with it',
+                )
+            )
 
     def _checked_prefetch(self) -> Union[int, str]:
         if isinstance(self.prefetch, str) and self.prefetch == _AUTO:
             return _AUTO
         if (prefetch := whole(self.prefetch)) is None:
-            raise TypeError(explain(f"prefetch={self.prefetch!r} is not a whole number",
-                                    'It counts steps: 1 or more; "auto" stands for as many as help'))
+            raise TypeError(
+                explain(
+                    f"prefetch={self.prefetch!r} is not a whole number",
+                    'It counts steps: 1 or more; "auto" stands for as many as help',
+                )
+            )
         if not 1 <= prefetch <= _MOST_PREFETCH:
-            raise ValueError(explain(
-                f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
-                f"It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or \"auto\""))
+            raise ValueError(
+                explain(
+                    f"prefetch={prefetch} is {'less than 1' if prefetch < 1 else f'more than {_MOST_PREFETCH}'}",
+                    f'It counts the steps that may be on their way to a rank: 1 to {_MOST_PREFETCH}, or "auto"',
+                )
+            )
         return prefetch
 
 
@@ -125,8 +145,14 @@ class Channel:
 Owes = Callable[[Exception], None]  # what a rank owes the others, when it has left with an error of these words
 
 
-def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: interrupts.Held, owes: Optional[Owes] = None,
-         keeps: Optional[Callable[[Channel], None]] = None) -> Channel:
+def make(
+    job: membership.Job,
+    options: Options,
+    dataset_or_fn: DatasetOrFn,
+    ctrl_c: interrupts.Held,
+    owes: Optional[Owes] = None,
+    keeps: Optional[Callable[[Channel], None]] = None,
+) -> Channel:
     """Makes a channel, of which the caller is a user. Collective; the order in which all ranks call it is that of the channels.
 
     Where a rank leaves with what the others don't have (Ctrl-C, say), and its program may go on, the others, who have had its word,
@@ -142,9 +168,17 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl
             ctrl_c.open()
             checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
             if job.reader is not None:
-                reading = Reading.make(dataset_or_fn, options.batch, options.remainder, options.shard is not None,
-                                       options.shard == UNLESS_SHARDED, job.reader, len(job.layout.readers),
-                                       len(job.layout.trainers), len(job.layout.audience(job.comm_rank)))
+                reading = Reading.make(
+                    dataset_or_fn,
+                    options.batch,
+                    options.remainder,
+                    options.shard is not None,
+                    options.shard == UNLESS_SHARDED,
+                    job.reader,
+                    len(job.layout.readers),
+                    len(job.layout.trainers),
+                    len(job.layout.audience(job.comm_rank)),
+                )
         finally:
             ctrl_c.close()
         if reading is not None:
@@ -173,7 +207,12 @@ def make(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl
             making.cancel()
         else:
             making.finish_alone(stand_in(error), owes, keeps)
-        if failure is None or error is failure or making.met or not (isinstance(error, Exception) or isinstance(failure, SystemExit)):
+        if (
+            failure is None
+            or error is failure
+            or making.met
+            or not (isinstance(error, Exception) or isinstance(failure, SystemExit))
+        ):
             raise
         raise failure from error  # there was nobody to hear of it
     finally:
@@ -186,12 +225,28 @@ _JOIN_SECONDS = 5.0
 class _Making:
     """A channel that is being made. Its parts can be taken up where they were left."""
 
-    def __init__(self, job: membership.Job, options: Options, mine: dict[str, Any], reading: Optional[Reading], dealer: Optional[serving.Dealer],
-                 failure: Optional[BaseException]) -> None:
+    def __init__(
+        self,
+        job: membership.Job,
+        options: Options,
+        mine: dict[str, Any],
+        reading: Optional[Reading],
+        dealer: Optional[serving.Dealer],
+        failure: Optional[BaseException],
+    ) -> None:
         self.refused: Optional[BaseException] = None  # the error that all ranks have
         self.agreed = False  # all ranks have the channel, whatever becomes of this one
-        self._job, self._options, self._mine, self._reading, self._dealer, self._failure = job, options, mine, reading, dealer, failure
-        self._what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
+        self._job, self._options, self._mine, self._reading, self._dealer, self._failure = (
+            job,
+            options,
+            mine,
+            reading,
+            dealer,
+            failure,
+        )
+        self._what = (
+            f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
+        )
         self._number: Optional[int] = None
         self._said: Optional[list[core.Contribution]] = None
         self._made: Optional[Channel] = None
@@ -210,7 +265,9 @@ class _Making:
         assert self._number is not None
         if self._made is None:
             number = self._number
-            serving.wait_for_channels(lambda other, _: other < number, let_come)  # they are made in the order of their numbers
+            serving.wait_for_channels(
+                lambda other, _: other < number, let_come
+            )  # they are made in the order of their numbers
             if self._said is None:
                 said = core.agree_wait(self._number, let_come)
                 if isinstance(said, Exception):
@@ -283,14 +340,24 @@ class _Making:
             ending.at_shutdown(lambda: thread.join(_JOIN_SECONDS))
 
 
-def _agreed(job: membership.Job, options: Options, number: int, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]],
-            reading: Optional[Reading]) -> tuple[Channel, list[int]]:
+def _agreed(
+    job: membership.Job,
+    options: Options,
+    number: int,
+    what: str,
+    said: list[tuple[tuple[int, ...], dict[str, Any]]],
+    reading: Optional[Reading],
+) -> tuple[Channel, list[int]]:
     """The channel, if what all ranks say fits; and of each reader how much shared memory it has."""
     by_rank = {rank: words for ranks, words in said for rank in ranks}
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:
-        check_parts([None if words["part"] is None else Said(**words["part"]) for words in readers], [words["fingerprint"] for words in readers],
-                    [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)], what)
+        check_parts(
+            [None if words["part"] is None else Said(**words["part"]) for words in readers],
+            [words["fingerprint"] for words in readers],
+            [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)],
+            what,
+        )
     spec = _spec(what, readers, reading)
     steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
     channel = Channel(number, options.name or f"channel{number}", options, spec, steps)
@@ -305,12 +372,21 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     options = channel.options
     watch.renew(channel.label)
     core.channel_create(
-        channel.label, elements.components(channel.spec), number=channel.number, batch=_BATCH.index(options.batch),
-        schedule=_SCHEDULE.index(options.schedule), remainder=_REMAINDER.index(options.remainder),
+        channel.label,
+        elements.components(channel.spec),
+        number=channel.number,
+        batch=_BATCH.index(options.batch),
+        schedule=_SCHEDULE.index(options.schedule),
+        remainder=_REMAINDER.index(options.remainder),
         prefetch=0 if options.prefetch == _AUTO else options.prefetch,
-        prefetch_bytes=_prefetch_bytes(options, arenas), on_error_continue=options.on_reader_error == "continue",
-        add_weight=options.remainder == "pad", verify=options.verify, weight_component=elements.weight_component(channel.spec),
-        is_source=reading is not None, elements=_UNKNOWN if reading is None else reading.count)
+        prefetch_bytes=_prefetch_bytes(options, arenas),
+        on_error_continue=options.on_reader_error == "continue",
+        add_weight=options.remainder == "pad",
+        verify=options.verify,
+        weight_component=elements.weight_component(channel.spec),
+        is_source=reading is not None,
+        elements=_UNKNOWN if reading is None else reading.count,
+    )
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
@@ -327,8 +403,12 @@ def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) 
     try:
         spec = elements.common_spec(specs)
     except ValueError as error:
-        raise ValueError(explain(f"the readers' datasets in {what} have different elements: {error}",
-                                 "Let the dataset function return the same kind of dataset on every reader")) from None
+        raise ValueError(
+            explain(
+                f"the readers' datasets in {what} have different elements: {error}",
+                "Let the dataset function return the same kind of dataset on every reader",
+            )
+        ) from None
     # A reader has the classes of its namedtuples.
     return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
 
@@ -339,7 +419,9 @@ def _steps(job: membership.Job, options: Options, spec: Any, counts: list[int]) 
         counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
 
     def steps(count: int, reader: int) -> int:
-        return steps_of(count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader)))
+        return steps_of(
+            count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader))
+        )
 
     if len(set(job.layout.group)) == 1:
         unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
@@ -357,8 +439,11 @@ def _steps(job: membership.Job, options: Options, spec: Any, counts: list[int]) 
 
 def _tell_part(job: membership.Job, label: str, part: Part) -> None:
     readers = len(job.layout.readers)
-    how = (f"each of {readers} readers reads its own files, of {len(part.files)}" if part.kind == "files" else
-           f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})")
+    how = (
+        f"each of {readers} readers reads its own files, of {len(part.files)}"
+        if part.kind == "files"
+        else f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})"
+    )
     say(explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"))
 
 
@@ -369,8 +454,12 @@ def _warn_of_duplicates(job: membership.Job, label: str, fingerprints: list[Opti
     if len(same) < 2 or same[0] != job.reader:
         return
     names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
-    say(explain(
-        f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
-        "the same data too, every element is delivered several times",
-        "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
-        "input_pipeline_id", f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}"))
+    say(
+        explain(
+            f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
+            "the same data too, every element is delivered several times",
+            "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
+            "input_pipeline_id",
+            f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}",
+        )
+    )

@@ -10,8 +10,21 @@ import functools
 import json
 import struct
 import threading
-from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64,
-                    c_void_p)
+from ctypes import (
+    POINTER,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence, Union
 
 from . import loader
@@ -76,8 +89,17 @@ class Contribution:
 
 # The types that C++ names in hvdata_structures().
 _FIELD_TYPES: dict[str, Any] = {
-    "bool": c_bool, "double": c_double, "int32_t": c_int32, "uint32_t": c_uint32, "int64_t": c_int64, "uint64_t": c_uint64,
-    "Payload": c_int32, "plan::Batch": c_uint8, "plan::Schedule": c_uint8, "plan::Remainder": c_uint8}
+    "bool": c_bool,
+    "double": c_double,
+    "int32_t": c_int32,
+    "uint32_t": c_uint32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "Payload": c_int32,
+    "plan::Batch": c_uint8,
+    "plan::Schedule": c_uint8,
+    "plan::Remainder": c_uint8,
+}
 
 
 @functools.lru_cache(maxsize=None)
@@ -89,12 +111,22 @@ def _structures() -> dict[str, type[ctypes.Structure]]:
         try:
             fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
         except KeyError as unknown:
-            raise ImportError(explain(f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
-                                      "side does not know", "Install horovod_data anew")) from None
+            raise ImportError(
+                explain(
+                    f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
+                    "side does not know",
+                    "Install horovod_data anew",
+                )
+            ) from None
         made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
         if ctypes.sizeof(made[name]) != int(size):
-            raise ImportError(explain(f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
-                                      f"{ctypes.sizeof(made[name])}", "Install horovod_data anew"))
+            raise ImportError(
+                explain(
+                    f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
+                    f"{ctypes.sizeof(made[name])}",
+                    "Install horovod_data anew",
+                )
+            )
     return made
 
 
@@ -108,8 +140,13 @@ def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
     structure = _structures()[name]
     wanted = [field[0] for field in structure._fields_]
     if sorted(values) != sorted(wanted):
-        raise ImportError(explain(f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
-                                  f"{', '.join(values)}", "Install horovod_data anew"))
+        raise ImportError(
+            explain(
+                f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
+                f"{', '.join(values)}",
+                "Install horovod_data anew",
+            )
+        )
     return structure(**values)
 
 
@@ -140,8 +177,20 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "all_times": (c_char_p, [c_int]),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
-    "channel_create": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int),
-                               POINTER(c_int64), POINTER(c_int), POINTER(c_int64)]),
+    "channel_create": (
+        c_int,
+        [
+            c_void_p,
+            c_char_p,
+            c_int,
+            POINTER(c_char_p),
+            POINTER(c_int),
+            POINTER(c_int),
+            POINTER(c_int64),
+            POINTER(c_int),
+            POINTER(c_int64),
+        ],
+    ),
     "channel_use": (c_int, [c_uint32]),
     "channel_unuse": (c_int, [c_uint32]),
     "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
@@ -203,7 +252,7 @@ def _records(data: bytes) -> list[bytes]:
     while at < len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         at += 8
-        records.append(data[at:at + length])
+        records.append(data[at : at + length])
         at += length
     return records
 
@@ -215,7 +264,7 @@ def _contributions(data: bytes) -> list[Contribution]:
         (count,) = struct.unpack_from("<Q", data, at)
         *ranks, length = struct.unpack_from(f"<{count + 1}Q", data, at + 8)
         at += 8 * (count + 2)
-        contributions.append(Contribution(tuple(ranks), data[at:at + length]))
+        contributions.append(Contribution(tuple(ranks), data[at : at + length]))
         at += length
     return contributions
 
@@ -270,12 +319,27 @@ def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: S
     `finalize_waits`: another thread that calls MPI_Finalize waits there until stop() has been called.
     """
     n = len(hosts)
-    given = _structure("EngineSettings", dict(
-        stall_seconds=settings.stall_seconds, timeout_seconds=settings.timeout_seconds,
-        payload=PAYLOADS.index(settings.payload), arena_bytes=settings.arena_bytes, finalize_waits=finalize_waits,
-        timeline=bool(settings.timeline), timeline_bytes=settings.timeline_bytes))
-    _check("start", comm, (c_int * n)(*layout.reader_index), (c_int * n)(*layout.trainer_index), (c_int * n)(*layout.group),
-           (c_char_p * n)(*[host.encode() for host in hosts]), byref(given))
+    given = _structure(
+        "EngineSettings",
+        dict(
+            stall_seconds=settings.stall_seconds,
+            timeout_seconds=settings.timeout_seconds,
+            payload=PAYLOADS.index(settings.payload),
+            arena_bytes=settings.arena_bytes,
+            finalize_waits=finalize_waits,
+            timeline=bool(settings.timeline),
+            timeline_bytes=settings.timeline_bytes,
+        ),
+    )
+    _check(
+        "start",
+        comm,
+        (c_int * n)(*layout.reader_index),
+        (c_int * n)(*layout.trainer_index),
+        (c_int * n)(*layout.group),
+        (c_char_p * n)(*[host.encode() for host in hosts]),
+        byref(given),
+    )
 
 
 def state() -> State:
@@ -471,10 +535,18 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
     static = [part.shape if part.says is None else part.says for part in components]
     shapes = [None if shape.rank is None else shape.as_list() for shape in static]
     known = [-1 if size is None else size for shape in shapes for size in shape or ()]
-    _check("channel_create", byref(_structure("ChannelOptions", options)), name.encode(), n,
-           (c_char_p * n)(*[part.name.encode() for part in components]), (c_int * n)(*[part.rule for part in components]),
-           (c_int * n)(*[part.dtype.as_datatype_enum for part in components]), (c_int64 * n)(*[part.row_length for part in components]),
-           (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]), (c_int64 * len(known))(*known))
+    _check(
+        "channel_create",
+        byref(_structure("ChannelOptions", options)),
+        name.encode(),
+        n,
+        (c_char_p * n)(*[part.name.encode() for part in components]),
+        (c_int * n)(*[part.rule for part in components]),
+        (c_int * n)(*[part.dtype.as_datatype_enum for part in components]),
+        (c_int64 * n)(*[part.row_length for part in components]),
+        (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]),
+        (c_int64 * len(known))(*known),
+    )
 
 
 def channel_use(channel: int) -> None:

@@ -27,10 +27,19 @@ _named: dict[str, list[Channel]] = {}
 _asked: "weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]" = weakref.WeakKeyDictionary()
 
 
-def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static",
-                       remainder: str = "drop", prefetch: Union[int, str] = "auto", name: Optional[str] = None,
-                       on_reader_error: str = "raise", verify: bool = False,
-                       prefetch_mb: Optional[float] = None, shard: Optional[str] = None) -> tf.data.Dataset:
+def distribute_dataset(
+    dataset_or_fn: DatasetOrFn,
+    *,
+    batch: str,
+    schedule: str = "static",
+    remainder: str = "drop",
+    prefetch: Union[int, str] = "auto",
+    name: Optional[str] = None,
+    on_reader_error: str = "raise",
+    verify: bool = False,
+    prefetch_mb: Optional[float] = None,
+    shard: Optional[str] = None,
+) -> tf.data.Dataset:
     """Deals the elements of the reader's dataset to all ranks: each gets its own, and nobody else's.
 
     Collective: every rank, and every dedicated reader, makes the same calls in the same order with the same arguments.
@@ -94,22 +103,50 @@ def distribute_dataset(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str 
     HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
     newer one of the same dataset.
     """
-    return distribute(dataset_or_fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
-                      on_reader_error=on_reader_error, verify=verify, prefetch_mb=prefetch_mb, shard=shard)
+    return distribute(
+        dataset_or_fn,
+        batch=batch,
+        schedule=schedule,
+        remainder=remainder,
+        prefetch=prefetch,
+        name=name,
+        on_reader_error=on_reader_error,
+        verify=verify,
+        prefetch_mb=prefetch_mb,
+        shard=shard,
+    )
 
 
-def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
-               prefetch: Union[int, str] = "auto", name: Optional[str] = None, on_reader_error: str = "raise", verify: bool = False,
-               prefetch_mb: Optional[float] = None, shard: Optional[str] = None,
-               held: Optional[interrupts.Held] = None, owes: Optional[Owes] = None) -> tf.data.Dataset:
+def distribute(
+    dataset_or_fn: DatasetOrFn,
+    *,
+    batch: str,
+    schedule: str = "static",
+    remainder: str = "drop",
+    prefetch: Union[int, str] = "auto",
+    name: Optional[str] = None,
+    on_reader_error: str = "raise",
+    verify: bool = False,
+    prefetch_mb: Optional[float] = None,
+    shard: Optional[str] = None,
+    held: Optional[interrupts.Held] = None,
+    owes: Optional[Owes] = None,
+) -> tf.data.Dataset:
     """distribute_dataset(), for a call that does more. `held`: it holds signals; `owes`: as make() has it."""
     job = membership.current("distribute_dataset()")
     if prefetch_mb is None and isinstance(prefetch, str):
         prefetch_mb = max(job.settings.prefetch_bytes / MIB, LEAST_MB)  # which is of whole bytes
-    options = Options(batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard)
+    options = Options(
+        batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard
+    )
     if tf.inside_function():
-        raise RuntimeError(explain("distribute_dataset() was called inside tf.function, where it would run once per trace",
-                                   "Call it before, and use the dataset inside", job.where))
+        raise RuntimeError(
+            explain(
+                "distribute_dataset() was called inside tf.function, where it would run once per trace",
+                "Call it before, and use the dataset inside",
+                job.where,
+            )
+        )
     with contextlib.nullcontext(held) if held is not None else interrupts.Held() as ctrl_c:
         if not tf.executing_eagerly():
             return _shares(_channel_of_graph(job, options, dataset_or_fn, ctrl_c), job)
@@ -125,10 +162,19 @@ def distribute(dataset_or_fn: DatasetOrFn, *, batch: str, schedule: str = "stati
             core.channel_unuse(channel.number)
 
 
-def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: str = "static", remainder: str = "drop",
-                                      prefetch: Union[int, str] = "auto", name: Optional[str] = None,
-                                      on_reader_error: str = "raise", verify: bool = False,
-                                      prefetch_mb: Optional[float] = None, shard: Optional[str] = None) -> tf.data.Dataset:
+def distribute_datasets_from_function(
+    fn: DatasetFn,
+    *,
+    batch: str,
+    schedule: str = "static",
+    remainder: str = "drop",
+    prefetch: Union[int, str] = "auto",
+    name: Optional[str] = None,
+    on_reader_error: str = "raise",
+    verify: bool = False,
+    prefetch_mb: Optional[float] = None,
+    shard: Optional[str] = None,
+) -> tf.data.Dataset:
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
@@ -144,10 +190,24 @@ def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, schedule: st
     """
     membership.current("distribute_datasets_from_function()")
     if isinstance(fn, tf.data.Dataset):
-        raise TypeError(explain("distribute_datasets_from_function() was given a dataset",
-                                "Pass a function that returns one, or call distribute_dataset()"))
-    return distribute_dataset(fn, batch=batch, schedule=schedule, remainder=remainder, prefetch=prefetch, name=name,
-                              on_reader_error=on_reader_error, verify=verify, prefetch_mb=prefetch_mb, shard=shard)
+        raise TypeError(
+            explain(
+                "distribute_datasets_from_function() was given a dataset",
+                "Pass a function that returns one, or call distribute_dataset()",
+            )
+        )
+    return distribute_dataset(
+        fn,
+        batch=batch,
+        schedule=schedule,
+        remainder=remainder,
+        prefetch=prefetch,
+        name=name,
+        on_reader_error=on_reader_error,
+        verify=verify,
+        prefetch_mb=prefetch_mb,
+        shard=shard,
+    )
 
 
 def _verified(verify: Any) -> bool:
@@ -156,7 +216,9 @@ def _verified(verify: Any) -> bool:
     return verify or verify_in(os.environ)
 
 
-def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: interrupts.Held) -> Channel:
+def _channel_of_graph(
+    job: membership.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: interrupts.Held
+) -> Channel:
     graph = tf.compat.v1.get_default_graph()
     if options.name is None:
         channel = make(job, options, dataset_or_fn, ctrl_c)
@@ -184,17 +246,32 @@ def _channel_of_graph(job: membership.Job, options: Options, dataset_or_fn: Data
         given = dataset_or_fn
     channel = channels[asked[name]]
     if channel.options != options:
-        raise ValueError(explain(f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
-                                 f"with {_shown(options)}", "Use the same arguments or another name", job.where))
+        raise ValueError(
+            explain(
+                f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
+                f"with {_shown(options)}",
+                "Use the same arguments or another name",
+                job.where,
+            )
+        )
     asked[name] += 1
     # A dedicated reader, which is in serve(), never comes here.
-    if (job.reader is not None or job.trainer == 0) and given is not None and given != channel.made_of() and not channel.told:
+    if (
+        (job.reader is not None or job.trainer == 0)
+        and given is not None
+        and given != channel.made_of()
+        and not channel.told
+    ):
         channel.told = True
-        say(explain(
-            f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
-            "and the one that is given now is ignored",
-            "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
-            "name", job.where))
+        say(
+            explain(
+                f"channel {options.name!r} exists already, from an earlier graph: it goes on with the dataset that it was made of, "
+                "and the one that is given now is ignored",
+                "That is right where both are the same, as with an input_fn that is called again; for another dataset use another "
+                "name",
+                job.where,
+            )
+        )
     return channel
 
 
@@ -210,8 +287,9 @@ def _weakly(given: Any) -> Callable[[], Any]:
 
 def _shares(channel: Channel, job: membership.Job) -> tf.data.Dataset:
     options = channel.options
-    spec = elements.share_spec(channel.spec, options.batch, options.schedule, options.remainder,
-                               len(job.layout.audience(job.comm_rank)))
+    spec = elements.share_spec(
+        channel.spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(job.comm_rank))
+    )
     whole = options.remainder == "partial" and options.schedule == "static"
     return receive(channel.number, channel.label, channel.steps, spec, whole)
 

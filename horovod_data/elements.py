@@ -118,19 +118,35 @@ def check_types(spec: Any) -> None:
     """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
     for key in _keys(spec):
         if not isinstance(key, (str, int, float)):
-            raise TypeError(explain(f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
-                                    "can't be sent to another rank", "Use strings or numbers as keys"))
+            raise TypeError(
+                explain(
+                    f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
+                    "can't be sent to another rank",
+                    "Use strings or numbers as keys",
+                )
+            )
     for name, leaf in leaves(spec):
         if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
-        if not isinstance(leaf, tf.TypeSpec):  # a Mapping, or of a class of attrs or dataclasses: other ranks don't have it
-            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
-                                    "can't be sent to another rank", "Let a map() make dicts, tuples or namedtuples of such"))
-        raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
-                                "can't be sent to another rank",
-                                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones"))
+        if not isinstance(
+            leaf, tf.TypeSpec
+        ):  # a Mapping, or of a class of attrs or dataclasses: other ranks don't have it
+            raise TypeError(
+                explain(
+                    f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
+                    "can't be sent to another rank",
+                    "Let a map() make dicts, tuples or namedtuples of such",
+                )
+            )
+        raise TypeError(
+            explain(
+                f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+                "can't be sent to another rank",
+                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
+            )
+        )
 
 
 def components(spec: Any) -> list[Component]:
@@ -139,11 +155,13 @@ def components(spec: Any) -> list[Component]:
     for name, leaf in leaves(spec):
         if isinstance(leaf, tf.SparseTensorSpec):
             rank = leaf.shape.rank
-            found += [Component(name, tf.int64, tf.TensorShape([None, rank]), EmptyRule.ENTRIES),
-                      Component(name, leaf.dtype, tf.TensorShape([None]), EmptyRule.ENTRIES),
-                      Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape)]
+            found += [
+                Component(name, tf.int64, tf.TensorShape([None, rank]), EmptyRule.ENTRIES),
+                Component(name, leaf.dtype, tf.TensorShape([None]), EmptyRule.ENTRIES),
+                Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape),
+            ]
         elif _is_ragged(leaf):
-            inner = leaf.shape[leaf.ragged_rank + 1:] if leaf.shape.rank is not None else None
+            inner = leaf.shape[leaf.ragged_rank + 1 :] if leaf.shape.rank is not None else None
             values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)
             flat = leaf.flat_values_spec
             if flat is not None:
@@ -151,9 +169,19 @@ def components(spec: Any) -> list[Component]:
             found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
             rows = leaf.shape[0] if leaf.shape.rank is not None else None
             splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
-            lengths = [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1:leaf.ragged_rank + 1].as_list()
-            found += [Component(name, leaf.row_splits_dtype, tf.TensorShape([n]), EmptyRule.ROW_SPLITS, -1 if length is None else length)
-                      for n, length in zip(splits, lengths)]
+            lengths = (
+                [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1 : leaf.ragged_rank + 1].as_list()
+            )
+            found += [
+                Component(
+                    name,
+                    leaf.row_splits_dtype,
+                    tf.TensorShape([n]),
+                    EmptyRule.ROW_SPLITS,
+                    -1 if length is None else length,
+                )
+                for n, length in zip(splits, lengths)
+            ]
         else:
             found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
     return found
@@ -176,13 +204,17 @@ def common_spec(specs: Sequence[Any]) -> Any:
     named = [leaves(spec) for spec in specs]
     for reader, others in enumerate(named):
         if [name for name, _ in others] != [name for name, _ in named[0]]:
-            raise ValueError(f"reader 0 has {', '.join(name for name, _ in named[0])}, "
-                             f"reader {reader} has {', '.join(name for name, _ in others)}")
+            raise ValueError(
+                f"reader 0 has {', '.join(name for name, _ in named[0])}, "
+                f"reader {reader} has {', '.join(name for name, _ in others)}"
+            )
     common = []
     for same in zip(*named):
         leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
         if leaf is None:
-            reader = next(i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None)
+            reader = next(
+                i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None
+            )
             raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
         common.append(leaf)
     return filled(specs[0], common)
@@ -214,9 +246,14 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: boxed in a dataset, plain outside of it
-                parts.append(tf.raw_ops.RaggedTensorToVariant(rt_nested_splits=[], rt_dense_values=rest.pop(0),
-                                                              batched_input=False))
+            elif isinstance(
+                leaf, tf.RaggedTensorSpec
+            ):  # a row of a ragged tensor: boxed in a dataset, plain outside of it
+                parts.append(
+                    tf.raw_ops.RaggedTensorToVariant(
+                        rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
+                    )
+                )
             else:
                 parts.append(rest.pop(0))
         return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
@@ -276,20 +313,31 @@ def check_global(spec: Any, remainder: str, trainers: int) -> None:
     named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
     for name, leaf in named:
         if leaf.shape.rank == 0:
-            raise ValueError(explain(f'batch="global" cuts every component along axis 0, but {name} is a scalar',
-                                     'Give it an axis 0, or use batch="per_rank"'))
+            raise ValueError(
+                explain(
+                    f'batch="global" cuts every component along axis 0, but {name} is a scalar',
+                    'Give it an axis 0, or use batch="per_rank"',
+                )
+            )
     known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
     for name, rows in known[1:]:
         if rows != known[0][1]:
-            raise ValueError(explain(f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
-                                     f"{known[0][1]} rows and {name} has {rows}",
-                                     'Make them equal, or use batch="per_rank"'))
+            raise ValueError(
+                explain(
+                    f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
+                    f"{known[0][1]} rows and {name} has {rows}",
+                    'Make them equal, or use batch="per_rank"',
+                )
+            )
     if known and remainder == "drop" and (known[0][1] or 0) % trainers:
         rows = known[0][1] or 0
-        raise ValueError(explain(
-            f"every global batch has {rows} rows, which {trainers} ranks don't divide: with remainder=\"drop\" "
-            f"{rows % trainers} rows of every batch would be lost",
-            f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"'))
+        raise ValueError(
+            explain(
+                f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
+                f"{rows % trainers} rows of every batch would be lost",
+                f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
+            )
+        )
 
 
 def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:

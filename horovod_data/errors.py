@@ -11,7 +11,6 @@ import sys
 import threading
 from typing import Any, Optional
 
-
 _here = ""  # this process, once it has joined the job
 
 
@@ -57,7 +56,9 @@ def show(text: str) -> None:
     something to say."""
     if sys.stderr is not None:  # or print() would take stdout
         with contextlib.suppress(Exception):
-            sys.stderr.write(text + "\n")  # in one piece: where stderr has no buffer, another thread's or rank's line may come between two
+            sys.stderr.write(
+                text + "\n"
+            )  # in one piece: where stderr has no buffer, another thread's or rank's line may come between two
             sys.stderr.flush()  # an object without flush() has got the text
 
 
@@ -103,16 +104,22 @@ def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        raise RuntimeError(explain(
-            f"This process can start no more threads ({thread.name}: {error})", "Raise the limit of its user (`ulimit -u`), of "
-            "its container (pids), or of its memory (`ulimit -v`)", where)) from None
+        raise RuntimeError(
+            explain(
+                f"This process can start no more threads ({thread.name}: {error})",
+                "Raise the limit of its user (`ulimit -u`), of its container (pids), or of its memory (`ulimit -v`)",
+                where,
+            )
+        ) from None
 
 
 def forked(what: str, done: str = "called") -> str:
     """For RuntimeErrors in a forked child of a process of the job."""
-    return explain(f"{what} was {done} in a forked child (process {os.getpid()}) of a process that had called "
-                   "horovod_data.init(): a child is no rank of the job",
-                   'Do it in the parent, or start the child by "spawn", or before init()')
+    return explain(
+        f"{what} was {done} in a forked child (process {os.getpid()}) of a process that had called "
+        "horovod_data.init(): a child is no rank of the job",
+        'Do it in the parent, or start the child by "spawn", or before init()',
+    )
 
 
 def checked_name(name: Any) -> None:

@@ -56,7 +56,9 @@ def _in_child() -> None:
             elif base is tf.data.Dataset:
                 if receiving.ends_of_channels(one):
                     vars(one)[private.DATASET_CALL] = refuse
-            elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):  # else one of a graph's
+            elif (resource := private.resource_of(one)) is not None and private.is_eager(
+                resource
+            ):  # else one of a graph's
                 _keep(resource)
                 if (dataset := private.dataset_of(one)) is not None and receiving.ends_of_channels(dataset):
                     vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, refuse))

@@ -55,15 +55,29 @@ def gather(x: Any, root: int = 0, name: Optional[str] = None) -> tf.Tensor:
 def _tensor(x: Any, job: membership.Job) -> tf.Tensor:
     try:
         value = tf.convert_to_tensor(x)
-    except Exception as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
+    except (
+        Exception
+    ) as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
         kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
-        raise kind(explain(f"x can't be made a tensor: {text_of(error)}",
-                           "Pass a tensor; of a ragged or sparse one gather the tensors that it is made of", job.where)) from None
+        raise kind(
+            explain(
+                f"x can't be made a tensor: {text_of(error)}",
+                "Pass a tensor; of a ragged or sparse one gather the tensors that it is made of",
+                job.where,
+            )
+        ) from None
     if value.dtype in (tf.resource, tf.variant):
-        raise TypeError(explain(f"x is a tensor of {value.dtype.name}, which can't be sent to another rank",
-                                "Pass a tensor of numbers, bools or strings", job.where))
+        raise TypeError(
+            explain(
+                f"x is a tensor of {value.dtype.name}, which can't be sent to another rank",
+                "Pass a tensor of numbers, bools or strings",
+                job.where,
+            )
+        )
     if value.shape.rank == 0:
-        raise ValueError(explain("x is a scalar, which has no rows to gather", "Give it an axis 0, as in x[tf.newaxis]", job.where))
+        raise ValueError(
+            explain("x is a scalar, which has no rows to gather", "Give it an axis 0, as in x[tf.newaxis]", job.where)
+        )
     return value
 
 
@@ -72,23 +86,34 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
     label, order = matching.label(matching.GATHER, name)
     try:
         with tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_gather(tf.zeros([0]), order, root=root, gather_name=label, refused=str(error))
+            loader.load().ops.horovod_data_gather(
+                tf.zeros([0]), order, root=root, gather_name=label, refused=str(error)
+            )
     except tf.errors.OpError:
         pass
 
 
 @tf.RegisterGradient("HorovodDataGatherGradient")
 def _no_second_gradient(*_: Any) -> None:
-    raise LookupError(explain("gather() has no second gradient: a gradient of its gradient was asked for",
-                              "Compute what needs it (a penalty on gradients, say) from the tensor that is given to gather()"))
+    raise LookupError(
+        explain(
+            "gather() has no second gradient: a gradient of its gradient was asked for",
+            "Compute what needs it (a penalty on gradients, say) from the tensor that is given to gather()",
+        )
+    )
 
 
 @tf.RegisterGradient("HorovodDataGather")
 def _gather_gradient(op: Any, gradient: tf.Tensor, *_: Any) -> list[Optional[tf.Tensor]]:
-    label = matching.GATHER_GRADIENT + matching.label_of(op, "gather_name")[len(matching.GATHER):]
+    label = matching.GATHER_GRADIENT + matching.label_of(op, "gather_name")[len(matching.GATHER) :]
     with tf.device("/CPU:0"):
         part = loader.load().ops.horovod_data_gather_gradient(
-            tf.convert_to_tensor(gradient), op.outputs[1], op.outputs[2], tf.shape(op.inputs[0], tf.int64),
-            root=op.get_attr("root"), gather_name=label)
+            tf.convert_to_tensor(gradient),
+            op.outputs[1],
+            op.outputs[2],
+            tf.shape(op.inputs[0], tf.int64),
+            root=op.get_attr("root"),
+            gather_name=label,
+        )
     part.set_shape(op.inputs[0].shape)
     return [part, *[None] * (len(op.inputs) - 1)]

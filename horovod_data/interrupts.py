@@ -12,7 +12,15 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Optional, Type
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGALRM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
 
 
 class Held:
@@ -54,7 +62,9 @@ class Held:
         finally:
             self.close()
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
         # What a handler raises stands before an error, which is its context; but a program that ends goes on with that.
         ends = isinstance(error, (SystemExit, GeneratorExit))
         with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():

@@ -40,8 +40,9 @@ class Layout:
         return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
 
 
-def make_layout(hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None,
-                embedded: bool = False) -> Layout:
+def make_layout(
+    hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None, embedded: bool = False
+) -> Layout:
     """Decides who reads and who trains.
 
     Dedicated readers are the last ranks, of the job or of each host, so that the trainers among the first ranks keep
@@ -86,10 +87,14 @@ def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:
 def _too_few(processes: int, readers: int, host: Optional[str]) -> str:
     ours = f"{processes} process{'' if processes == 1 else 'es'}"
     if host is not None:
-        return explain(f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
-                       f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as "
-                       "well: embedded=True")
-    return explain(f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
-                   f"which leaves none to train: this job has {ours}",
-                   f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "
-                   f"`mpirun -np {readers + 1} python train.py` or more")
+        return explain(
+            f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
+            f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as "
+            "well: embedded=True",
+        )
+    return explain(
+        f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
+        f"which leaves none to train: this job has {ours}",
+        f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "
+        f"`mpirun -np {readers + 1} python train.py` or more",
+    )

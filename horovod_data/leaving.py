@@ -42,6 +42,7 @@ def leave() -> bool:
     try:
         from . import core, meeting
         from .settings import read_settings
+
         core.check()
         # However long that takes: the others may have hours of work to do, and nobody has asked this rank for anything.
         patient = dataclasses.replace(read_settings(os.environ), stall_seconds=math.inf, timeout_seconds=0)
@@ -52,20 +53,28 @@ def leave() -> bool:
         return False
     answers: list[list[bytes]] = []
     word = json.dumps({"host": host, "leaves": True}).encode()
-    talk = threading.Thread(target=lambda: answers.append(core.comm_exchange(None, word)), name="horovod_data end", daemon=True)
+    talk = threading.Thread(
+        target=lambda: answers.append(core.comm_exchange(None, word)), name="horovod_data end", daemon=True
+    )
     talk.start()
     talk.join(_TOLD_SECONDS)
     if answers:
         waiting = [other for other, said in enumerate(answers[0]) if not leaves(said)]
-        why = f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting[:8]))}{', ...' * (len(waiting) > 8)} of {size} " \
-              f"wait{'s' * (len(waiting) == 1)} for it there"
+        why = (
+            f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting[:8]))}{', ...' * (len(waiting) > 8)} of {size} "
+            f"wait{'s' * (len(waiting) == 1)} for it there"
+        )
     else:  # in hvd.init() or in mpi4py: they have initialised MPI, or this rank could not have
         waiting, why = [rank], "other ranks have initialised MPI, and wait for it"
     if waiting:
-        say(explain(
-            f"This program has come to its end without having called horovod_data.init(): {why}",
-            "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
-            "or start fewer processes", place(rank, host)))
+        say(
+            explain(
+                f"This program has come to its end without having called horovod_data.init(): {why}",
+                "Every process of the job must call it: look here for what ends the program before it (a return, sys.exit, os._exit), "
+                "or start fewer processes",
+                place(rank, host),
+            )
+        )
     return bool(waiting)
 
 

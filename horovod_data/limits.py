@@ -33,8 +33,10 @@ def memory_bytes(meminfo: Path = Path("/proc/meminfo"), root: Path = _ROOT, own:
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     total, available = (int(lines[what].split()[0]) << 10 for what in ("MemTotal", "MemAvailable"))
     for group in _groups("memory", root, own):
-        for limit, usage, cached in (("memory.max", "memory.current", "inactive_file"),
-                                     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
+        for limit, usage, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
             try:
                 most, used = int(_read(group / limit)), int(_read(group / usage))
             except ValueError:  # no such file; "max"

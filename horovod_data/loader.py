@@ -46,8 +46,12 @@ def load() -> Library:
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise ImportError(explain(f"horovod_data needs TensorFlow, which can't be imported ({error})",
-                                  "Install TensorFlow first, then horovod_data")) from error
+        raise ImportError(
+            explain(
+                f"horovod_data needs TensorFlow, which can't be imported ({error})",
+                "Install TensorFlow first, then horovod_data",
+            )
+        ) from error
     running = str(tf.__version__)
     if not _PATH.exists():
         raise ImportError(_not_built(_PATH))
@@ -103,23 +107,30 @@ def _not_built(library: Path) -> str:
         return explain(
             f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
             f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
-            "Python in another folder")
+            "Python in another folder",
+        )
     return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run {_REBUILD}")
 
 
 def _other_tensorflow(built: str, running: str) -> str:
-    return explain(f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
-                   f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}")
+    return explain(
+        f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
+        f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}",
+    )
 
 
 def _cannot_load(reason: str, built: Optional[str], running: str) -> str:
     missing = re.search(r"(\S+): cannot open shared object file", reason)
     if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
-        return explain(f"{missing[1]}, the MPI library that horovod_data was built with, can't be found ({reason})",
-                       "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
-                       f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}")
+        return explain(
+            f"{missing[1]}, the MPI library that horovod_data was built with, can't be found ({reason})",
+            "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
+            f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}",
+        )
     if "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
         other = f"TensorFlow {built}" if built else "another TensorFlow"
-        return explain(f"horovod_data was built for {other} and doesn't fit TensorFlow {running} ({reason})",
-                       f"Rebuild it for this one: {_REBUILD}")
+        return explain(
+            f"horovod_data was built for {other} and doesn't fit TensorFlow {running} ({reason})",
+            f"Rebuild it for this one: {_REBUILD}",
+        )
     return explain(f"horovod_data's C++ core {_PATH} can't be loaded ({reason})", f"Rebuild it: {_REBUILD}")

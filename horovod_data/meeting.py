@@ -49,12 +49,30 @@ class Introduction:
     def of(cls, host: str, settings: Settings, horovod: bool, horovod_here: Optional[tuple[int, int]]) -> Introduction:
         """Introduces this process. `horovod_here`: hvd.rank() and hvd.size() if they are known."""
         rank, size = horovod_here or (None, None)
-        return cls(host, __version__, settings.readers, settings.readers_per_node, settings.embedded, settings.payload,
-                   settings.timeline, settings.audit, horovod, rank, size)
+        return cls(
+            host,
+            __version__,
+            settings.readers,
+            settings.readers_per_node,
+            settings.embedded,
+            settings.payload,
+            settings.timeline,
+            settings.audit,
+            horovod,
+            rank,
+            size,
+        )
 
 
-def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], list[bytes]],
-         settings: Settings, absent: Callable[[], list[Absent]], between: Callable[[], object] = lambda: None) -> list[Introduction]:
+def meet(
+    mine: Introduction,
+    rank: int,
+    size: int,
+    exchange: Callable[[bytes], list[bytes]],
+    settings: Settings,
+    absent: Callable[[], list[Absent]],
+    between: Callable[[], object] = lambda: None,
+) -> list[Introduction]:
     """Everybody's introduction, in rank order. Collective.
 
     Args:
@@ -66,24 +84,37 @@ def meet(mine: Introduction, rank: int, size: int, exchange: Callable[[bytes], l
       RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
       TimeoutError: somebody never came.
     """
-    encoded = _in_time(json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent,
-                       between)
-    left = [f"{place(other, host)} has come to the end of its program"
-            for other, one in enumerate(encoded) if (host := leaves(one)) is not None]
+    encoded = _in_time(
+        json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent, between
+    )
+    left = [
+        f"{place(other, host)} has come to the end of its program"
+        for other, one in enumerate(encoded)
+        if (host := leaves(one)) is not None
+    ]
     if left:
         raise _never_comes(left, place(rank, mine.host))
     said = [json.loads(one) for one in encoded]
-    for field, name in (("version", "the version of horovod_data"),  # first: another one may say other things
-                        ("readers", "readers"), ("readers_per_node", "readers_per_node"), ("embedded", "embedded"),
-                        ("payload", "HOROVOD_DATA_PAYLOAD"), ("timeline", "HOROVOD_DATA_TIMELINE"),
-                        ("audit", "HOROVOD_DATA_AUDIT")):
+    for field, name in (
+        ("version", "the version of horovod_data"),  # first: another one may say other things
+        ("readers", "readers"),
+        ("readers_per_node", "readers_per_node"),
+        ("embedded", "embedded"),
+        ("payload", "HOROVOD_DATA_PAYLOAD"),
+        ("timeline", "HOROVOD_DATA_TIMELINE"),
+        ("audit", "HOROVOD_DATA_AUDIT"),
+    ):
         values = [one.get(field) for one in said]
         if len(set(values)) > 1:
-            raise RuntimeError(explain(
-                f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
-                "Install the same version on all hosts" if field == "version" else
-                "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
-                place(rank, mine.host)))
+            raise RuntimeError(
+                explain(
+                    f"The ranks disagree about {name}: {by_value(values, [one['host'] for one in said])}",
+                    "Install the same version on all hosts"
+                    if field == "version"
+                    else "Call horovod_data.init() with the same arguments on all ranks, and set HOROVOD_DATA_* alike",
+                    place(rank, mine.host),
+                )
+            )
     return [Introduction(**one) for one in said]
 
 
@@ -95,27 +126,41 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
     """
     hosts = [one.host for one in everybody]
     trainers = layout.trainers
-    states = ["not installed" if not one.horovod else "not initialised" if one.horovod_rank is None else "initialised"
-              for one in everybody]
+    states = [
+        "not installed" if not one.horovod else "not initialised" if one.horovod_rank is None else "initialised"
+        for one in everybody
+    ]
     if len({states[rank] for rank in trainers}) > 1:
-        raise RuntimeError(explain(
-            f"The ranks disagree about Horovod: {by_value(states, hosts)}",
-            "Install it on all hosts, and call horovod_data.init() instead of hvd.init()", where))
+        raise RuntimeError(
+            explain(
+                f"The ranks disagree about Horovod: {by_value(states, hosts)}",
+                "Install it on all hosts, and call horovod_data.init() instead of hvd.init()",
+                where,
+            )
+        )
     counted = [rank for rank, one in enumerate(everybody) if one.horovod_rank is not None]
     for rank in counted:
         if layout.trainer_index[rank] < 0:
-            raise RuntimeError(explain(
-                f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
-                "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone", where))
+            raise RuntimeError(
+                explain(
+                    f"{layout.name(rank, hosts[rank])} is a dedicated reader, but Horovod counts it: hvd.init() was called first",
+                    "Call horovod_data.init() instead of hvd.init(): it initialises Horovod on the trainers alone",
+                    where,
+                )
+            )
     for rank in counted:
         theirs = everybody[rank].horovod_rank, everybody[rank].horovod_size
         ours = layout.trainer_index[rank], len(trainers)
         if theirs != ours:
-            raise RuntimeError(explain(
-                f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
-                f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
-                "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
-                "has", where))
+            raise RuntimeError(
+                explain(
+                    f"Horovod was initialised for other processes: on {layout.name(rank, hosts[rank])} hvd.rank() is "
+                    f"{theirs[0]} of {theirs[1]}, but it is trainer {ours[0]} of {ours[1]}",
+                    "Call horovod_data.init() instead of hvd.init(), or give init(comm=...) the communicator that Horovod "
+                    "has",
+                    where,
+                )
+            )
 
 
 def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
@@ -129,15 +174,21 @@ def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes]
         horovods = os.environ.get("HOROVOD_TIMELINE")
         try:
             if horovods and os.path.realpath(horovods) == os.path.realpath(path):
-                trouble = explain(f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}", "Give each its own",
-                                  where="")
+                trouble = explain(
+                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
+                    "Give each its own",
+                    where="",
+                )
             else:
                 with open(path, "wb"):
                     pass
         except (OSError, ValueError) as error:
-            trouble = explain(f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
-                              f"{getattr(error, 'strerror', None) or error}",
-                              "Name a file in a folder that is there on that host", where="")
+            trouble = explain(
+                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
+                f"{getattr(error, 'strerror', None) or error}",
+                "Name a file in a folder that is there on that host",
+                where="",
+            )
     if said := exchange(trouble.encode())[reader].decode():
         raise ValueError(said)
 
@@ -149,8 +200,10 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
         ranks = [rank for rank, other in enumerate(values) if other == value]
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         places = list(dict.fromkeys(hosts[rank] for rank in ranks))
-        parts.append(f"{value} on rank{'' if len(ranks) == 1 else 's'} {shown} "
-                     f"(host {', '.join(places[:4])}{', ...' if len(places) > 4 else ''})")
+        parts.append(
+            f"{value} on rank{'' if len(ranks) == 1 else 's'} {shown} "
+            f"(host {', '.join(places[:4])}{', ...' if len(places) > 4 else ''})"
+        )
     return "; ".join(parts)
 
 
@@ -170,12 +223,20 @@ def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = Fals
         yield
         return
     siblings = Siblings(environ)
-    with _ends_at(_Wait(place_before_mpi(environ), launcher.size, settings,
-                        lambda: [one for one in siblings.absent() if not (leaving and one.ended)])):
+    with _ends_at(
+        _Wait(
+            place_before_mpi(environ),
+            launcher.size,
+            settings,
+            lambda: [one for one in siblings.absent() if not (leaving and one.ended)],
+        )
+    ):
         yield
 
 
-def watched_start(where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]) -> contextlib.AbstractContextManager[None]:
+def watched_start(
+    where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]
+) -> contextlib.AbstractContextManager[None]:
     """The same for what follows in init() when its `size` processes have met."""
     return _ends_at(_Wait(where, size, settings, absent, met=True))
 
@@ -234,15 +295,27 @@ class _Exchange:
         self.done.set()
 
 
-def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, size: int, settings: Settings,
-             absent: Callable[[], list[Absent]], between: Callable[[], object]) -> list[bytes]:
+def _in_time(
+    mine: bytes,
+    exchange: Callable[[bytes], list[bytes]],
+    where: str,
+    size: int,
+    settings: Settings,
+    absent: Callable[[], list[Absent]],
+    between: Callable[[], object],
+) -> list[bytes]:
     """Waits for a collective that can't be interrupted, for what `between` raises, stall line and time limit."""
     wait = _Wait(where, size, settings, absent)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
-        raise RuntimeError(explain("init() was interrupted while it waited for the others, and is called again with other arguments or "
-                                   "another environment, or for another communicator: what was said of this rank stays said",
-                                   "Call it as before", where))
+        raise RuntimeError(
+            explain(
+                "init() was interrupted while it waited for the others, and is called again with other arguments or "
+                "another environment, or for another communicator: what was said of this rank stays said",
+                "Call it as before",
+                where,
+            )
+        )
     _Exchange.under_way = under_way  # first: Ctrl-C may come while it begins
     under_way.begin()
     while not under_way.done.wait(_SLICE_SECONDS):
@@ -256,20 +329,31 @@ def _in_time(mine: bytes, exchange: Callable[[bytes], list[bytes]], where: str, 
 
 def _never_comes(gone: Sequence[object], where: str, met: bool = False) -> RuntimeError:
     waits = f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having "
-    return RuntimeError(explain(
-        f"{waits}come through horovod_data.init()", "Look there for what it raised, and what has caught that", where) if met else explain(
-        f"{waits}called horovod_data.init()",
-        "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
-        "or start fewer processes", where))
+    return RuntimeError(
+        explain(
+            f"{waits}come through horovod_data.init()", "Look there for what it raised, and what has caught that", where
+        )
+        if met
+        else explain(
+            f"{waits}called horovod_data.init()",
+            "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
+            "or start fewer processes",
+            where,
+        )
+    )
 
 
 class _Wait:
     """One wait for all processes: when to report it, and when it is an error."""
 
-    def __init__(self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False) -> None:
+    def __init__(
+        self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False
+    ) -> None:
         self.where, self.size = where, size
         self._settings, self._absent, self._met = settings, absent, met
-        self._missing = f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
+        self._missing = (
+            f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
+        )
         self._began = self._looked = time.monotonic()
         self._reported = False
 
@@ -285,5 +369,10 @@ class _Wait:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))
         if self._settings.timeout_seconds and waited > self._settings.timeout_seconds:
-            raise TimeoutError(explain(f"After {waited:.0f} s {self._missing}",
-                                       "Look at what the others wait for" if self._met else "Call it on every rank", self.where))
+            raise TimeoutError(
+                explain(
+                    f"After {waited:.0f} s {self._missing}",
+                    "Look at what the others wait for" if self._met else "Call it on every rank",
+                    self.where,
+                )
+            )

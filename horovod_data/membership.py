@@ -73,13 +73,22 @@ def current(what: str) -> Job:
     """
     job = known(what)
     if getattr(_reads, "now", False) and what != "init()":
-        raise RuntimeError(explain(f"{what} was called in a dataset function, which runs on readers only",
-                                   "Make all calls that ranks make together outside of it", job.where))
+        raise RuntimeError(
+            explain(
+                f"{what} was called in a dataset function, which runs on readers only",
+                "Make all calls that ranks make together outside of it",
+                job.where,
+            )
+        )
     if job.ended or job.left or core.state() == core.State.SHUT_DOWN:
-        raise RuntimeError(explain(
-            f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
-            "finalised (by hvd.shutdown(), say)",
-            "Shut down when nothing more is to be read; a process can't join again", job.where))
+        raise RuntimeError(
+            explain(
+                f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
+                "finalised (by hvd.shutdown(), say)",
+                "Shut down when nothing more is to be read; a process can't join again",
+                job.where,
+            )
+        )
     return job
 
 

@@ -16,7 +16,15 @@ import tensorflow as tf
 from . import tensorflow_private as private
 
 # Ops that draw random numbers, by what their names hold. Those without state ("Stateless") have their seeds as inputs.
-_RANDOM = ("Random", "Multinomial", "TruncatedNormal", "StatefulUniform", "StatefulStandardNormal", "StatefulRandomBinomial", "RngReadAndSkip")
+_RANDOM = (
+    "Random",
+    "Multinomial",
+    "TruncatedNormal",
+    "StatefulUniform",
+    "StatefulStandardNormal",
+    "StatefulRandomBinomial",
+    "RngReadAndSkip",
+)
 _MAPS = frozenset({"Map", "ParallelMap"})
 
 
@@ -48,7 +56,11 @@ def unordered(chain: list[tf.data.Dataset], moved: frozenset[str] = frozenset())
     for stage in chain:
         if private.unordered(stage):
             yield f"{private.name(stage)}Dataset has deterministic=False"
-        if any(node.attr["deterministic"].s == b"false" for node in private.function_nodes(stage) if "deterministic" in node.attr):
+        if any(
+            node.attr["deterministic"].s == b"false"
+            for node in private.function_nodes(stage)
+            if "deterministic" in node.attr
+        ):
             yield f"a dataset in a function of {private.name(stage)}Dataset has deterministic=False"
         for who, seeds in private.seeds(stage):
             if private.name(stage) in moved and " in a function" not in who:

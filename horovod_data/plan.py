@@ -125,8 +125,11 @@ class Readers:
         for name in ("dedicated", "per_node"):
             object.__setattr__(self, name, _counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
-            raise ValueError(explain(f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
-                                     "Give one of them"))
+            raise ValueError(
+                explain(
+                    f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other", "Give one of them"
+                )
+            )
         if self.per_node > 1:
             raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))
 
@@ -138,7 +141,11 @@ class Readers:
         if self.per_node:
             return "1 reader on every host"
         where = "" if self.own_hosts else " on the ranks' hosts"
-        return f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}" if self.dedicated else "rank 0 reads"
+        return (
+            f"{self.dedicated} dedicated reader{'s' * (self.dedicated > 1)}{where}"
+            if self.dedicated
+            else "rank 0 reads"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,8 +209,11 @@ def predict(job: Job, readers: Readers = Readers(), costs: Costs = MEASURED) -> 
         leaving_bytes_per_step=remote * job.batch_bytes / hosts_of_readers,
         reader_memory_bytes=held * served * job.batch_bytes + kept,
         trainer_memory_bytes=window * job.batch_bytes if remote else 0.0,
-        cpu_seconds_per_step=(shared * costs.cpu_seconds_per_gb_shared
-                              + remote * job.batch_bytes * costs.cpu_seconds_per_gb_sent) / 1e9)
+        cpu_seconds_per_step=(
+            shared * costs.cpu_seconds_per_gb_shared + remote * job.batch_bytes * costs.cpu_seconds_per_gb_sent
+        )
+        / 1e9,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +256,10 @@ def plans(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> list[Pla
 def recommend(job: Job, own_hosts: bool = True, costs: Costs = MEASURED) -> Plan:
     """The first of plans() that keeps up with room to spare; else the fastest."""
     candidates = plans(job, own_hosts, costs)
-    return next((plan for plan in candidates if plan.relaxed),
-                min(candidates, key=lambda plan: plan.prediction.delivery_seconds))
+    return next(
+        (plan for plan in candidates if plan.relaxed),
+        min(candidates, key=lambda plan: plan.prediction.delivery_seconds),
+    )
 
 
 # ---- The calculator.
@@ -282,8 +294,13 @@ def _describe(plan: Plan) -> list[str]:
 
 def _advice(plan: Plan) -> str:
     readers = plan.readers
-    how = ("horovod_data.init(readers_per_node=1)" if readers.per_node else
-           f"horovod_data.init(readers={readers.dedicated})" if readers.dedicated else "horovod_data.init()")
+    how = (
+        "horovod_data.init(readers_per_node=1)"
+        if readers.per_node
+        else f"horovod_data.init(readers={readers.dedicated})"
+        if readers.dedicated
+        else "horovod_data.init()"
+    )
     where = ""
     if readers.dedicated and readers.own_hosts:
         where = ", on a host of its own" if readers.dedicated == 1 else ", each on a host of its own"
@@ -303,18 +320,34 @@ def _advice(plan: Plan) -> str:
 def _as_json(plan: Plan) -> dict[str, Any]:
     told = dataclasses.asdict(plan.prediction)
     told["delivery_seconds"] = plan.prediction.delivery_seconds
-    return {"job": dataclasses.asdict(plan.job), "readers": dataclasses.asdict(plan.readers),
-            "processes_that_read": plan.readers.count(plan.job), "relaxed": plan.relaxed, **told}
+    return {
+        "job": dataclasses.asdict(plan.job),
+        "readers": dataclasses.asdict(plan.readers),
+        "processes_that_read": plan.readers.count(plan.job),
+        "relaxed": plan.relaxed,
+        **told,
+    }
 
 
 def _table(found: Sequence[Plan]) -> list[str]:
-    rows = [("ranks", "all ranks take", "recommended", "prefetch", "steps/s", "bound by", "each reader sends", "and holds")]
+    rows = [
+        ("ranks", "all ranks take", "recommended", "prefetch", "steps/s", "bound by", "each reader sends", "and holds")
+    ]
     for plan in found:
         told = plan.prediction
         rate = plan.job.step_bytes * told.steps_per_second
-        rows.append((f"{plan.job.ranks:,}", f"{_size(rate)}/s", str(plan.readers), f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
-                     f"{told.steps_per_second:.3g}", told.bound_by,
-                     f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s", _size(told.reader_memory_bytes)))
+        rows.append(
+            (
+                f"{plan.job.ranks:,}",
+                f"{_size(rate)}/s",
+                str(plan.readers),
+                f"{plan.job.prefetch}{f' ({told.window})' * (plan.job.prefetch == AUTO)}",
+                f"{told.steps_per_second:.3g}",
+                told.bound_by,
+                f"{_size(told.leaving_bytes_per_step * told.steps_per_second)}/s",
+                _size(told.reader_memory_bytes),
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
@@ -325,20 +358,37 @@ def _steps(text: str) -> Union[int, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m horovod_data.plan", description="Readers, links and memory that a job needs; see docs/planning.md. "
+        prog="python -m horovod_data.plan",
+        description="Readers, links and memory that a job needs; see docs/planning.md. "
         "Status 0: something keeps up, or there is nothing to keep up with (--step-ms 0); 1: nothing does; 2: wrong "
-        "arguments.")
-    parser.add_argument("--ranks", type=int, help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}")
-    parser.add_argument("--batch-mb", type=float, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes")
+        "arguments.",
+    )
+    parser.add_argument(
+        "--ranks", type=int, help=f"that train; left out: a table for {', '.join(map(str, USUAL_RANKS))}"
+    )
+    parser.add_argument(
+        "--batch-mb", type=float, required=True, help="of one rank, in one step; 1 MB is 1,000,000 bytes"
+    )
     parser.add_argument("--step-ms", type=float, required=True, help="of computation; 0: as fast as data comes")
-    parser.add_argument("--link-gbit", type=float, required=True, help="of each host's line, as far as batches may have it")
+    parser.add_argument(
+        "--link-gbit", type=float, required=True, help="of each host's line, as far as batches may have it"
+    )
     parser.add_argument("--ranks-per-host", type=int, default=8)
-    parser.add_argument("--prefetch", type=_steps, default=AUTO, metavar="auto|N",
-                        help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case")
-    parser.add_argument("--prefetch-mb", type=float, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}")
+    parser.add_argument(
+        "--prefetch",
+        type=_steps,
+        default=AUTO,
+        metavar="auto|N",
+        help="steps; auto (the default): as many as help, up to --prefetch-mb together, but two in any case",
+    )
+    parser.add_argument(
+        "--prefetch-mb", type=float, metavar="MiB", help=f"with auto; by default {PREFETCH_BYTES >> 20}"
+    )
     pipeline = parser.add_mutually_exclusive_group()
     pipeline.add_argument("--pipeline-mb-s", type=float, help="that the pipeline of one reader yields")
-    pipeline.add_argument("--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch")
+    pipeline.add_argument(
+        "--pipeline-ms", type=float, help="in which the pipeline of one reader yields one rank's batch"
+    )
     layout = parser.add_mutually_exclusive_group()
     layout.add_argument("--readers", type=int, help="judge this many dedicated readers; 0: rank 0 reads")
     layout.add_argument("--readers-per-node", type=int, metavar="1", help="judge one reader on every host")
@@ -360,15 +410,29 @@ def _job(given: argparse.Namespace, ranks: int) -> Job:
         if value != AUTO and value > MOST:
             raise ValueError(f"--{option.replace('_', '-')} must be {MOST} or less, not {value}")
     if given.prefetch_mb is not None and given.prefetch != AUTO:
-        raise ValueError(f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them")
+        raise ValueError(
+            f"--prefetch-mb bounds --prefetch auto, but --prefetch {given.prefetch} says how many steps. Give one of them"
+        )
     batch = given.batch_mb * 1e6
-    rates = {"pipeline_mb_s": given.pipeline_mb_s and given.pipeline_mb_s * 1e6,
-             "pipeline_ms": given.pipeline_ms and batch / given.pipeline_ms * 1e3}
+    rates = {
+        "pipeline_mb_s": given.pipeline_mb_s and given.pipeline_mb_s * 1e6,
+        "pipeline_ms": given.pipeline_ms and batch / given.pipeline_ms * 1e3,
+    }
     for option, value in {"batch_mb": batch, **rates}.items():
         if value is not None and not (math.isfinite(value) and value > 0):  # beyond what floats can be
-            raise ValueError(f"--{option.replace('_', '-')} {getattr(given, option):g} is too large or too small to count with")
-    return Job(ranks, batch, given.step_ms / 1e3, given.link_gbit, given.ranks_per_host, given.prefetch,
-               rates["pipeline_mb_s"] or rates["pipeline_ms"], PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20))
+            raise ValueError(
+                f"--{option.replace('_', '-')} {getattr(given, option):g} is too large or too small to count with"
+            )
+    return Job(
+        ranks,
+        batch,
+        given.step_ms / 1e3,
+        given.link_gbit,
+        given.ranks_per_host,
+        given.prefetch,
+        rates["pipeline_mb_s"] or rates["pipeline_ms"],
+        PREFETCH_BYTES if given.prefetch_mb is None else given.prefetch_mb * (1 << 20),
+    )
 
 
 def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
@@ -379,10 +443,14 @@ def _given_readers(given: argparse.Namespace) -> Optional[Readers]:
     if given.readers_per_node is not None and given.readers_per_node < 1:
         raise ValueError(f"--readers-per-node must be 1, not {given.readers_per_node}")
     if given.readers_per_node is not None and given.readers_per_node > 1:
-        raise ValueError(too_many_per_node(f"--readers-per-node {given.readers_per_node}", "--readers-per-node 1", "--readers R"))
+        raise ValueError(
+            too_many_per_node(f"--readers-per-node {given.readers_per_node}", "--readers-per-node 1", "--readers R")
+        )
     if given.shared_hosts and (given.readers_per_node is not None or given.readers == 0):
         layout = "--readers 0" if given.readers_per_node is None else "--readers-per-node 1"
-        raise ValueError(f"--shared-hosts says where dedicated readers are, and with {layout} there are none. Leave it out")
+        raise ValueError(
+            f"--shared-hosts says where dedicated readers are, and with {layout} there are none. Leave it out"
+        )
     if given.readers_per_node is not None:
         return Readers(per_node=1)
     return None if given.readers is None else Readers(dedicated=given.readers, own_hosts=not given.shared_hosts)
@@ -399,15 +467,22 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         parser.error(str(error))
     chosen = [judge(job, readers) if readers else recommend(job, not given.shared_hosts) for job in jobs]
     if given.json:
-        told = [{**_as_json(plan), "alternatives": [] if readers else
-                 [_as_json(other) for other in plans(job, not given.shared_hosts)]} for job, plan in zip(jobs, chosen)]
+        told = [
+            {
+                **_as_json(plan),
+                "alternatives": [] if readers else [_as_json(other) for other in plans(job, not given.shared_hosts)],
+            }
+            for job, plan in zip(jobs, chosen)
+        ]
         print(json.dumps(told[0] if given.ranks is not None else told, indent=1))
     elif given.ranks is None:
         print("\n".join(_table(chosen)))
     else:
         (job,), (plan,) = jobs, chosen
-        print(f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
-              + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else ""))
+        print(
+            f"{job.ranks:,} ranks on {job.hosts:,} host{'s' * (job.hosts > 1)}: {_size(job.step_bytes)} per step"
+            + (f", {_size(job.step_bytes / job.step_seconds)}/s" if job.step_seconds else "")
+        )
         for one in [plan] if readers else plans(job, not given.shared_hosts):
             print("\n".join(_describe(one)))
         if not readers:

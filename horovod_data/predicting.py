@@ -33,8 +33,14 @@ _INFINITE = tf.data.INFINITE_CARDINALITY
 _END = object()
 
 
-def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", name: Optional[str] = None,
-            shard: Optional[str] = None) -> Any:
+def predict(
+    model_or_fn: Any,
+    dataset: DatasetOrFn,
+    *,
+    batch: str = "global",
+    name: Optional[str] = None,
+    shard: Optional[str] = None,
+) -> Any:
     """Distributes a dataset, predicts on every rank, and gives rank 0 the outputs in the reader's order, each row's once.
 
     Collective: every process calls it, readers too. A dedicated reader gets None at once, and reads in serve(). Shares are
@@ -70,21 +76,34 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
     """
     job = membership.current("predict()")
     if not tf.executing_eagerly():
-        raise RuntimeError(explain("predict() was called where TensorFlow does not execute eagerly",
-                                   "Call it outside of tf.function and of TF1 graphs", job.where))
+        raise RuntimeError(
+            explain(
+                "predict() was called where TensorFlow does not execute eagerly",
+                "Call it outside of tf.function and of TF1 graphs",
+                job.where,
+            )
+        )
     channel = name
     ends: Sequence[Any] = ()
     with interrupts.Held() as ctrl_c:
         if isinstance(dataset, tf.data.Dataset) and (ends := receiving.ends_of_channels(dataset)):
             shares, channel = dataset, ends[0].label
         else:
+
             def has_left(error: Exception) -> None:
                 """The others, who have the channel, go on to their first round."""
                 if job.trainer is not None:
                     _Rounds(job, name).gather(_Outputs(), 0, False, error)
 
-            shares = distribute(dataset, batch=batch, remainder="partial", name=name, shard=UNLESS_SHARDED if shard is None else shard,
-                                held=ctrl_c, owes=has_left)
+            shares = distribute(
+                dataset,
+                batch=batch,
+                remainder="partial",
+                name=name,
+                shard=UNLESS_SHARDED if shard is None else shard,
+                held=ctrl_c,
+                owes=has_left,
+            )
         if job.trainer is None:
             return None
         rounds = _Rounds(job, channel)
@@ -92,8 +111,14 @@ def predict(model_or_fn: Any, dataset: DatasetOrFn, *, batch: str = "global", na
         return rounds.joined
 
 
-def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job: membership.Job, rounds: _Rounds,
-             ctrl_c: interrupts.Held) -> None:
+def _predict(
+    model_or_fn: Any,
+    shares: tf.data.Dataset,
+    ends: Sequence[Any],
+    job: membership.Job,
+    rounds: _Rounds,
+    ctrl_c: interrupts.Held,
+) -> None:
     """`ends`: of the channels that the shares come from, where others distributed them."""
     outputs = _Outputs()
     function: Any = None
@@ -105,12 +130,19 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job
         try:
             try:
                 ctrl_c.open()
-                if function is None:  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
+                if (
+                    function is None
+                ):  # in the first round nobody begins: a rank that can't would keep the others waiting in their epoch
                     if ends:
                         _check_stages(shares, ends, f"{job.where}{rounds.of_channel}")
                     if int(shares.cardinality()) == _INFINITE:
-                        raise ValueError(explain("predict() was given a dataset that never ends", "Leave out repeat(), or add take()",
-                                                 job.where))
+                        raise ValueError(
+                            explain(
+                                "predict() was given a dataset that never ends",
+                                "Leave out repeat(), or add take()",
+                                job.where,
+                            )
+                        )
                     function = _function(model_or_fn, job)
                 elif iterator is None:
                     iterator = iter(shares)
@@ -122,7 +154,9 @@ def _predict(model_or_fn: Any, shares: tf.data.Dataset, ends: Sequence[Any], job
                         step += 1
             finally:
                 ctrl_c.close()
-        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
+        except (
+            BaseException
+        ) as error:  # also Ctrl-C, and sys.exit() in the model's code: the program may catch them, and go on
             ctrl_c.close()  # another one may have come in between
             failure = error
             _let_go(error)
@@ -141,15 +175,25 @@ def _check_stages(dataset: tf.data.Dataset, ends: Sequence[Any], where: str) -> 
       ValueError: they would not be those of all rows in the reader's order.
     """
     if not all(end.whole for end in ends):
-        raise ValueError(explain("predict() was given what distribute_dataset() returned, which may leave out rows or add some",
-                                 'Distribute it with remainder="partial" and schedule="static"', where))
+        raise ValueError(
+            explain(
+                "predict() was given what distribute_dataset() returned, which may leave out rows or add some",
+                'Distribute it with remainder="partial" and schedule="static"',
+                where,
+            )
+        )
     behind = receiving.stages_behind(ends, dataset)
     in_order = dataset.options().deterministic is not False
     for stage in behind:
         if private.divides_anew(stage, in_order):
-            raise ValueError(explain("predict() was given what distribute_dataset() returned, and behind it a stage "
-                                     f"({private.name(stage)}) after which rows don't come as the reader has them",
-                                     "Put it before distribute_dataset(), or leave it out", where))
+            raise ValueError(
+                explain(
+                    "predict() was given what distribute_dataset() returned, and behind it a stage "
+                    f"({private.name(stage)}) after which rows don't come as the reader has them",
+                    "Put it before distribute_dataset(), or leave it out",
+                    where,
+                )
+            )
 
 
 def _let_go(error: BaseException) -> None:
@@ -166,10 +210,17 @@ def _let_go(error: BaseException) -> None:
 def _function(model_or_fn: Any, job: membership.Job) -> Callable[[Any], Any]:
     """What takes an element."""
     if (on_batch := getattr(model_or_fn, "predict_on_batch", None)) is not None:
-        return lambda element: on_batch(element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element)
+        return lambda element: on_batch(
+            element[0] if isinstance(element, tuple) and 1 <= len(element) <= 3 else element
+        )
     if not callable(model_or_fn):
-        raise TypeError(explain(f"predict() takes a model or a function, not {model_or_fn!r}",
-                                "Pass something with predict_on_batch(), as Keras models have it, or a function", job.where))
+        raise TypeError(
+            explain(
+                f"predict() takes a model or a function, not {model_or_fn!r}",
+                "Pass something with predict_on_batch(), as Keras models have it, or a function",
+                job.where,
+            )
+        )
     return lambda element: model_or_fn(*element) if type(element) is tuple else model_or_fn(element)
 
 
@@ -187,18 +238,26 @@ def _rows_of_element(element: Any) -> int:
 def _rows(leaf: Any, what: str) -> int:
     shape = leaf.shape
     if len(shape) == 0:
-        raise ValueError(explain(f"{what} holds a scalar, which has no rows", "Predict batches, and return a row for each of theirs"))
+        raise ValueError(
+            explain(f"{what} holds a scalar, which has no rows", "Predict batches, and return a row for each of theirs")
+        )
     return int(shape[0])
 
 
 def _tensor_of(leaf: Any) -> tf.Tensor:
     to_do = "Return tensors or arrays with one row for each row of the share"
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        raise ValueError(explain(f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"))
+        raise ValueError(
+            explain(
+                f"what predicts returned a {type(leaf).__name__}, whose parts have no rows", f"{to_do}: pad it, say"
+            )
+        )
     try:
         return tf.convert_to_tensor(leaf)
     except (TypeError, ValueError) as error:
-        raise ValueError(explain(f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do)) from error
+        raise ValueError(
+            explain(f"what predicts returned {leaf!r:.80}, of which no tensor can be made", to_do)
+        ) from error
 
 
 def _in_words(made: Any, leaves: list[tf.Tensor]) -> Optional[list[Any]]:
@@ -236,17 +295,30 @@ class _Outputs:
         leaves = [_tensor_of(leaf) for leaf in tf.nest.flatten(made)]
         for leaf in leaves:
             if (got := _rows(leaf, "what predicts")) != rows:
-                raise ValueError(explain(f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"))
+                raise ValueError(
+                    explain(
+                        f"what predicts returned {got} rows for a share of {rows}", "Return a row for each of its rows"
+                    )
+                )
         if self.structure is None:
-            self.structure, self.dtypes, self.words = made, [leaf.dtype.name for leaf in leaves], _in_words(made, leaves)
+            self.structure, self.dtypes, self.words = (
+                made,
+                [leaf.dtype.name for leaf in leaves],
+                _in_words(made, leaves),
+            )
         tf.nest.assert_same_structure(self.structure, made)
         self.steps.append([tf.io.serialize_tensor(leaf) for leaf in leaves])
 
     def taken(self, step: int, ended: bool, failure: Optional[BaseException]) -> tf.Tensor:
         """One row for a gather. Forgets them."""
-        words = {"dtypes": self.dtypes, "structure": self.words, "rows": [bool(step) for step in self.steps],
-                 "step": step + 1,  # the one at work
-                 "ended": ended, "failure": None if failure is None else words_of(failure)}
+        words = {
+            "dtypes": self.dtypes,
+            "structure": self.words,
+            "rows": [bool(step) for step in self.steps],
+            "step": step + 1,  # the one at work
+            "ended": ended,
+            "failure": None if failure is None else words_of(failure),
+        }
         texts = [tf.constant(json.dumps(words)), *itertools.chain.from_iterable(self.steps)]
         self.steps = []
         return tf.io.serialize_tensor(tf.stack(texts))[tf.newaxis]
@@ -286,8 +358,9 @@ class _Rounds:
             raise raised(kind, placed(f"{whose}{self.of_channel}, step {failed}", f"predict() failed: {kind}: {text}"))
         self.done, self.next_step = verdict["done"], verdict["next_step"]
 
-    def _exchange(self, outputs: _Outputs, step: int, ended: bool,
-                  failure: Optional[BaseException]) -> tuple[dict[str, Any], Optional[BaseException]]:
+    def _exchange(
+        self, outputs: _Outputs, step: int, ended: bool, failure: Optional[BaseException]
+    ) -> tuple[dict[str, Any], Optional[BaseException]]:
         """Rank 0's verdict, and what has failed here."""
         try:
             try:
@@ -318,9 +391,13 @@ class _Rounds:
         steps = [len(head["rows"]) for head in heads]
         if len({(head["ended"], count) for head, count in zip(heads, steps)}) > 1:
             few = min(range(len(steps)), key=lambda rank: (steps[rank], not heads[rank]["ended"]))
-            raise ValueError(explain(
-                f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
-                "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it", self._where()))
+            raise ValueError(
+                explain(
+                    f"the ranks come to different numbers of steps: rank {few} to {step - steps[0] + steps[few]}, others to more",
+                    "Leave out filter(), take() and their like behind distribute_dataset(), or put them before it",
+                    self._where(),
+                )
+            )
         first = step - steps[0]
         for rank, head in enumerate(heads):
             self._check_kind(rank, head)
@@ -328,8 +405,12 @@ class _Rounds:
         for i in range(steps[0]):
             for rank, head in enumerate(heads):
                 if head["rows"][i]:
-                    texts = parts[rank][at_text[rank]:at_text[rank] + len(self._dtypes)]
-                    self._keep([tf.io.parse_tensor(text, dtype).numpy() for text, dtype in zip(texts, self._dtypes)], rank, first + i + 1)
+                    texts = parts[rank][at_text[rank] : at_text[rank] + len(self._dtypes)]
+                    self._keep(
+                        [tf.io.parse_tensor(text, dtype).numpy() for text, dtype in zip(texts, self._dtypes)],
+                        rank,
+                        first + i + 1,
+                    )
                     at_text[rank] += len(self._dtypes)
         if heads[0]["ended"]:
             self._join(outputs)
@@ -344,30 +425,52 @@ class _Rounds:
         self._dtypes = self._dtypes or head["dtypes"]
         self._structure = self._structure or head["structure"]
         if head["dtypes"] != self._dtypes:
-            raise TypeError(explain(f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
-                                    f"{', '.join(head['dtypes'])} on rank {rank}", "Use the same model on all ranks", self._where()))
+            raise TypeError(
+                explain(
+                    f"the ranks predict different types: {', '.join(self._dtypes)} on one, "
+                    f"{', '.join(head['dtypes'])} on rank {rank}",
+                    "Use the same model on all ranks",
+                    self._where(),
+                )
+            )
         if head["structure"] != self._structure:
-            raise TypeError(explain(f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
-                                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors", self._where()))
+            raise TypeError(
+                explain(
+                    f"the ranks predict different structures: that of rank {rank} is not that of the ranks before it",
+                    "Use the same model on all ranks, and let it return tuples, lists and dicts of tensors",
+                    self._where(),
+                )
+            )
 
     def _keep(self, leaves: list[Any], rank: int, step: int) -> None:
         for number, (leaf, known) in enumerate(zip(leaves, self._got[0] if self._got else leaves)):
             if leaf.shape[1:] != known.shape[1:]:
-                raise ValueError(explain(
-                    f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
-                    f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
-                    "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape", self._where()))
+                raise ValueError(
+                    explain(
+                        f"what predicts returned rows of shape {list(known.shape[1:])} before, and of {list(leaf.shape[1:])} on rank {rank} "
+                        f"in step {step}, which can't be joined{f' (output {number})' if len(leaves) > 1 else ''}",
+                        "Pad all batches to one size (padded_batch with padded_shapes), or return what has one shape",
+                        self._where(),
+                    )
+                )
         self._got.append(leaves)
 
     def _join(self, outputs: _Outputs) -> None:
         """Before the others are told that all went well: what goes wrong here is everybody's error."""
         if not self._got:
-            raise ValueError(explain("predict() was given a dataset without rows", "Look at what the reader finds", self._where()))
+            raise ValueError(
+                explain("predict() was given a dataset without rows", "Look at what the reader finds", self._where())
+            )
         structure = outputs.structure
         if structure is None:  # this rank had no rows
             if self._structure is None:
-                raise TypeError(explain("rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
-                                        "Return tuples, lists and dicts of tensors", self._where()))
+                raise TypeError(
+                    explain(
+                        "rank 0 had no rows, and no rank can say the structure of the outputs: it has classes of the program's own",
+                        "Return tuples, lists and dicts of tensors",
+                        self._where(),
+                    )
+                )
             structure = _of_words(self._structure)
         self.joined = tf.nest.pack_sequence_as(structure, [np.concatenate(leaves) for leaves in zip(*self._got)])
 

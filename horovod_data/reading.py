@@ -39,14 +39,28 @@ class Reading:
 
     spec: Any  # of its elements
     count: int  # of its elements, as tf.data counts
-    fingerprint: Optional[str]  # equal ones stand for pipelines that yield the same, before they are sharded; None: not known
+    fingerprint: Optional[
+        str
+    ]  # equal ones stand for pipelines that yield the same, before they are sharded; None: not known
     part: Optional[Part]  # of shard="auto"
-    deal: Callable[[int, int, int], None]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
+    deal: Callable[
+        [int, int, int], None
+    ]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
     close: Callable[[], None]  # frees what it runs in
 
     @classmethod
-    def make(cls, dataset_or_fn: Any, batch: str, remainder: str, shard: bool, unless_sharded: bool, reader: int, readers: int,
-             trainers: int, audience: int) -> "Reading":
+    def make(
+        cls,
+        dataset_or_fn: Any,
+        batch: str,
+        remainder: str,
+        shard: bool,
+        unless_sharded: bool,
+        reader: int,
+        readers: int,
+        trainers: int,
+        audience: int,
+    ) -> "Reading":
         """Calls the function if it is one, and checks what can be checked before the first element. `unless_sharded`: a function
         that takes an InputContext gives each reader its own part itself."""
         rules = _Rules(batch, remainder, audience, shard and readers > 1, reader, readers)
@@ -54,8 +68,12 @@ class Reading:
             variant = private.variant(dataset_or_fn)
             graph = None if private.is_eager(variant) else variant.graph
             if graph is not None and rules.shard:
-                raise ValueError(explain('shard="auto" cannot look into a dataset of a TF1 graph',
-                                         "Pass a function that makes the dataset: it is called in eager mode"))
+                raise ValueError(
+                    explain(
+                        'shard="auto" cannot look into a dataset of a TF1 graph',
+                        "Pass a function that makes the dataset: it is called in eager mode",
+                    )
+                )
             first = _prepared(dataset_or_fn, rules, graph)
             if graph is not None:
                 deal, close, length = _graph_deal(graph, private.variant(first.flat), first.count)
@@ -82,7 +100,9 @@ class _Wants:
     """What a dataset function is called with."""
 
     context: bool  # an InputContext
-    context_name: str  # of its parameter, where it must be passed by name: it can't be otherwise, or `epoch` may come before it
+    context_name: (
+        str  # of its parameter, where it must be passed by name: it can't be otherwise, or `epoch` may come before it
+    )
     epoch: bool  # the epoch's number, by this name: then it is called for every epoch
 
     @classmethod
@@ -92,17 +112,32 @@ class _Wants:
         except (TypeError, ValueError):  # a builtin that does not say
             return cls(False, "", False)
         if any(p.name == "epoch" and p.kind is p.POSITIONAL_ONLY for p in parameters):
-            raise TypeError(explain("the dataset function's parameter `epoch` can be passed by its position only, and the "
-                                    "number of the epoch is passed by name", "Leave out the `/` behind it"))
+            raise TypeError(
+                explain(
+                    "the dataset function's parameter `epoch` can be passed by its position only, and the "
+                    "number of the epoch is passed by name",
+                    "Leave out the `/` behind it",
+                )
+            )
         given = function.keywords if isinstance(function, functools.partial) else {}
         by_name = [p for p in parameters if p.name == "epoch" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        needed = [p.name for p in parameters
-                  if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name]
+        needed = [
+            p.name
+            for p in parameters
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in by_name
+        ]
         if len(needed) > 1:
-            raise TypeError(explain(f"the dataset function needs the arguments {', '.join(needed)}",
-                                    "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`"))
-        named = [p.name for p in parameters
-                 if p.name in needed and (p.kind is p.KEYWORD_ONLY or by_name and p.kind is p.POSITIONAL_OR_KEYWORD)]
+            raise TypeError(
+                explain(
+                    f"the dataset function needs the arguments {', '.join(needed)}",
+                    "It may take a tf.distribute.InputContext, and the number of the epoch as `epoch`",
+                )
+            )
+        named = [
+            p.name
+            for p in parameters
+            if p.name in needed and (p.kind is p.KEYWORD_ONLY or by_name and p.kind is p.POSITIONAL_OR_KEYWORD)
+        ]
         return cls(bool(needed), named[0] if named else "", bool(by_name) and "epoch" not in given)
 
 
@@ -119,10 +154,13 @@ class _Prepared:
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
     if ends_of_channels(dataset):
-        raise ValueError(explain(
-            "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
-            "reader would wait for itself",
-            "Distribute the dataset that it came from, and do the rest on every rank behind it"))
+        raise ValueError(
+            explain(
+                "the dataset is itself what distribute_dataset() returned, or made of it: one rank's share, for which this "
+                "reader would wait for itself",
+                "Distribute the dataset that it came from, and do the rest on every rank behind it",
+            )
+        )
     part = None
     if rules.shard:
         with _mode(graph), tf.device("/CPU:0"):
@@ -139,15 +177,24 @@ def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]
         return _Prepared(whole, flat, spec, tf.data.experimental.cardinality(dataset), part)
 
 
-def _made_anew(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
-               rules: _Rules, spec: Any, number: int) -> _Prepared:
+def _made_anew(
+    function: Callable[..., Any],
+    wants: _Wants,
+    input_context: tf.distribute.InputContext,
+    rules: _Rules,
+    spec: Any,
+    number: int,
+) -> _Prepared:
     """The dataset of epoch `number`, whose elements must be of the kind that all ranks have been told of. With shard="auto" this
     reader's part of it is not compared with those of the others, to whom it could say nothing before they deal."""
     made = _prepared(_call(function, wants, input_context, number), rules, None)
     if not _fits(made.spec, spec):
-        raise ValueError(explain(
-            f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
-            "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too"))
+        raise ValueError(
+            explain(
+                f"the dataset function made for epoch={number} a dataset of {made.spec}, but that for epoch=1 was of {spec}",
+                "All epochs must have the same structure, types and shapes: let a size that differs be None in the first one, too",
+            )
+        )
     return made
 
 
@@ -166,15 +213,24 @@ def checked_dataset_or_fn(dataset_or_fn: Any, needed: bool) -> None:
         return
     if dataset_or_fn is None:
         if needed:
-            raise TypeError(explain("dataset_or_fn is None on a reader",
-                                    "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None"))
+            raise TypeError(
+                explain(
+                    "dataset_or_fn is None on a reader",
+                    "Pass a tf.data.Dataset, or a function that returns one; only other ranks may pass None",
+                )
+            )
         return
-    raise TypeError(explain(f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that "
-                            "returns one", "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices"))
+    raise TypeError(
+        explain(
+            f"dataset_or_fn is a {type(dataset_or_fn).__name__}, not a tf.data.Dataset nor a function that returns one",
+            "Make a dataset of it, for example with tf.data.Dataset.from_tensor_slices",
+        )
+    )
 
 
-def _call(function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext,
-          number: int) -> tf.data.Dataset:
+def _call(
+    function: Callable[..., Any], wants: _Wants, input_context: tf.distribute.InputContext, number: int
+) -> tf.data.Dataset:
     arguments = [input_context] if wants.context else []
     keywords: dict[str, Any] = {"epoch": number} if wants.epoch else {}
     if wants.context_name:
@@ -222,8 +278,9 @@ def _eager_deal(first: _Prepared, anew: Optional[Callable[[int], _Prepared]]) ->
     return deal
 
 
-def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
-                count: tf.Tensor) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
+def _graph_deal(
+    graph: tf.Graph, variant: tf.Tensor, count: tf.Tensor
+) -> tuple[Callable[[int, int, int], None], Callable[[], None], int]:
     """A dataset that was made in a TF1 graph runs in a session of its own, on a copy of what it needs of that graph: as long
     as the user's graph lives, this rank uses the channel, so the channel can't keep it alive. Also returns what closes the
     session, and the length."""
@@ -243,7 +300,9 @@ def _graph_deal(graph: tf.Graph, variant: tf.Tensor,
         copied, length = tf.import_graph_def(part, return_elements=[variant.name, count.name], name="")
         channel_in = tf.compat.v1.placeholder(tf.int64, [])
         epoch_in = tf.compat.v1.placeholder(tf.int64, [])
-        op = loader.load().ops.horovod_data_deal(copied, channel_in, epoch_in, anew=True)  # a session makes it for each epoch
+        op = loader.load().ops.horovod_data_deal(
+            copied, channel_in, epoch_in, anew=True
+        )  # a session makes it for each epoch
     private.keep_python_functions(graph, copy)
     session = tf.compat.v1.Session(graph=copy, config=_no_gpu())
 

@@ -23,8 +23,13 @@ class _ReceiverDataset(private.DatasetSource):
         session = core.session()
         with private.at_once(), tf.device("/CPU:0"):  # the caller's use of the channel may go next
             variant = loader.load().ops.horovod_data_receiver(
-                tf.constant(channel, tf.int64), tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
-                label, tf.constant(steps, tf.int64), output_types=types, output_shapes=shapes)
+                tf.constant(channel, tf.int64),
+                tf.constant(session - (1 << 64) if session >= 1 << 63 else session, tf.int64),
+                label,
+                tf.constant(steps, tf.int64),
+                output_types=types,
+                output_shapes=shapes,
+            )
         super().__init__(variant)
 
     @property

@@ -12,15 +12,19 @@ from . import core, exits, forks, interrupts, launch_checks, limits, loader, mee
 from .auditing import keras_fit
 from .ending import end, hear_of_horovods_end
 from .errors import explain, set_here
-from .membership import Job, begin, current, joined, known
 from .layout import make_layout
+from .membership import Job, begin, current, joined, known
 from .processes import fork_check
 from .progress import watch
 from .settings import Roles, Settings, read_roles, read_settings
 
 
-def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, comm: Any = None,
-         embedded: Optional[bool] = None) -> None:
+def init(
+    readers: Optional[int] = None,
+    readers_per_node: Optional[int] = None,
+    comm: Any = None,
+    embedded: Optional[bool] = None,
+) -> None:
     """Makes this process part of a job in which few processes read and all others are given their own batches.
 
     Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
@@ -69,8 +73,12 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
     before = core.mpi_query()
     if before.finalized:
-        raise RuntimeError(explain("MPI has already been finalised in this process, and can't be started twice",
-                                   "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()"))
+        raise RuntimeError(
+            explain(
+                "MPI has already been finalised in this process, and can't be started twice",
+                "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
+            )
+        )
     if not before.initialized:
         with meeting.watched(os.environ, settings):
             core.mpi_init()
@@ -78,11 +86,20 @@ def init(readers: Optional[int] = None, readers_per_node: Optional[int] = None, 
     launch_checks.check_thread_level(core.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, core.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
-    with interrupts.Held() as ctrl_c:  # what has begun is never left half done: a second call would meet the first one's end elsewhere
+    with (
+        interrupts.Held() as ctrl_c
+    ):  # what has begun is never left half done: a second call would meet the first one's end elsewhere
         _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
 
 
-def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tuple[int, int]], mpi: str, ctrl_c: interrupts.Held) -> None:
+def _join(
+    comm: Any,
+    settings: Settings,
+    horovod: Any,
+    horovod_here: Optional[tuple[int, int]],
+    mpi: str,
+    ctrl_c: interrupts.Held,
+) -> None:
     """Meets the others, and starts what there is of Horovod and of the core. Collective."""
     address = _address(comm)
     rank, size = core.comm_info(address)
@@ -90,16 +107,24 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
     world_ranks = core.comm_world_ranks(address)
     everybody = meeting.meet(
         meeting.Introduction.of(host, settings, horovod is not None, horovod_here),
-        rank, size, lambda mine: core.comm_exchange(address, mine), settings, _absent(world_ranks),
-        ctrl_c.let_come)
-    layout = make_layout([other.host for other in everybody], settings.readers, settings.readers_per_node,
-                         settings.embedded)
+        rank,
+        size,
+        lambda mine: core.comm_exchange(address, mine),
+        settings,
+        _absent(world_ranks),
+        ctrl_c.let_come,
+    )
+    layout = make_layout(
+        [other.host for other in everybody], settings.readers, settings.readers_per_node, settings.embedded
+    )
     where = layout.name(rank, host)
     hosts = tuple(other.host for other in everybody)
     meeting.check_horovod(everybody, layout, where)
     with meeting.watched_start(where, size, settings, _absent(world_ranks)):
         if settings.timeline:
-            meeting.check_timeline(settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where)
+            meeting.check_timeline(
+                settings.timeline, rank, layout.readers[0], lambda mine: core.comm_exchange(address, mine), where
+            )
         if horovod is not None and layout.trainer_index[rank] >= 0:
             trainers = [world_ranks[trainer] for trainer in layout.trainers]
             with_horovod.join(horovod, layout, rank, trainers, mpi, where)
@@ -107,9 +132,22 @@ def _join(comm: Any, settings: Settings, horovod: Any, horovod_here: Optional[tu
             with_horovod.end_with_mpi(horovod, horovod_here is not None)
         elif layout.trainer_index[rank] < 0:
             with_horovod.refuse(where)
-        core.start(address, layout, hosts, settings, horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end))
-    job = Job(settings, comm, rank, hosts, layout, fork_check(),
-               {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")})
+        core.start(
+            address,
+            layout,
+            hosts,
+            settings,
+            horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+        )
+    job = Job(
+        settings,
+        comm,
+        rank,
+        hosts,
+        layout,
+        fork_check(),
+        {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_DATA_")},
+    )
     begin(job)
     set_here(job.where)
     forks.install()
@@ -167,15 +205,22 @@ def num_readers() -> int:
     return len(known("num_readers()").layout.readers)
 
 
-def _require_same(job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any) -> None:
+def _require_same(
+    job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any
+) -> None:
     """The environment may have changed since: what an argument leaves open is still what it was."""
     asked = read_roles(job.environ, readers, readers_per_node, embedded)
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
         return
-    raise RuntimeError(explain(
-        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
-        f"{_arguments(runs, job.comm)}", "Call it once, before anything else of horovod_data", job.where))
+    raise RuntimeError(
+        explain(
+            f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
+            f"{_arguments(runs, job.comm)}",
+            "Call it once, before anything else of horovod_data",
+            job.where,
+        )
+    )
 
 
 def _arguments(given: Roles, comm: Any) -> str:
@@ -188,12 +233,19 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # whoever has a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise TypeError(explain(
-            f"comm must be an mpi4py intracommunicator, not {comm!r}",
-            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns"))
+        raise TypeError(
+            explain(
+                f"comm must be an mpi4py intracommunicator, not {comm!r}",
+                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
+            )
+        )
     if comm == mpi4py.COMM_NULL:
-        raise ValueError(explain("comm is MPI.COMM_NULL: this process is no member of that communicator",
-                                 "Call init() only on its members"))
+        raise ValueError(
+            explain(
+                "comm is MPI.COMM_NULL: this process is no member of that communicator",
+                "Call init() only on its members",
+            )
+        )
     return None if comm == mpi4py.COMM_WORLD else comm
 
 

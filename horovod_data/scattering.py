@@ -45,7 +45,9 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
     """
     job, at = matching.checked("scatter", 0, name)
     try:
-        _, at = matching.checked("scatter", root, name)  # behind the name, by which a call with a wrong root counts, too
+        _, at = matching.checked(
+            "scatter", root, name
+        )  # behind the name, by which a call with a wrong root counts, too
         value, rows = _inputs(x, splits, at, dtype, job)
     except (TypeError, ValueError) as error:
         if tf.executing_eagerly():
@@ -53,8 +55,7 @@ def scatter(x: Any, splits: Any = None, root: int = 0, name: Optional[str] = Non
         raise
     label, order = matching.label(matching.SCATTER, name)
     with tf.device("/CPU:0"):
-        part, _ = loader.load().ops.horovod_data_scatter(
-            value, rows, order, root=at, scatter_name=label)
+        part, _ = loader.load().ops.horovod_data_scatter(value, rows, order, root=at, scatter_name=label)
     if not tf.executing_eagerly() and job.trainer == at and value.shape.rank:
         part.set_shape(tf.TensorShape([None]).concatenate(value.shape[1:]))
     return part
@@ -66,24 +67,38 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: membership.Job) -> 
         try:
             dtype = tf.as_dtype(dtype)
         except TypeError:
-            raise TypeError(explain(f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32",
-                                    job.where)) from None
+            raise TypeError(
+                explain(f"dtype={dtype!r} is none of TensorFlow's", "Pass one, as in dtype=tf.float32", job.where)
+            ) from None
         _check_sendable(f"x would be a tensor of {dtype.name}", dtype, job)
     if x is None:
         if job.trainer == root:
-            raise ValueError(explain("x is None on the root, whose tensor is to be scattered",
-                                     "Pass a tensor there; None is for the other ranks", job.where))
+            raise ValueError(
+                explain(
+                    "x is None on the root, whose tensor is to be scattered",
+                    "Pass a tensor there; None is for the other ranks",
+                    job.where,
+                )
+            )
         if dtype is None:
-            raise ValueError(explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where))
+            raise ValueError(
+                explain("x is None, so dtype must be given", "Pass the dtype of the root's tensor", job.where)
+            )
         value = tf.zeros([0], dtype) if dtype != tf.string else tf.constant([], tf.string)
     else:
         try:
             value = tf.convert_to_tensor(x, dtype=dtype)
-        except Exception as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
+        except (
+            Exception
+        ) as error:  # whatever its class raises, as PyTorch does for tensors with a gradient: the call counts
             kind = TypeError if isinstance(error, TypeError) else ValueError  # others may want more than a text
-            raise kind(explain(f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
-                               "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
-                               job.where)) from None
+            raise kind(
+                explain(
+                    f"x can't be made a tensor{f' of {dtype.name}' if dtype else ''}: {text_of(error)}",
+                    "Pass a tensor; of a ragged or sparse one scatter the tensors that it is made of",
+                    job.where,
+                )
+            ) from None
         _check_sendable(f"x is a tensor of {value.dtype.name}", value.dtype, job)
     if splits is None or job.trainer != root:
         return value, tf.constant(0, tf.int64)  # a scalar: none given
@@ -93,16 +108,23 @@ def _inputs(x: Any, splits: Any, root: int, dtype: Any, job: membership.Job) -> 
         counts = None
     # A cast would cut 1.9 rows down to 1.
     if counts is None or not counts.dtype.is_integer or counts.shape.rank not in (0, 1, None):
-        raise TypeError(explain(f"splits={splits!r} are not whole numbers, one for each rank",
-                                f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
-                                job.where))
+        raise TypeError(
+            explain(
+                f"splits={splits!r} are not whole numbers, one for each rank",
+                f"Pass the number of rows that each of the {len(job.layout.trainers)} ranks gets, as integers",
+                job.where,
+            )
+        )
     return value, tf.reshape(tf.cast(counts, tf.int64), [-1])
 
 
 def _check_sendable(what: str, dtype: tf.DType, job: membership.Job) -> None:
     if dtype in (tf.resource, tf.variant):
-        raise TypeError(explain(f"{what}, which can't be sent to another rank", "Pass a tensor of numbers, bools or strings",
-                                job.where))
+        raise TypeError(
+            explain(
+                f"{what}, which can't be sent to another rank", "Pass a tensor of numbers, bools or strings", job.where
+            )
+        )
 
 
 def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
@@ -110,16 +132,21 @@ def _take_no_part(name: Optional[str], root: int, error: Exception) -> None:
     label, order = matching.label(matching.SCATTER, name)
     try:
         with tf.device("/CPU:0"):
-            loader.load().ops.horovod_data_scatter(tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label,
-                                                   refused=str(error))
+            loader.load().ops.horovod_data_scatter(
+                tf.zeros([0]), tf.constant(0, tf.int64), order, root=root, scatter_name=label, refused=str(error)
+            )
     except tf.errors.OpError:
         pass
 
 
 @tf.RegisterGradient("HorovodDataScatterGradient")
 def _no_second_gradient(*_: Any) -> None:
-    raise LookupError(explain("scatter() has no second gradient: a gradient of its gradient was asked for",
-                              "Compute what needs it (a penalty on gradients, say) from the tensor that scatter() returned"))
+    raise LookupError(
+        explain(
+            "scatter() has no second gradient: a gradient of its gradient was asked for",
+            "Compute what needs it (a penalty on gradients, say) from the tensor that scatter() returned",
+        )
+    )
 
 
 @tf.RegisterGradient("HorovodDataScatter")
@@ -127,8 +154,12 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
     root = op.get_attr("root")
     with tf.device("/CPU:0"):
         gathered = loader.load().ops.horovod_data_scatter_gradient(
-            tf.convert_to_tensor(gradient), op.outputs[1], tf.shape(op.outputs[0], tf.int64), root=root,
-            scatter_name=matching.label_of(op, "scatter_name"))
+            tf.convert_to_tensor(gradient),
+            op.outputs[1],
+            tf.shape(op.outputs[0], tf.int64),
+            root=root,
+            scatter_name=matching.label_of(op, "scatter_name"),
+        )
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
     if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)

@@ -22,7 +22,9 @@ _UNKNOWN = 2  # absl::StatusCode::kUnknown
 _CODES: dict[type[Exception], int] = {ValueError: 3, TypeError: 3, MemoryError: 8, NotImplementedError: 12}
 
 # What TensorFlow puts around an error of our own op.
-_AROUND_OURS = re.compile(r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL)
+_AROUND_OURS = re.compile(
+    r"^\{\{function_node __wrapped__HorovodDataDeal[^}]*\}\} |\s*\[Op:HorovodDataDeal\].*$", re.DOTALL
+)
 
 # A generator that sleeps in user code can't be interrupted; the process need not wait for it for ever.
 _JOIN_SECONDS = 5.0
@@ -42,7 +44,9 @@ class Unmade:
 unmade: dict[int, Unmade] = {}  # by number
 
 
-def wait_for_channels(which: Callable[[int, Unmade], bool] = lambda number, one: True, between: Callable[[], object] = lambda: None) -> None:
+def wait_for_channels(
+    which: Callable[[int, Unmade], bool] = lambda number, one: True, between: Callable[[], object] = lambda: None
+) -> None:
     """Until those are made, or given up. `between` is called now and then, and may raise."""
     for number, one in list(unmade.items()):
         while which(number, one) and not one.made.wait(core.SLICE_MS / 1000):
@@ -104,7 +108,9 @@ def _run_epoch(reading: Reading, channel: int, label: str, epoch: int, number: i
         reading.deal(channel, epoch, number)
     except SystemExit as error:  # of a dataset function that is called for every epoch
         _leave(channel, label, epoch, error)
-    except BaseException as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
+    except (
+        BaseException
+    ) as error:  # the op could not even begin: the trainers must hear of it, or they would wait for ever
         core.source_fail(channel, epoch, _code_of(error), _text_of(error))
 
 
@@ -113,7 +119,9 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, tf.errors.OpError):
         with contextlib.suppress(Exception):  # of a class of the user's, perhaps, or made of anything
             code = int(error.error_code)
-            return _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code  # by which iterators say that they are at their end
+            return (
+                _UNKNOWN if code in (0, tf.errors.OUT_OF_RANGE) else code
+            )  # by which iterators say that they are at their end
         return _UNKNOWN
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNKNOWN)
 
@@ -129,8 +137,12 @@ def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
         if error.code is not status:
             with contextlib.suppress(Exception):  # it has no text
                 show(str(error.code))
-        say(explain(f"the dataset function ends the program with status {status}, and the job with it",
-                    where=f"{here()}, channel {label}, epoch {epoch}"))
+        say(
+            explain(
+                f"the dataset function ends the program with status {status}, and the job with it",
+                where=f"{here()}, channel {label}, epoch {epoch}",
+            )
+        )
         exits.fail(status, said=True)
     core.source_fail(channel, epoch, _UNKNOWN, explain("the dataset function has called sys.exit()", where=""))
 
@@ -157,9 +169,12 @@ def serve() -> None:
     if job.trainer is not None:
         return
     wait_for_channels()  # to which this reader has given its word
-    core.refuse_agreements(explain(
-        f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",
-        'Call distribute_dataset() for all channels before serve(). predict() takes what it returned with remainder="partial"'))
+    core.refuse_agreements(
+        explain(
+            f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",
+            'Call distribute_dataset() for all channels before serve(). predict() takes what it returned with remainder="partial"',
+        )
+    )
     core.wait_all_bye()
     if core.state() == core.State.BROKEN:
         raise RuntimeError(explain("a process of the job was lost while this reader served", where=job.where))

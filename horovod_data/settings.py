@@ -48,8 +48,12 @@ class Roles(NamedTuple):
     embedded: bool
 
 
-def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
-                  readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Settings:
+def read_settings(
+    environ: Mapping[str, str],
+    readers: Optional[int] = None,
+    readers_per_node: Optional[int] = None,
+    embedded: Optional[bool] = None,
+) -> Settings:
     """The settings of this process: arguments first, then the environment, then the defaults.
 
     Raises:
@@ -74,11 +78,16 @@ def read_settings(environ: Mapping[str, str], readers: Optional[int] = None,
         timeline=environ.get("HOROVOD_DATA_TIMELINE", "").strip(),
         timeline_bytes=_size_in(environ, "HOROVOD_DATA_TIMELINE_MB", 1 << 30),
         prefetch_bytes=_size_in(environ, "HOROVOD_DATA_PREFETCH_MB", 64 << 20),
-        verify=verify_in(environ))
+        verify=verify_in(environ),
+    )
 
 
-def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
-               readers_per_node: Optional[int] = None, embedded: Optional[bool] = None) -> Roles:
+def read_roles(
+    environ: Mapping[str, str],
+    readers: Optional[int] = None,
+    readers_per_node: Optional[int] = None,
+    embedded: Optional[bool] = None,
+) -> Roles:
     """The part of read_settings() that says who reads: the launcher must understand it in the same way. Raises the same."""
     given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
     if readers is not None:
@@ -98,24 +107,39 @@ def read_roles(environ: Mapping[str, str], readers: Optional[int] = None,
         given_by["embedded"] = "HOROVOD_DATA_EMBEDDED=1"
     readers_per_node = readers_per_node or None
     if readers is not None and readers_per_node is not None:
-        raise ValueError(explain(
-            f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
-            "other", "Give one of them"))
+        raise ValueError(
+            explain(
+                f"{given_by['readers']}={readers} and {given_by['readers_per_node']}={readers_per_node} contradict each "
+                "other",
+                "Give one of them",
+            )
+        )
     if readers_per_node is not None and readers_per_node > 1:
-        raise ValueError(too_many_per_node(f"{given_by['readers_per_node']}={readers_per_node}",
-                                           f"{given_by['readers_per_node']}=1", f"{given_by['readers']}=R"))
+        raise ValueError(
+            too_many_per_node(
+                f"{given_by['readers_per_node']}={readers_per_node}",
+                f"{given_by['readers_per_node']}=1",
+                f"{given_by['readers']}=R",
+            )
+        )
     if embedded and readers_per_node is None:
-        raise ValueError(explain(
-            f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
-            "asked for", f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
-            "job"))
+        raise ValueError(
+            explain(
+                f"{given_by['embedded']} says that each host's first trainer reads for its host, but no readers per node were "
+                "asked for",
+                f"Use {given_by['readers_per_node']}=1 with it; without both, rank 0 reads and trains for the whole "
+                "job",
+            )
+        )
     return Roles(readers or 0, readers_per_node, embedded)
 
 
 def too_many_per_node(given: str, one: str, of_the_job: str) -> str:
     """The text for more readers on a host than one: what was given, what to give, what to give for R readers of the job."""
-    return explain(f"{given}: a host can have one reader of its own",
-                   f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts")
+    return explain(
+        f"{given}: a host can have one reader of its own",
+        f"Use {one}, or {of_the_job} for R readers that deal to the trainers of all hosts",
+    )
 
 
 def _count(value: object, name: str) -> int:
@@ -135,7 +159,9 @@ def _count_in(environ: Mapping[str, str], name: str) -> Optional[int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise ValueError(explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it"))
+        raise ValueError(
+            explain(f"{name}={text!r} is not a number of readers", f"Set {name} to 0, 1 or more, or unset it")
+        )
     return count
 
 
@@ -154,22 +180,34 @@ def verify_in(environ: Mapping[str, str]) -> bool:
 def _payload_in(environ: Mapping[str, str]) -> str:
     payload = environ.get("HOROVOD_DATA_PAYLOAD", "").strip() or "auto"
     if payload not in PAYLOADS:
-        raise ValueError(explain(f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
-                                 f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it"))
+        raise ValueError(
+            explain(
+                f"HOROVOD_DATA_PAYLOAD={payload!r} is no way for batches to travel",
+                f"Set HOROVOD_DATA_PAYLOAD to {', '.join(PAYLOADS[:-1])} or {PAYLOADS[-1]}, or unset it",
+            )
+        )
     return payload
 
 
 def _progress_in(environ: Mapping[str, str]) -> str:
     progress = environ.get("HOROVOD_DATA_PROGRESS", "").strip() or "0"
     if progress not in PROGRESS:
-        raise ValueError(explain(f"HOROVOD_DATA_PROGRESS={progress!r} is no way to show progress",
-                                 f"Set HOROVOD_DATA_PROGRESS to {', '.join(PROGRESS[:-1])} or {PROGRESS[-1]}, or unset it"))
+        raise ValueError(
+            explain(
+                f"HOROVOD_DATA_PROGRESS={progress!r} is no way to show progress",
+                f"Set HOROVOD_DATA_PROGRESS to {', '.join(PROGRESS[:-1])} or {PROGRESS[-1]}, or unset it",
+            )
+        )
     return progress
 
 
 def _arena_bytes_in(environ: Mapping[str, str]) -> int:
-    return _size_in(environ, "HOROVOD_DATA_ARENA_MB", min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
-                    "; HOROVOD_DATA_PAYLOAD=message does without shared memory")
+    return _size_in(
+        environ,
+        "HOROVOD_DATA_ARENA_MB",
+        min(_DEFAULT_ARENA, memory_bytes()[0] // 4),
+        "; HOROVOD_DATA_PAYLOAD=message does without shared memory",
+    )
 
 
 def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str = "") -> int:
@@ -182,8 +220,12 @@ def _size_in(environ: Mapping[str, str], name: str, default: int, otherwise: str
     except ValueError:
         megabytes = math.nan
     if not math.isfinite(megabytes) or megabytes < LEAST_MB:
-        raise ValueError(explain(f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
-                                 f"Set {name} to a number such as 1024, or unset it{otherwise}"))
+        raise ValueError(
+            explain(
+                f"{name}={text!r} is not a size in MiB of {LEAST_MB:g} or more{_finite(megabytes)}",
+                f"Set {name} to a number such as 1024, or unset it{otherwise}",
+            )
+        )
     return int(min(megabytes, _MOST_MB) * (1 << 20))
 
 
@@ -200,6 +242,10 @@ def _seconds_in(environ: Mapping[str, str], name: str, default: float, least: fl
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < least:
-        raise ValueError(explain(f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
-                                 f"Set {name} to a number such as {default:g}, or unset it"))
+        raise ValueError(
+            explain(
+                f"{name}={text!r} is not a time in seconds of {least:g} or more{_finite(seconds)}",
+                f"Set {name} to a number such as {default:g}, or unset it",
+            )
+        )
     return min(seconds, _MOST_SECONDS)

@@ -46,7 +46,11 @@ class Absent:
     ended: bool  # the program has ended, but its process is there still
 
     def __str__(self) -> str:
-        who = f"rank {self.rank}" if self.rank is not None else f"the rank with number {self.local_rank} on this host (from 0)"
+        who = (
+            f"rank {self.rank}"
+            if self.rank is not None
+            else f"the rank with number {self.local_rank} on this host (from 0)"
+        )
         return f"{who} {'has come to the end of its program' if self.ended else 'has left, its process is gone'}"
 
 
@@ -54,7 +58,9 @@ class Siblings:
     """The ranks that the launcher has started on this host, this one among them."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._names = next((names for names in _VARIABLES if all(environ.get(name, "").isdigit() for name in names)), None)
+        self._names = next(
+            (names for names in _VARIABLES if all(environ.get(name, "").isdigit() for name in names)), None
+        )
         self._seen: dict[Absent, float] = {}  # since when
         self._here, self._all = (int(environ[name]) for name in self._names[2:]) if self._names else (0, 0)
         self._launcher = self._find_launcher()

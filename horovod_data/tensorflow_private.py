@@ -41,20 +41,68 @@ from tensorflow.python.eager.context import eager_mode
 from tensorflow.python.framework.none_tensor import NoneTensorSpec
 from tensorflow.python.saved_model import nested_structure_coder
 
-__all__ = ["BaseSession", "DatasetSource", "DatasetV1Adapter", "NoneTensorSpec", "OwnedIterator", "UnaryDataset",
-           "DATASET_CALL", "ITERATOR_CALLS", "SESSION_CALLS", "at_once", "begin_without_gpus", "caches_in_a_file", "captured", "dataset_of", "eager_mode",
-           "function_nodes", "has_functions", "inputs", "is_eager", "is_tf1_program", "keep_functions", "keep_python_functions", "name",
-           "nested_structure_coder", "numbers", "resource_of", "seeds", "serialized_graph", "shard_files", "small_numbers", "tf2",
-           "unordered", "variant"]
+__all__ = [
+    "BaseSession",
+    "DatasetSource",
+    "DatasetV1Adapter",
+    "NoneTensorSpec",
+    "OwnedIterator",
+    "UnaryDataset",
+    "DATASET_CALL",
+    "ITERATOR_CALLS",
+    "SESSION_CALLS",
+    "at_once",
+    "begin_without_gpus",
+    "caches_in_a_file",
+    "captured",
+    "dataset_of",
+    "eager_mode",
+    "function_nodes",
+    "has_functions",
+    "inputs",
+    "is_eager",
+    "is_tf1_program",
+    "keep_functions",
+    "keep_python_functions",
+    "name",
+    "nested_structure_coder",
+    "numbers",
+    "resource_of",
+    "seeds",
+    "serialized_graph",
+    "shard_files",
+    "small_numbers",
+    "tf2",
+    "unordered",
+    "variant",
+]
 
 # All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
 # iter() of a dataset calls first.
-ITERATOR_CALLS = ("_next_internal", "get_next_as_optional", "_save", "_restore", "_serialize_to_tensors", "_restore_from_tensors")
+ITERATOR_CALLS = (
+    "_next_internal",
+    "get_next_as_optional",
+    "_save",
+    "_restore",
+    "_serialize_to_tensors",
+    "_restore_from_tensors",
+)
 SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
 DATASET_CALL = "_apply_debug_options"
 
 # What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
-_NUMBERS = ("_num_shards", "_index", "_count", "_batch_size", "_drop_remainder", "_cycle_length", "_block_length", "_start", "_stop", "_step")
+_NUMBERS = (
+    "_num_shards",
+    "_index",
+    "_count",
+    "_batch_size",
+    "_drop_remainder",
+    "_cycle_length",
+    "_block_length",
+    "_start",
+    "_stop",
+    "_step",
+)
 
 
 def begin_without_gpus() -> None:
@@ -138,8 +186,13 @@ def numbers(stage: tf.data.Dataset) -> list[str]:
 
 def small_numbers(stage: tf.data.Dataset) -> list[str]:
     """What of captured() is numbers, and few enough to be looked at."""
-    few = [tensor for tensor in captured(stage) if (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool)
-           and tensor.shape.is_fully_defined() and tensor.shape.num_elements() <= 64]
+    few = [
+        tensor
+        for tensor in captured(stage)
+        if (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool)
+        and tensor.shape.is_fully_defined()
+        and tensor.shape.num_elements() <= 64
+    ]
     return [repr(value.tolist()) for value in map(tf.get_static_value, few) if value is not None]
 
 
@@ -164,7 +217,17 @@ def unwrapped(stage: tf.data.Dataset) -> tf.data.Dataset:
     return stage
 
 
-_DIVIDE_ANEW = ("Batch", "Unbatch", "FlatMap", "Interleave", "Shuffle", "ShuffleAndRepeat", "Window", "Rebatch", "GroupByReducer")
+_DIVIDE_ANEW = (
+    "Batch",
+    "Unbatch",
+    "FlatMap",
+    "Interleave",
+    "Shuffle",
+    "ShuffleAndRepeat",
+    "Window",
+    "Rebatch",
+    "GroupByReducer",
+)
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
@@ -203,7 +266,9 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
 
 def caches_in_a_file(stage: tf.data.Dataset) -> bool:
     """Whether a stage is a cache() with a filename."""
-    name = tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
+    name = (
+        tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
+    )
     return isinstance(name, bytes) and name != b""
 
 
@@ -213,7 +278,11 @@ def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
         yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
     for function in stage._functions():
         for op in function.function.graph.get_operations():
-            names = [argument.name for argument in op.op_def.input_arg] if "Dataset" in op.type and op.op_def is not None else []
+            names = (
+                [argument.name for argument in op.op_def.input_arg]
+                if "Dataset" in op.type and op.op_def is not None
+                else []
+            )
             if "seed" in names and "seed2" in names and len(names) == len(op.inputs):
                 yield f"{op.type} in a function", [op.inputs[names.index(name)] for name in ("seed", "seed2")]
 

@@ -51,7 +51,7 @@ def read(path: str) -> Timeline:
     except UnicodeDecodeError as error:
         if error.end < len(data) or not data.lstrip().startswith(b"["):
             raise ValueError(_no_timeline(path, f"byte {error.start} is no text")) from None
-        text = data[:error.start].decode()  # broken off within a letter
+        text = data[: error.start].decode()  # broken off within a letter
     del data
     if not text.strip():
         raise ValueError(_no_timeline(path, "it is empty: the job ended before it wrote anything, or runs on"))
@@ -115,8 +115,9 @@ def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
 def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
     starts = [event["args"][_START] for event in events if event["ph"] == "M" and _START in event.get("args", {})]
     if not starts or not _is_number(starts[0]):
-        raise ValueError(_no_timeline(path, "it doesn't say when it began, as horovod_data's do, and those of Horovod 0.21 or "
-                                            "later"))
+        raise ValueError(
+            _no_timeline(path, "it doesn't say when it began, as horovod_data's do, and those of Horovod 0.21 or later")
+        )
     return Timeline(path, False, starts[0], events, broken_off)
 
 
@@ -136,10 +137,14 @@ def _events(path: str, text: str) -> Iterator[Optional[Event]]:
         try:
             event, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            if text[at] == "{" and "}," not in text[getattr(error, "pos", at):]:
+            if text[at] == "{" and "}," not in text[getattr(error, "pos", at) :]:
                 return  # broken off here
             raise ValueError(_no_timeline(path, f"what stands at character {at} is no event ({error})")) from None
-        if not isinstance(event, dict) or not isinstance(event.get("ph"), str) or not isinstance(event.get("args", {}), dict):
+        if (
+            not isinstance(event, dict)
+            or not isinstance(event.get("ph"), str)
+            or not isinstance(event.get("args", {}), dict)
+        ):
             raise ValueError(_no_timeline(path, f"{_short(event)} is no event"))
         if event["ph"] == "M" or event.get("cat") == "left out":
             args = event.setdefault("args", {})
@@ -174,9 +179,12 @@ def _short(value: Any) -> str:
 
 
 def _no_timeline(path: str, why: str) -> str:
-    return explain(f"{path} is no timeline: {why}",
-                   "Name files that HOROVOD_DATA_TIMELINE=... (or horovod-data-run --timeline-filename ...) and "
-                   "HOROVOD_TIMELINE=... have written", where="")
+    return explain(
+        f"{path} is no timeline: {why}",
+        "Name files that HOROVOD_DATA_TIMELINE=... (or horovod-data-run --timeline-filename ...) and "
+        "HOROVOD_TIMELINE=... have written",
+        where="",
+    )
 
 
 def _write(path: str, events: Sequence[Event]) -> None:
@@ -201,20 +209,34 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command line. Its exit status: 0, or 2 where something is wrong with files or arguments."""
     parser = argparse.ArgumentParser("python -m horovod_data.timeline", description="Puts timelines of a job into one.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    merging = commands.add_parser("merge", help="several timelines of one job into one file", description=(
-        "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
-        "(https://ui.perfetto.dev) or chrome://tracing. Timelines that a killed job has left are taken, too."))
-    merging.add_argument("files", nargs="+", metavar="FILE", help="timelines of horovod_data and of Horovod, in any order")
+    merging = commands.add_parser(
+        "merge",
+        help="several timelines of one job into one file",
+        description=(
+            "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
+            "(https://ui.perfetto.dev) or chrome://tracing. Timelines that a killed job has left are taken, too."
+        ),
+    )
+    merging.add_argument(
+        "files", nargs="+", metavar="FILE", help="timelines of horovod_data and of Horovod, in any order"
+    )
     merging.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
     args = parser.parse_args(argv)
     show_any_text()
     try:
         if any(os.path.exists(args.output) and os.path.samefile(file, args.output) for file in args.files):
-            raise ValueError(explain(f"{args.output} is one of the files to be merged", "Give -o another name", where=""))
+            raise ValueError(
+                explain(f"{args.output} is one of the files to be merged", "Give -o another name", where="")
+            )
         timelines = [read(file) for file in args.files]
         if not any(one.ours for one in timelines):
-            raise ValueError(explain("None of these timelines is horovod_data's",
-                                     "Name the one that HOROVOD_DATA_TIMELINE=... has written, too", where=""))
+            raise ValueError(
+                explain(
+                    "None of these timelines is horovod_data's",
+                    "Name the one that HOROVOD_DATA_TIMELINE=... has written, too",
+                    where="",
+                )
+            )
         events = merge(timelines)
         _write(args.output, events)
     except OSError as error:

@@ -95,17 +95,37 @@ class Channel:
 
 def _trainer(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Trainer:
     return Trainer(
-        process["rank"], process["host"], ns["steps"], ns["rows"], ns["wait"] * _NS, ns["receive"] * _NS, ns["step"] * _NS, ns["waits"],
-        ns["queued"], {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
-        ns["epochs"], ns["first"] * _NS, ns["window"])
+        process["rank"],
+        process["host"],
+        ns["steps"],
+        ns["rows"],
+        ns["wait"] * _NS,
+        ns["receive"] * _NS,
+        ns["step"] * _NS,
+        ns["waits"],
+        ns["queued"],
+        {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
+        ns["epochs"],
+        ns["first"] * _NS,
+        ns["window"],
+    )
 
 
 def _reader(process: Mapping[str, Any], ns: Mapping[str, Any]) -> Reader:
     return Reader(
-        process["reader"], process["host"], process["rank"] >= 0, ns["elements"], ns["steps"], ns["pipeline"] * _NS,
-        ns["deal"] * _NS, ns["room"] * _NS, ns["serve"] * _NS,
+        process["reader"],
+        process["host"],
+        process["rank"] >= 0,
+        ns["elements"],
+        ns["steps"],
+        ns["pipeline"] * _NS,
+        ns["deal"] * _NS,
+        ns["room"] * _NS,
+        ns["serve"] * _NS,
         {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])},
-        dict(zip(process["audience"], ns["room_times_of"])), ns["untaken"])
+        dict(zip(process["audience"], ns["room_times_of"])),
+        ns["untaken"],
+    )
 
 
 def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
@@ -119,9 +139,15 @@ def channels(processes: Iterable[Mapping[str, Any]]) -> list[Channel]:
         readers = [_reader(process, one["reader"]) for process, one in having if "reader" in one]
         options = having[0][1]["options"]
         if any(one.steps for one in trainers):
-            found.append(Channel(
-                name, options["schedule"] == 1, options["prefetch"] or max(one.window for one in trainers),
-                tuple(sorted(trainers, key=lambda one: one.rank)), tuple(sorted(readers, key=lambda one: one.reader))))
+            found.append(
+                Channel(
+                    name,
+                    options["schedule"] == 1,
+                    options["prefetch"] or max(one.window for one in trainers),
+                    tuple(sorted(trainers, key=lambda one: one.rank)),
+                    tuple(sorted(readers, key=lambda one: one.reader)),
+                )
+            )
     return found
 
 
@@ -143,7 +169,8 @@ def _since(process: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
         if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of that name
             earlier = {}
         later["channels"][name] = {"options": channel["options"]} | {
-            role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+            role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel
+        }
     return later
 
 
@@ -151,8 +178,14 @@ _OF_NOW = ("untaken", "window")  # no sums
 
 
 def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    less = {key: value if key in _OF_NOW else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))] if isinstance(value, list) else
-            value - then.get(key, 0) for key, value in now.items()}
+    less = {
+        key: value
+        if key in _OF_NOW
+        else [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
+        if isinstance(value, list)
+        else value - then.get(key, 0)
+        for key, value in now.items()
+    }
     begun_anew = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
     return dict(now) if begun_anew else less
 
@@ -190,8 +223,12 @@ def flat(process: Mapping[str, Any]) -> dict[str, float]:
             f"{name}/deal_seconds": other.deal if other else 0.0,
             f"{name}/room_seconds": other.room if other else 0.0,
             f"{name}/serve_seconds": other.serve if other else 0.0,
-            f"{name}/untaken": other.untaken if other else 0}
+            f"{name}/untaken": other.untaken if other else 0,
+        }
         room, times = (other.room_of, other.room_times_of) if other else ({}, {})
         for rank in range(process["ranks"]):
-            named[f"{name}/room_seconds/{rank}"], named[f"{name}/room_waits/{rank}"] = room.get(rank, 0.0), times.get(rank, 0)
+            named[f"{name}/room_seconds/{rank}"], named[f"{name}/room_waits/{rank}"] = (
+                room.get(rank, 0.0),
+                times.get(rank, 0),
+            )
     return named

@@ -45,9 +45,13 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     """Initialises Horovod on the trainers, given as ranks of MPI_COMM_WORLD, and makes sure that it counts as we do."""
     if not horovod.is_initialized():
         if not horovod.mpi_built() and len(trainers) > 1:
-            raise RuntimeError(explain(
-                f"Horovod was built without MPI, horovod_data with {mpi}", "Reinstall Horovod with "
-                "`HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`", where))
+            raise RuntimeError(
+                explain(
+                    f"Horovod was built without MPI, horovod_data with {mpi}",
+                    "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
+                    where,
+                )
+            )
         if trainers == list(range(core.comm_info(None)[1])):
             horovod.init()
         else:
@@ -55,9 +59,13 @@ def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str,
     ours = layout.trainer_index[rank], len(trainers)
     theirs = horovod.rank(), horovod.size()
     if ours != theirs:
-        raise RuntimeError(explain(
-            f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
-            f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}", where))
+        raise RuntimeError(
+            explain(
+                f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
+                f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}",
+                where,
+            )
+        )
 
 
 def refuse(where: str) -> None:
@@ -69,10 +77,14 @@ def refuse(where: str) -> None:
         return
 
     def init(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(explain(
-            "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
-            "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
-            "behind horovod_data.serve(), where a dedicated reader never comes", where))
+        raise RuntimeError(
+            explain(
+                "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
+                "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
+                "behind horovod_data.serve(), where a dedicated reader never comes",
+                where,
+            )
+        )
 
     HorovodBasics.init = init
 

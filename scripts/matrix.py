@@ -95,7 +95,11 @@ def find_python(version: str, given: Mapping[str, str]) -> str:
     else:
         pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
         # The distribution's own first, as in setup.sh.
-        candidates = [f"/usr/bin/python{version}", f"python{version}", *sorted(map(str, pyenv.glob(f"versions/{version}.*/bin/python")))]
+        candidates = [
+            f"/usr/bin/python{version}",
+            f"python{version}",
+            *sorted(map(str, pyenv.glob(f"versions/{version}.*/bin/python"))),
+        ]
     for candidate in candidates:
         path = shutil.which(candidate)
         if path and runs_as(path, version):
@@ -113,7 +117,11 @@ class Run:
         self.commands: list[str] = []
         venv = self.folder / ".venv" / "bin"
         self.environment = {
-            **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MPICC", "MPI_HOME", "VIRTUAL_ENV")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name not in ("PYTHONPATH", "MPICC", "MPI_HOME", "VIRTUAL_ENV")
+            },
             "PATH": f"{venv}{os.pathsep}{os.environ['PATH']}",
             # Cells of one Python and one TensorFlow differ in the files that include mpi.h.
             "CCACHE_BASEDIR": str(self.folder),
@@ -153,7 +161,9 @@ class Run:
     def use_mpi(self) -> tuple[str, str]:
         """The MPI's name and version, behind which its mpicc and mpirun are the first in PATH."""
         name, major, package = MPIS[self.cell.mpi]
-        if package is None and name == "MPICH" and shutil.which("mpicc.mpich"):  # Debian's, beside Open MPI; as setup.sh
+        if (
+            package is None and name == "MPICH" and shutil.which("mpicc.mpich")
+        ):  # Debian's, beside Open MPI; as setup.sh
             for tool in ("mpicc", "mpicxx", "mpirun", "mpiexec"):
                 path = self.folder / ".venv" / "bin" / tool
                 path.write_text(f'#!/bin/sh\nexec {shutil.which(f"{tool}.mpich")} "$@"\n')
@@ -224,8 +234,14 @@ def folder_of_wheel(cell: Cell, mpi: str) -> Path:
     patched = ""
     if not cell.tensorflow.startswith("2.15."):
         patches = b"".join(path.read_bytes() for path in sorted((ROOT / "packaging" / "horovod").glob("*.patch")))
-        patched = "-patched" + subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout.split()[0].decode()
-    return WHEELS / f"{name.replace(' ', '').lower()}-{version}-py{cell.python.replace('.', '')}-tf{cell.tensorflow}{patched}"
+        patched = (
+            "-patched"
+            + subprocess.run(["cksum"], input=patches, capture_output=True, check=True).stdout.split()[0].decode()
+        )
+    return (
+        WHEELS
+        / f"{name.replace(' ', '').lower()}-{version}-py{cell.python.replace('.', '')}-tf{cell.tensorflow}{patched}"
+    )
 
 
 def with_horovod(of: Run, mpi: str, pip: str) -> str:
@@ -235,7 +251,9 @@ def with_horovod(of: Run, mpi: str, pip: str) -> str:
         return "not run: none is built for it here"
     wheel = f"{wheels[0].parent.name}/{wheels[0].name}"
     of.environment["WHEELS"] = str(WHEELS)
-    keras = ["tests/mpi/test_keras.py"] if of.cell.tensorflow.startswith("2.15.") else []  # Horovod's own layer is for Keras 2
+    keras = (
+        ["tests/mpi/test_keras.py"] if of.cell.tensorflow.startswith("2.15.") else []
+    )  # Horovod's own layer is for Keras 2
     output = of.step(
         f"{pip} cloudpickle pyyaml packaging cffi && {pip} --no-deps $WHEELS/{wheel}",
         f"pytest {' '.join(['tests/mpi/test_modes.py', *keras])} --np 2 -q",
@@ -274,8 +292,14 @@ def page(record: Mapping[str, dict]) -> str:
     ]
     for cell in CELLS:
         entry = record.get(cell.name)
-        told = [entry[key] or "-" for key in ("date", "mpi", "delivery", "horovod")] if entry else ["never", "-", "-", "-"]
-        lines.append("| " + " | ".join([cell.name, *(text.replace("|", "\\|") for text in told), f"`make matrix CELLS={cell.name}`"]) + " |")
+        told = (
+            [entry[key] or "-" for key in ("date", "mpi", "delivery", "horovod")] if entry else ["never", "-", "-", "-"]
+        )
+        lines.append(
+            "| "
+            + " | ".join([cell.name, *(text.replace("|", "\\|") for text in told), f"`make matrix CELLS={cell.name}`"])
+            + " |"
+        )
     lines += [
         "",
         "The commands behind each are in [matrix.json](matrix.json). All of them:",
@@ -316,7 +340,9 @@ def keep(name: str, entry: dict) -> None:
     before = record[name]["horovod"] if name in record else ""
     if entry["horovod"].startswith("not run") and before and not before.startswith("not run"):
         told = re.search(r" \(on \d{4}-\d\d-\d\d\)$", before)
-        entry = entry | {"horovod": before if told else f"{before} (on {record[name]['date']})"}  # not of this entry's date
+        entry = entry | {
+            "horovod": before if told else f"{before} (on {record[name]['date']})"
+        }  # not of this entry's date
     record[name] = entry
     order = [cell.name for cell in CELLS]
     record = {name: record[name] for name in order if name in record}
@@ -354,7 +380,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with alone(name, wait=False):
                 entry = run(known[name], find_python(known[name].python, given), shlex.split(options.before))
         except Failure as failure:
-            entry = {"date": f"{datetime.date.today():%Y-%m-%d}", "mpi": "", "delivery": str(failure), "horovod": "", "commands": []}
+            entry = {
+                "date": f"{datetime.date.today():%Y-%m-%d}",
+                "mpi": "",
+                "delivery": str(failure),
+                "horovod": "",
+                "commands": [],
+            }
         with alone("record"):
             keep(name, entry)
         failed += mark(entry) == "fails"

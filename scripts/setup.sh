@@ -174,6 +174,7 @@ venv() {
     cloudpickle psutil pyyaml packaging     # Horovod's launcher imports them
     scikit-learn                            # the real handwritten digits of the demo
     pytest pytest-xdist hypothesis mypy     # tests, by several workers if asked; property tests, type check
+    ruff==0.17.6 clang-format==23.1.5       # lay out the code (make format), and look at it (make lint)
     matplotlib                              # the benchmarks' plots
     tqdm                                    # bars of HOROVOD_DATA_PROGRESS, which does without as well
     prometheus_client                       # the example in docs/report.md

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several ranks for tests of bad days: a whole job's exit status, output and duration are what is tested.
 
-    job = run_job(script, np=2)                   # to its end
-    with start_job(script, np=3) as job:          # to meddle with it
-        job.wait_for("step 3", rank=1)
-        job.kill_rank(1)
-        assert job.finish(timeout=20) != 0
+job = run_job(script, np=2)                   # to its end
+with start_job(script, np=3) as job:          # to meddle with it
+    job.wait_for("step 3", rank=1)
+    job.kill_rank(1)
+    assert job.finish(timeout=20) != 0
 """
 
 from __future__ import annotations

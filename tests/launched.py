@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that horovod-data-run starts: real processes, with a look at what is left of them.
 
-    done = run_launcher("-np", "2", python("print('up')"))
-    with start_launcher("-np", "2", python(script)) as job:
-        job.wait_for("up", times=2)
-        job.signal(signal.SIGTERM)
-        status = job.finish(20)
+done = run_launcher("-np", "2", python("print('up')"))
+with start_launcher("-np", "2", python(script)) as job:
+    job.wait_for("up", times=2)
+    job.signal(signal.SIGTERM)
+    status = job.finish(20)
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ LAUNCHER = [sys.executable, "-m", "horovod_data.launcher"]
 
 def environment(extra: Mapping[str, str | None]) -> dict[str, str]:
     """The tests' own, but for what the launcher is to find out by itself."""
-    ours = {"OMPI_MCA_rmaps_base_oversubscribe": None, "OMPI_MCA_mpi_yield_when_idle": None,
-            "OMPI_MCA_hwloc_base_binding_policy": None, "HOROVOD_DATA_EMBEDDED": None,
-            **{name: None for name in os.environ if name.startswith(("SLURM_", "PBS_", "LSB_"))}}
+    ours = {
+        "OMPI_MCA_rmaps_base_oversubscribe": None,
+        "OMPI_MCA_mpi_yield_when_idle": None,
+        "OMPI_MCA_hwloc_base_binding_policy": None,
+        "HOROVOD_DATA_EMBEDDED": None,
+        **{name: None for name in os.environ if name.startswith(("SLURM_", "PBS_", "LSB_"))},
+    }
     return launch.environment(Path(tempfile.gettempdir()), 0, {**ours, **extra})
 
 
@@ -43,8 +47,14 @@ class Launched:
         self._started = time.monotonic()
         self._file = tempfile.NamedTemporaryFile(prefix="hvdata-launched-")
         self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=self._file, stderr=subprocess.STDOUT, env=environment(env), cwd=cwd,
-            start_new_session=True)  # so that members() can find whatever comes of it
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+            env=environment(env),
+            cwd=cwd,
+            start_new_session=True,
+        )  # so that members() can find whatever comes of it
 
     @property
     def output(self) -> str:
@@ -52,12 +62,14 @@ class Launched:
 
     def lines(self, start: str) -> list[str]:
         """The sorted lines that begin with `start`, without it."""
-        return sorted(line[len(start):].strip() for line in self.output.splitlines() if line.startswith(start))
+        return sorted(line[len(start) :].strip() for line in self.output.splitlines() if line.startswith(start))
 
     def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
         deadline = time.monotonic() + 2 * slowness() * timeout
         while self.output.count(text) < times:
-            ended = self._process.poll() is not None and self.output.count(text) < times  # it may have said it just before
+            ended = (
+                self._process.poll() is not None and self.output.count(text) < times
+            )  # it may have said it just before
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{text!r} was not written {times} times\n{self.output}")
             time.sleep(0.02)
@@ -105,7 +117,9 @@ class Launched:
 
 
 @contextlib.contextmanager
-def start_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None) -> Iterator[Launched]:
+def start_launcher(
+    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None
+) -> Iterator[Launched]:
     """Starts horovod-data-run with the MPI under test; whatever is left of the job at the end is killed."""
     job = Launched([*LAUNCHER, "--mpirun", " ".join(launch.launcher()), *words], env or {}, cwd)
     try:
@@ -114,8 +128,9 @@ def start_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd
         job.kill()
 
 
-def run_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None,
-                 timeout: float = 60) -> Launched:
+def run_launcher(
+    *words: str, env: Mapping[str, str | None] | None = None, cwd: Path | None = None, timeout: float = 60
+) -> Launched:
     """Runs a job to its end. See start_launcher."""
     with start_launcher(*words, env=env, cwd=cwd) as job:
         job.finish(timeout)
@@ -125,5 +140,11 @@ def run_launcher(*words: str, env: Mapping[str, str | None] | None = None, cwd: 
 
 def ask_launcher(*words: str, env: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
     """horovod-data-run in a process of its own that starts no job: --dry-run, --version, errors."""
-    return subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, env=environment(env or {}), timeout=170,
-                          stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [*LAUNCHER, *words],
+        capture_output=True,
+        text=True,
+        env=environment(env or {}),
+        timeout=170,
+        stdin=subprocess.DEVNULL,
+    )

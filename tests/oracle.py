@@ -3,6 +3,7 @@
 
 An element is a nest (dict, list, tuple, named tuple) of numpy arrays; strings are object arrays of bytes.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Sequence
@@ -192,5 +193,14 @@ def deliver_per_host(
     dealt = [deliver(elements, n, batch, remainder=remainder) for elements, n in zip(elements_of_hosts, trainers)]
     lengths = [len(shares[0]) for shares in dealt]
     steps = min(lengths) if remainder == "drop" else max(lengths)
-    return [[(mine + [empty_share(shares[0][-1], remainder)] * (steps - len(mine)) if len(mine) < steps else mine[:steps])
-             for mine in shares] for shares in dealt]
+    return [
+        [
+            (
+                mine + [empty_share(shares[0][-1], remainder)] * (steps - len(mine))
+                if len(mine) < steps
+                else mine[:steps]
+            )
+            for mine in shares
+        ]
+        for shares in dealt
+    ]

@@ -24,15 +24,28 @@ def load(path: Path, killed: bool = False) -> list[dict[str, Any]]:
 
 def rows(events: list[dict[str, Any]]) -> dict[int, str]:
     """The processes' names, by their rows."""
-    named = [(event["pid"], event["args"]["name"]) for event in events if event["ph"] == "M" and event["name"] == "process_name"]
+    named = [
+        (event["pid"], event["args"]["name"])
+        for event in events
+        if event["ph"] == "M" and event["name"] == "process_name"
+    ]
     assert len(dict(named)) == len(named), f"a row has two names: {named}"
     return dict(named)
 
 
 def phases(events: list[dict[str, Any]], row: int, role: str, channel: str = "train") -> list[dict[str, Any]]:
     """What a process did in a channel, in order; they don't overlap."""
-    found = sorted((event for event in events if event["ph"] == "X" and event["pid"] == row and event["cat"] == role
-                    and event["args"]["channel"] == channel), key=lambda event: event["ts"])
+    found = sorted(
+        (
+            event
+            for event in events
+            if event["ph"] == "X"
+            and event["pid"] == row
+            and event["cat"] == role
+            and event["args"]["channel"] == channel
+        ),
+        key=lambda event: event["ts"],
+    )
     assert {event["name"] for event in found} <= (TRAINER if role == "trainer" else READER)
     for one, other in zip(found, found[1:]):
         assert one["ts"] + one["dur"] <= other["ts"] + 0.0015, (one, other)  # of a nanosecond, as it is rounded

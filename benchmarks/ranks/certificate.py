@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 
+import horovod_data as hvdata
 from ranks.setting import Batch
 from ranks.start import meet, start, tell
-import horovod_data as hvdata
 
 WAYS = {"off": False, "on": True}
 
@@ -21,8 +21,10 @@ def main() -> None:
     results = []
     nap = given["milliseconds"] / 1e3
     for size in given["bytes"]:
-        elements = {way: iter(hvdata.distribute_dataset(Batch(size).own, batch="per_rank", verify=verify))
-                    for way, verify in WAYS.items()}
+        elements = {
+            way: iter(hvdata.distribute_dataset(Batch(size).own, batch="per_rank", verify=verify))
+            for way, verify in WAYS.items()
+        }
         rounds: dict[str, list[float]] = {way: [] for way in WAYS}
         for turn in range(1 + given["rounds"]):  # the first warms up
             for way in list(WAYS)[:: 1 if turn % 2 else -1]:

@@ -16,11 +16,12 @@ import os
 import time
 from typing import Any
 
-from ranks.start import meet, start, tell
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 from ranks.setting import ROWS
+from ranks.start import meet, start, tell
 
 MOST_THREADS, PARALLEL = 4, 8 << 20  # of the engine's copies: threads, and bytes from which there are more than one
 
@@ -64,7 +65,12 @@ class Memcpy:
         for number in range(copies):
             at = number % self._count * self._size
             if self._pool:
-                list(self._pool.map(lambda i: ctypes.memmove(target + at + i * part, source + at + i * part, part), range(self._threads)))
+                list(
+                    self._pool.map(
+                        lambda i: ctypes.memmove(target + at + i * part, source + at + i * part, part),
+                        range(self._threads),
+                    )
+                )
             else:
                 ctypes.memmove(target + at, source + at, self._size)
         return (time.perf_counter() - began) / copies
@@ -77,7 +83,9 @@ class Memcpy:
 def times(name: str) -> dict[str, float]:
     told = hvdata.stats()
     return {what: told[f"{name}/{what}_seconds"] for what in ("deal", "receive")} | {
-        "copied": told["payload_bytes_copied_to_arena"], "refused": told["arena_refusals"]}
+        "copied": told["payload_bytes_copied_to_arena"],
+        "refused": told["arena_refusals"],
+    }
 
 
 def main() -> None:
@@ -88,7 +96,10 @@ def main() -> None:
         for size in given["bytes"]:
             name = f"{pipeline}{size}"
             elements = iter(hvdata.distribute_dataset(lambda: batches(pipeline, size), batch="per_rank", name=name))
-            memcpys = {count: Memcpy(size, given["window"], count) for count in ((1, threads) if size >= PARALLEL and threads > 1 else (1,))}
+            memcpys = {
+                count: Memcpy(size, given["window"], count)
+                for count in ((1, threads) if size >= PARALLEL and threads > 1 else (1,))
+            }
             for _ in range(8):
                 next(elements)
             meet(job.comm)
@@ -98,7 +109,9 @@ def main() -> None:
             took = job.comm.bcast((time.perf_counter() - began) / 4, root=0)
             steps = max(8, min(2000, round(given["seconds"] / max(took, 1e-6))))
             pause = took  # else the loops of two ranks would take the processors from the copies
-            rounds: dict[str, list[float]] = {what: [] for what in ("deal", "receive", "step", "memcpy", "copied", "refused")}
+            rounds: dict[str, list[float]] = {
+                what: [] for what in ("deal", "receive", "step", "memcpy", "copied", "refused")
+            }
             for turn in range(1 + given["rounds"]):  # the first warms up
                 before = times(name)
                 meet(job.comm)
@@ -112,7 +125,11 @@ def main() -> None:
                 del element, view
                 meet(job.comm)
                 spent = {what: value - before[what] for what, value in times(name).items()}
-                spent["memcpy"] = min(memcpy.seconds(max(2, min(steps, (256 << 20) // size))) for memcpy in memcpys.values()) if job.reads else 0.0
+                spent["memcpy"] = (
+                    min(memcpy.seconds(max(2, min(steps, (256 << 20) // size))) for memcpy in memcpys.values())
+                    if job.reads
+                    else 0.0
+                )
                 meet(job.comm)
                 told = job.comm.allgather((took, spent["receive"]))
                 if turn:

@@ -9,27 +9,36 @@ from __future__ import annotations
 import json
 import sys
 
+import rivals
+
+import horovod_data as hvdata
+from ranks.setting import Batch
 from ranks.start import start, tell
 from ranks.turns import Contestant, take_turns
-import horovod_data as hvdata
-import rivals
-from ranks.setting import Batch
 
 
 def main() -> None:
     with_horovod = json.loads(sys.argv[1])["horovod"]
     job, given = start(horovod=with_horovod)
-    wanted = [r for r in rivals.ALL if (not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"])
-              and (with_horovod or not r.NAME.startswith("hvd."))]
+    wanted = [
+        r
+        for r in rivals.ALL
+        if (not given["only"] or r.__name__.rsplit(".", 1)[1] in given["only"])
+        and (with_horovod or not r.NAME.startswith("hvd."))
+    ]
     results = []
     for size in given["bytes"]:
         batch = Batch(size)
         taking_part = [rival for rival in wanted if rivals.takes_part(rival, size)]
-        contestants = [Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "ahead", lambda _: 2)(batch))
-                       for rival in taking_part]
+        contestants = [
+            Contestant(job, rival.steps(job, batch), rival.CUTS, getattr(rival, "ahead", lambda _: 2)(batch))
+            for rival in taking_part
+        ]
         take_turns(job, contestants, given["rounds"], given["seconds"])
-        results += [{"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
-                    for r, c in zip(taking_part, contestants)]
+        results += [
+            {"name": r.NAME, "kind": r.KIND, "moves": r.MOVES, "ranks": job.size, "bytes": size, **c.told()}
+            for r, c in zip(taking_part, contestants)
+        ]
         if job.reads:
             tell(given, results)
             print(f"[bench] {job.size} ranks, {size} bytes: done", file=sys.stderr, flush=True)

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
-from ranks.in_step import InStep
-from ranks.start import horovod_running, meet, start, tell
+
 import horovod_data as hvdata
 from horovod_data import core
+from ranks.in_step import InStep
 from ranks.setting import READER, ROWS, Batch, Job
+from ranks.start import horovod_running, meet, start, tell
 
 MESSAGE = 4 << 20  # bytes of one of plain MPI's
 UNDER_WAY = 3  # of its messages to each rank
@@ -113,22 +114,51 @@ def main() -> None:
     distribute = hvdata.distribute_dataset
     nothing = contextlib.nullcontext
     fixed: dict[str, tuple[str, Any, Callable[[], None]]] = {
-        f"horovod_data, per_rank, prefetch={window}": ("ours", nothing, whole_dataset(distribute(
-            lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=window))) for window in WINDOWS}
+        f"horovod_data, per_rank, prefetch={window}": (
+            "ours",
+            nothing,
+            whole_dataset(distribute(lambda: batch.own().take(steps * job.size), batch="per_rank", prefetch=window)),
+        )
+        for window in WINDOWS
+    }
     ways: dict[str, tuple[str, Any, Callable[[], None]]] = {
         "plain MPI": ("limit", nothing, stream(job, remote, steps * batch.bytes)),
-        "horovod_data, per_rank": ("ours", nothing, whole_dataset(distribute(
-            lambda: batch.own().take(steps * job.size), batch="per_rank"))),
+        "horovod_data, per_rank": (
+            "ours",
+            nothing,
+            whole_dataset(distribute(lambda: batch.own().take(steps * job.size), batch="per_rank")),
+        ),
         **fixed,
-        "horovod_data, global": ("ours", nothing, whole_dataset(distribute(
-            lambda: batch.whole(job.size).take(steps), batch="global"))),
+        "horovod_data, global": (
+            "ours",
+            nothing,
+            whole_dataset(distribute(lambda: batch.whole(job.size).take(steps), batch="global")),
+        ),
         "hvd.broadcast + slice": ("rival", horovod_running, broadcast(job, batch, min(steps, BROADCASTS))),
-        "ranks only iterate": ("limit", nothing, only_iterate(job, batch, steps, Path(given["directory"]) / f"in_step_{given['bytes']}")),
+        "ranks only iterate": (
+            "limit",
+            nothing,
+            only_iterate(job, batch, steps, Path(given["directory"]) / f"in_step_{given['bytes']}"),
+        ),
     }
     parts = {"hvd.broadcast + slice": min(1, BROADCASTS / steps)}
     results: list[dict[str, Any]] = [
-        {"name": name, "kind": kind, "hosts": len(set(names)), "bytes": given["bytes"], "ranks": job.size, "leaving": leaving, "steps": steps,
-         "seconds": [], "handed": [], "messages": [], "line": [], "line_payload": []} for name, (kind, *_) in ways.items()]
+        {
+            "name": name,
+            "kind": kind,
+            "hosts": len(set(names)),
+            "bytes": given["bytes"],
+            "ranks": job.size,
+            "leaving": leaving,
+            "steps": steps,
+            "seconds": [],
+            "handed": [],
+            "messages": [],
+            "line": [],
+            "line_payload": [],
+        }
+        for name, (kind, *_) in ways.items()
+    ]
     for turn in range(1 + given["rounds"]):  # the first warms up
         for result, (_, setting, transfer) in zip(results, ways.values()):
             with setting():

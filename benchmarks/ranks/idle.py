@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ranks.start import cpu_seconds, meet, start, tell
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
 from ranks.setting import Batch
+from ranks.start import cpu_seconds, meet, start, tell
 
 SETTLE = 1.0  # seconds in which a reader fills its window and TensorFlow's threads come to rest
 
@@ -27,6 +28,7 @@ def main() -> None:
 
     def slow() -> tf.data.Dataset:
         """A pipeline that yields one step, sleeps, and yields another."""
+
         def element(i: tf.Tensor) -> tf.Tensor:
             tf.py_function(lambda: time.sleep(pause + SETTLE), [], [])
             return i

@@ -10,10 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ranks.start import meet, start, tell
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
 from ranks.setting import Batch
+from ranks.start import meet, start, tell
 
 ARRIVE = 0.1  # seconds for a burst to arrive
 OURS, LOCAL, BARE = "horovod_data", "local dataset", "local dataset, nothing injected"

@@ -12,9 +12,10 @@ import inspect
 import threading
 import time
 
-from ranks.start import meet, start, tell
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
+from ranks.start import meet, start, tell
 
 EVERY = 0.01  # seconds between two looks
 QUICK = 30  # steps in which ranks wait for the pipeline, so that a window that fits itself is as wide as it may be
@@ -76,8 +77,11 @@ def main() -> None:
 
     def deliver(pipeline: str, row_bytes: int, seconds: float) -> int:
         name = f"{pipeline} {row_bytes}"
-        elements = iter(hvdata.distribute_dataset(
-            lambda: batches(pipeline, given["rows"], row_bytes), batch="global", name=name, **window))
+        elements = iter(
+            hvdata.distribute_dataset(
+                lambda: batches(pipeline, given["rows"], row_bytes), batch="global", name=name, **window
+            )
+        )
         for step in range(QUICK + round(seconds / given["keep"])):
             element = next(elements)
             if step >= QUICK:
@@ -96,8 +100,19 @@ def main() -> None:
         peaks.end()
         resident = field("/proc/self/status", "VmHWM")
         told = job.comm.allgather((peaks.private - before[0], peaks.shared - before[1], resident, widest))
-        results += [{"rank": rank, "pipeline": pipeline, "prefetch": given["prefetch"], "window": said, "widest": widest, "private": own,
-                     "shared": ours, "resident": most} for rank, (own, ours, most, widest) in enumerate(told)]
+        results += [
+            {
+                "rank": rank,
+                "pipeline": pipeline,
+                "prefetch": given["prefetch"],
+                "window": said,
+                "widest": widest,
+                "private": own,
+                "shared": ours,
+                "resident": most,
+            }
+            for rank, (own, ours, most, widest) in enumerate(told)
+        ]
     if job.reads:
         tell(given, results)
     hvdata.shutdown()

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
+import horovod_data as hvdata
+from horovod_data import core
 from ranks.in_step import InStep
+from ranks.setting import Job
 from ranks.start import meet, start, tell
 from ranks.turns import Contestant, Steps, take_turns
-import horovod_data as hvdata
-import tensorflow as tf
-from horovod_data import core
-from ranks.setting import Job
 
 FILES = 4
 APART = (2, 16)  # steps, of ranks that only iterate
@@ -26,8 +27,9 @@ APART = (2, 16)  # steps, of ranks that only iterate
 def write(directory: Path, rows: int, row_bytes: int) -> None:
     """`rows` examples of random bytes, in FILES files."""
     payload = tf.random.uniform([row_bytes], maxval=256, dtype=tf.int32, seed=1).numpy().astype("uint8").tobytes()
-    example = tf.train.Example(features=tf.train.Features(feature={
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[payload]))})).SerializeToString()
+    example = tf.train.Example(
+        features=tf.train.Features(feature={"image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[payload]))})
+    ).SerializeToString()
     for number in range(FILES):
         with tf.io.TFRecordWriter(str(directory / f"{number}.tfrecord")) as file:
             for _ in range(rows // FILES):
@@ -36,6 +38,7 @@ def write(directory: Path, rows: int, row_bytes: int) -> None:
 
 def pipeline(given: dict[str, Any], repeat: bool, shard: tuple[int, int] | None = None) -> tf.data.Dataset:
     """TFRecord, parse_example, decode_raw, batch. Sharded where it saves the most work: behind the records."""
+
     def parse(record: tf.Tensor) -> tf.Tensor:
         features = tf.io.parse_single_example(record, {"image": tf.io.FixedLenFeature([], tf.string)})
         return tf.reshape(tf.io.decode_raw(features["image"], tf.uint8), [given["row_bytes"]])
@@ -62,7 +65,10 @@ def only_iterate(job: Job, given: dict[str, Any], apart: int) -> Steps:
     """
     ranks = InStep(job.comm)
     mine = tf.zeros([given["rows"] // job.size, given["row_bytes"]], tf.uint8)
-    elements = zip(tf.data.Dataset.from_tensors(mine).repeat(), pipeline(given, True).prefetch(apart) if job.reads else itertools.repeat(None))
+    elements = zip(
+        tf.data.Dataset.from_tensors(mine).repeat(),
+        pipeline(given, True).prefetch(apart) if job.reads else itertools.repeat(None),
+    )
     for step, (element, _) in enumerate(elements):
         ranks.wait(step - apart)
         ranks.reach(step)
@@ -102,16 +108,25 @@ def main() -> None:
     # (name, kind, elements of the pipeline that a step is, steps)
     ways: list[tuple[str, str, int, Steps | None]] = [
         ("pipeline alone", "limit", 1, alone(job, pipeline(given, True))),
-        ("horovod_data, per_rank", "ours", job.size,
-         steps(distribute(lambda: pipeline(given, True), batch="per_rank"))),
+        (
+            "horovod_data, per_rank",
+            "ours",
+            job.size,
+            steps(distribute(lambda: pipeline(given, True), batch="per_rank")),
+        ),
         ("horovod_data, global", "ours", 1, steps(distribute(lambda: pipeline(given, True), batch="global"))),
         ("all read + shard", "rival", job.size, steps(pipeline(given, True, shard))),
-        *[(f"limit: ranks only iterate, {apart} steps apart", "limit", 1, only_iterate(job, given, apart)) for apart in APART],
+        *[
+            (f"limit: ranks only iterate, {apart} steps apart", "limit", 1, only_iterate(job, given, apart))
+            for apart in APART
+        ],
     ]
     contestants = [Contestant(job, way[3], ahead=max(APART)) for way in ways]
     take_turns(job, contestants, given["rounds"], given["seconds"])
-    results = [{"name": name, "kind": kind, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
-               for (name, kind, elements, _), contestant in zip(ways, contestants)]
+    results = [
+        {"name": name, "kind": kind, "ranks": job.size, "elements_per_step": elements, **contestant.told()}
+        for (name, kind, elements, _), contestant in zip(ways, contestants)
+    ]
 
     dataset_bytes = sum(path.stat().st_size for path in Path(given["directory"]).glob("*.tfrecord"))
     source = {

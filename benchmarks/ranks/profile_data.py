@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-
 from profiles import PREFETCH, Profile
 
 MOST = 8  # calls at a time: each holds a batch
@@ -39,8 +38,10 @@ def write(profile: Profile, directory: Path) -> None:
 
 
 def _example(image: bytes) -> bytes:
-    features = {"image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-                "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[len(image)]))}
+    features = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[len(image)])),
+    }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
@@ -103,6 +104,7 @@ class Stored(_Samples):
 
     def _images(self, files: tf.data.Dataset, rows: int) -> tf.data.Dataset:
         """The stages of DLIO's TFReader, in its order."""
+
         def parse(records: tf.Tensor) -> tf.Tensor:
             features = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
             image = tf.io.parse_example(records, features)["image"]

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from ranks.start import meet, start, tell
+
 import horovod_data as hvdata
 from ranks.setting import READER, ROWS, Batch, Job
+from ranks.start import meet, start, tell
 
 
 def paced(dataset: tf.data.Dataset, count: int, pace: float) -> tf.data.Dataset:
@@ -69,8 +70,12 @@ def main() -> None:
         iterate = ours(batch, given["steps"], given["pace"], trainers)
     else:
         iterate = broadcast(job, batch, given["steps"], given["pace"])
-    result: dict[str, Any] = {"trainers": trainers, "readers": hvdata.num_readers(), "batches": given["steps"] * trainers,
-                              "seconds": []}
+    result: dict[str, Any] = {
+        "trainers": trainers,
+        "readers": hvdata.num_readers(),
+        "batches": given["steps"] * trainers,
+        "seconds": [],
+    }
     for turn in range(1 + given["rounds"]):  # the first warms up
         meet(together)
         began = time.monotonic()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
-import horovod_data as hvdata
 
+import horovod_data as hvdata
 from ranks.setting import Job
 
 NAP = 0.002

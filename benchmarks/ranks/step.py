@@ -9,10 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 
-from ranks.start import start, tell
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
 from ranks.setting import Batch
+from ranks.start import start, tell
 
 WIDTH = 512
 PATIENCE = 3  # times as many steps as others measure: what is looked for is small
@@ -49,7 +50,9 @@ def main() -> None:
         rounds: dict[str, list[float]] = {"delivered": [], "memory": []}
         for turn in range(1 + given["rounds"]):  # the first warms up
             spent: dict[str, list[float]] = {name: [] for name in rounds}
-            for _ in range(pairs):  # step by step in turns: the machine's own pace drifts by more than what is looked for
+            for _ in range(
+                pairs
+            ):  # step by step in turns: the machine's own pace drifts by more than what is looked for
                 for name, values in spent.items():
                     began = time.perf_counter()
                     step(next(elements) if name == "delivered" else memory[size], times).numpy()

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 
-from ranks.start import meet, start, tell
 import horovod_data as hvdata
 from ranks.setting import Batch
+from ranks.start import meet, start, tell
 
 
 def main() -> None:
@@ -32,8 +32,14 @@ def main() -> None:
         took, spent = time.perf_counter() - began, time.process_time() - spent
         processor = job.comm.allreduce(spent)
         slowest = max(job.comm.allgather(took))
-        results.append({"bytes": size, "prefetch": prefetch, "microseconds": slowest / steps * 1e6,
-                        "processor": processor / steps / job.size * 1e6})
+        results.append(
+            {
+                "bytes": size,
+                "prefetch": prefetch,
+                "microseconds": slowest / steps * 1e6,
+                "processor": processor / steps / job.size * 1e6,
+            }
+        )
         del elements
     if job.rank == 0:
         tell(given, results)

@@ -24,15 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import horovod_data as hvdata
 import rivals
 from profiles import PROFILES, Profile
+from rivals import own_files
+
+import horovod_data as hvdata
 from ranks.in_step import InStep
 from ranks.profile_data import ReadyMade, Stored, write
 from ranks.setting import READER, Job
 from ranks.start import cpu_seconds, horovod_running, meet, start, tell
 from ranks.turns import Steps
-from rivals import own_files
 
 BARE = 0.5  # seconds of reading
 ALL_READ = (rivals.shard, own_files)  # with a pipeline on every rank
@@ -51,8 +52,14 @@ class Way:
     report: str = ""  # what hvdata.report() says of the last round
 
     def told(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.rival.KIND, "source": self.source, "about": self.rival.ABOUT,
-                "rounds": self.rounds, "report": self.report}
+        return {
+            "name": self.name,
+            "kind": self.rival.KIND,
+            "source": self.source,
+            "about": self.rival.ABOUT,
+            "rounds": self.rounds,
+            "report": self.report,
+        }
 
 
 def ways() -> list[Way]:
@@ -60,8 +67,10 @@ def ways() -> list[Way]:
     for source, nothing_delivered in (("files", own_files), ("ready-made", rivals.local)):
         ours = rivals.ours_per_rank
         found += [Way(ours.NAME, ours, source), Way(f"{ours.NAME}, beside Horovod", ours, source, horovod=True)]
-        found += [Way(rival.NAME, rival, source, horovod=rival.NAME.startswith("hvd."))
-                  for rival in (rivals.service, rivals.broadcast, rivals.alltoall, rivals.shard, nothing_delivered)]
+        found += [
+            Way(rival.NAME, rival, source, horovod=rival.NAME.startswith("hvd."))
+            for rival in (rivals.service, rivals.broadcast, rivals.alltoall, rivals.shard, nothing_delivered)
+        ]
     return [*found, Way(rivals.reader_alone.NAME, rivals.reader_alone, "files")]
 
 
@@ -85,8 +94,11 @@ def epoch(job: Job, ranks: InStep, elements: Steps, seconds: float, steps: int) 
             slept += computed
     total = time.perf_counter() - began
     told = job.comm.allgather((slept / total, total, cpu_seconds() - used))
-    return {"busy": statistics.fmean(busy for busy, *_ in told), "a_step": max(total for _, total, _ in told) / steps,
-            "cpu": sum(used for *_, used in told)}
+    return {
+        "busy": statistics.fmean(busy for busy, *_ in told),
+        "a_step": max(total for _, total, _ in told) / steps,
+        "cpu": sum(used for *_, used in told),
+    }
 
 
 def alone(job: Job, elements: Steps | None, steps: int) -> dict[str, Any]:
@@ -141,7 +153,9 @@ def turn(job: Job, ranks: InStep, way: Way, batch: ReadyMade | Stored, steps: in
     return {**measured, "steps": steps}
 
 
-def measure(job: Job, ranks: InStep, given: dict[str, Any], profile: Profile, directory: Path) -> Iterator[dict[str, Any]]:
+def measure(
+    job: Job, ranks: InStep, given: dict[str, Any], profile: Profile, directory: Path
+) -> Iterator[dict[str, Any]]:
     """The results so far, after each round."""
     stored, by_one = Stored(profile, directory), Stored(profile, directory, feeds=job.size)
     if job.reads:
@@ -163,7 +177,9 @@ def measure(job: Job, ranks: InStep, given: dict[str, Any], profile: Profile, di
             batch = from_files if way.source == "files" else ReadyMade(profile)
             measured = turn(job, ranks, way, batch, way.steps or few)
             if not number:
-                way.steps = job.comm.bcast(max(given["least"], round(given["seconds"] / measured["a_step"])), root=READER)
+                way.steps = job.comm.bcast(
+                    max(given["least"], round(given["seconds"] / measured["a_step"])), root=READER
+                )
             if number or measured["a_step"] > SLOW * given["seconds"]:
                 way.rounds.append(measured)
         if number:
@@ -183,7 +199,9 @@ def main() -> None:
             results[key] = {"profile": key, "shrink": given["shrink"], **result}
             if job.reads:
                 tell(given, list(results.values()))
-                print(f"[bench] {PROFILES[key].name}: round {len(result['read'])} of {given['rounds']}", file=sys.stderr)
+                print(
+                    f"[bench] {PROFILES[key].name}: round {len(result['read'])} of {given['rounds']}", file=sys.stderr
+                )
     hvdata.shutdown()
 
 

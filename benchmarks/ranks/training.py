@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ranks.start import meet, start, tell
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import tensorflow as tf
+
+import horovod_data as hvdata
+from ranks.start import meet, start, tell
 
 SIDE, KINDS, IMAGES = 32, 10, 4096  # synthetic images, of all ranks together
 OURS, TENSORS, DATASETS = "horovod_data, global", "in memory: tensors", "in memory: a dataset of each rank's own"
@@ -20,15 +21,25 @@ OURS, TENSORS, DATASETS = "horovod_data, global", "in memory: tensors", "in memo
 
 def images(seed: int, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     random = tf.random.Generator.from_seed(seed)
-    return (tf.cast(random.uniform([count, SIDE, SIDE, 3], maxval=256, dtype=tf.int32), tf.uint8),
-            random.uniform([count], maxval=KINDS, dtype=tf.int32))
+    return (
+        tf.cast(random.uniform([count, SIDE, SIDE, 3], maxval=256, dtype=tf.int32), tf.uint8),
+        random.uniform([count], maxval=KINDS, dtype=tf.int32),
+    )
 
 
 def network() -> tf.keras.Model:
     layers = tf.keras.layers
-    return tf.keras.Sequential([
-        layers.Rescaling(1 / 255), layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D(),
-        layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(KINDS)])
+    return tf.keras.Sequential(
+        [
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(16, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(KINDS),
+        ]
+    )
 
 
 def endless(batches: list[tuple[tf.Tensor, tf.Tensor]]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
@@ -42,12 +53,16 @@ def main() -> None:
     rows = given["batch"]
 
     def whole() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(images(1, IMAGES)).repeat().batch(job.size * rows, drop_remainder=True)
+        return (
+            tf.data.Dataset.from_tensor_slices(images(1, IMAGES)).repeat().batch(job.size * rows, drop_remainder=True)
+        )
 
     mine = tf.data.Dataset.from_tensor_slices(images(2 + job.rank, IMAGES // job.size))
-    ways = {OURS: iter(hvdata.distribute_dataset(whole, batch="global")),
-            TENSORS: endless(list(mine.batch(rows, drop_remainder=True))),
-            DATASETS: iter(mine.repeat().batch(rows, drop_remainder=True))}
+    ways = {
+        OURS: iter(hvdata.distribute_dataset(whole, batch="global")),
+        TENSORS: endless(list(mine.batch(rows, drop_remainder=True))),
+        DATASETS: iter(mine.repeat().batch(rows, drop_remainder=True)),
+    }
 
     model, rate = network(), 0.01
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -58,8 +73,9 @@ def main() -> None:
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(y, model(x, training=True))
-        for variable, gradient in zip(model.trainable_variables, hvd.DistributedGradientTape(tape).gradient(
-                value, model.trainable_variables)):
+        for variable, gradient in zip(
+            model.trainable_variables, hvd.DistributedGradientTape(tape).gradient(value, model.trainable_variables)
+        ):
             variable.assign_sub(rate * gradient)
         return value
 
@@ -77,8 +93,13 @@ def main() -> None:
     assert max(told) - min(told) < 1e-3 * max(1.0, abs(told[0])), f"the ranks' weights are not the same: {told}"
     ways.clear()
     if job.reads:
-        tell(given, [{"name": name, "kind": "ours" if name == OURS else "limit", "ranks": job.size, "images": values}
-                     for name, values in rounds.items()])
+        tell(
+            given,
+            [
+                {"name": name, "kind": "ours" if name == OURS else "limit", "ranks": job.size, "images": values}
+                for name, values in rounds.items()
+            ],
+        )
     hvdata.shutdown()
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from ranks.start import cpu_seconds, meet, switches
 from ranks.setting import Job
+from ranks.start import cpu_seconds, meet, switches
 
 UNTIMED = 2  # steps before a round, times those that a contestant has under way
 FEWEST = 12  # timed steps of a round, as many times: by what is under way ranks may be apart
@@ -85,8 +85,14 @@ class Contestant:
 
     def told(self) -> dict[str, Any]:
         """`cpu_steps`: the steps whose processor time `cpu` is, and whose `switches`."""
-        return {"steps": self.count, "seconds": self.seconds, "cpu_steps": self.count + self.untimed, "cpu": self.cpu,
-                "switches": self.switches, "error": self.error}
+        return {
+            "steps": self.count,
+            "seconds": self.seconds,
+            "cpu_steps": self.count + self.untimed,
+            "cpu": self.cpu,
+            "switches": self.switches,
+            "error": self.error,
+        }
 
 
 def take_turns(job: Job, contestants: list[Contestant], rounds: int, seconds: float) -> None:

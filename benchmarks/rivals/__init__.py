@@ -14,11 +14,45 @@
 What `steps` holds is freed when its generator is closed.
 """
 
-from . import (alltoall, broadcast, local, local_in_step, local_in_step_ahead, mpi4py_scatter, mpi_scatter, mpi_scatter_tensors,
-               ours_2, ours_16, ours_64, ours_ahead, ours_global, ours_per_rank, reader_alone, service, shard)
+from . import (
+    alltoall,
+    broadcast,
+    local,
+    local_in_step,
+    local_in_step_ahead,
+    mpi4py_scatter,
+    mpi_scatter,
+    mpi_scatter_tensors,
+    ours_2,
+    ours_16,
+    ours_64,
+    ours_ahead,
+    ours_global,
+    ours_per_rank,
+    reader_alone,
+    service,
+    shard,
+)
 
-ALL = (ours_per_rank, ours_2, ours_16, ours_64, ours_ahead, ours_global, broadcast, alltoall, service, mpi_scatter,
-       mpi_scatter_tensors, mpi4py_scatter, shard, local, local_in_step, local_in_step_ahead, reader_alone)
+ALL = (
+    ours_per_rank,
+    ours_2,
+    ours_16,
+    ours_64,
+    ours_ahead,
+    ours_global,
+    broadcast,
+    alltoall,
+    service,
+    mpi_scatter,
+    mpi_scatter_tensors,
+    mpi4py_scatter,
+    shard,
+    local,
+    local_in_step,
+    local_in_step_ahead,
+    reader_alone,
+)
 
 
 def takes_part(rival, size):

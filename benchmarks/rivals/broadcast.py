@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import horovod.tensorflow as hvd
-import tensorflow as tf
-
 from ranks.setting import READER
 
 NAME, KIND, MOVES = "hvd.broadcast + slice", "rival", True

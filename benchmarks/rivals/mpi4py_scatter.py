@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import tensorflow as tf
-
 from ranks.setting import READER, ROWS
 
 NAME, KIND, MOVES = "mpi4py Scatter", "rival", True
@@ -24,4 +23,5 @@ def steps(job, batch):
     lock_step = tf.data.Options()
     lock_step.experimental_optimization.inject_prefetch = False
     yield from tf.data.Dataset.from_generator(
-        shares, output_signature=tf.TensorSpec([ROWS, batch.columns], tf.float32)).with_options(lock_step)
+        shares, output_signature=tf.TensorSpec([ROWS, batch.columns], tf.float32)
+    ).with_options(lock_step)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
-
 from ranks.setting import READER, ROWS
 
 NAME, KIND, MOVES = "limit: raw MPI_Scatter", "limit", True
 CUTS = True
-ABOUT = ("mpi4py's `Scatter` from a ready NumPy buffer into one that is used again and again; no pipeline, no tensor, no "
-         "TensorFlow in the loop")
+ABOUT = (
+    "mpi4py's `Scatter` from a ready NumPy buffer into one that is used again and again; no pipeline, no tensor, no "
+    "TensorFlow in the loop"
+)
 
 
 def steps(job, batch):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import tensorflow as tf
-
 from ranks.setting import READER, ROWS
 
 NAME, KIND, MOVES = "limit: MPI_Scatter from a pipeline into tensors", "limit", True
 CUTS = True
-ABOUT = ("raw `Scatter` with what a training loop needs beside it: the reader takes each global batch from its pipeline (no copy), and "
-         "every rank receives into new memory and makes a tensor of it")
+ABOUT = (
+    "raw `Scatter` with what a training loop needs beside it: the reader takes each global batch from its pipeline (no copy), and "
+    "every rank receives into new memory and makes a tensor of it"
+)
 
 
 def steps(job, batch):

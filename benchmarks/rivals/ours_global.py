@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import horovod_data as hvdata
-
 from rivals.ours_ahead import most_ahead
 
 NAME, KIND, MOVES = "horovod_data, global", "ours", True

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import tensorflow as tf
-
 from ranks.setting import READER
 
 NAME, KIND, MOVES = "tf.data service", "rival", True
@@ -16,9 +15,14 @@ def steps(job, batch):
         address = dispatcher.target.split("://")[1]
         worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
     address = job.comm.bcast(address, root=READER)
-    dataset = batch.own().apply(service.distribute(
-        processing_mode=service.ShardingPolicy.DYNAMIC, service=f"grpc://{address}", job_name="delivery",
-        data_transfer_protocol="grpc"))
+    dataset = batch.own().apply(
+        service.distribute(
+            processing_mode=service.ShardingPolicy.DYNAMIC,
+            service=f"grpc://{address}",
+            job_name="delivery",
+            data_transfer_protocol="grpc",
+        )
+    )
     try:
         yield from dataset
     finally:

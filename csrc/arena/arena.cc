@@ -154,7 +154,8 @@ std::shared_ptr<ArenaView> ArenaView::Attach(int fd, const Segment& segment, std
 
 bool ArenaView::Adopt(const Arena::Location& place, uint64_t bytes, const char** data,
                       std::shared_ptr<const void>* owner) {
-  if (place.slot >= Slots::kCount || place.offset > segment_.arena || bytes > segment_.arena - place.offset) return false;
+  if (place.slot >= Slots::kCount || place.offset > segment_.arena || bytes > segment_.arena - place.offset)
+    return false;
   *data = region_->data() + segment_.ArenaAt() + place.offset;
   owner->reset(static_cast<const void*>(*data), [view = shared_from_this(), slot = place.slot](const void*) {
     if (!InForkedChild()) view->slots_->Drop(slot);

@@ -36,9 +36,7 @@ class Arena {
   // The caller's use is over. Others may go on using the memory. Nothing happens in a forked child.
   void Free(const char* memory);
 
-  bool Contains(const char* memory) const {
-    return memory >= data_ && memory < data_ + segment_.arena;
-  }
+  bool Contains(const char* memory) const { return memory >= data_ && memory < data_ + segment_.arena; }
 
   struct Location {
     uint32_t slot;
@@ -48,9 +46,9 @@ class Arena {
   std::optional<Location> Share(const char* memory);
 
   struct Usage {
-    uint64_t taken = 0;     // bytes in slots, whoever uses them
-    uint64_t reserved = 0;  // bytes of memory that the kernel has set aside
-    uint64_t refused = 0;   // allocations that found no room
+    uint64_t taken = 0;            // bytes in slots, whoever uses them
+    uint64_t reserved = 0;         // bytes of memory that the kernel has set aside
+    uint64_t refused = 0;          // allocations that found no room
     bool short_of_memory = false;  // the system had no more to set aside when it was last asked
   };
   Usage Read();
@@ -81,9 +79,9 @@ class Arena {
 
   Mutex mu_{Mutex::kLast};
   Heap heap_ GUARDED_BY(mu_);
-  Pieces pieces_ GUARDED_BY(mu_);                      // taken, by offset
-  std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);    // by slot
-  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);   // of those used so far
+  Pieces pieces_ GUARDED_BY(mu_);                     // taken, by offset
+  std::vector<uint64_t> offset_of_ GUARDED_BY(mu_);   // by slot
+  std::vector<uint32_t> free_slots_ GUARDED_BY(mu_);  // of those used so far
   uint64_t held_ GUARDED_BY(mu_) = 0;
   Usage usage_ GUARDED_BY(mu_);
   bool retired_ GUARDED_BY(mu_) = false;

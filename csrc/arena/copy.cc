@@ -31,7 +31,8 @@ void CopyPastCaches(char* to, const char* from, size_t bytes) {
 #ifdef __SSE2__
   for (; bytes >= kLine; bytes -= kLine, from += kLine, to += kLine) {
     for (size_t at = 0; at < kLine; at += sizeof(__m128i)) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
     }
   }
   _mm_sfence();  // such stores are not ordered before the one that tells the other process of them
@@ -52,7 +53,8 @@ void CopyOut(char* to, const char* from, size_t bytes) {
   helpers.reserve(parts);
   size_t begin = 0;
   try {
-    for (; helpers.size() + 1 < parts; begin += part) helpers.emplace_back(CopyPastCaches, to + begin, from + begin, part);
+    for (; helpers.size() + 1 < parts; begin += part)
+      helpers.emplace_back(CopyPastCaches, to + begin, from + begin, part);
   } catch (const std::exception&) {  // no more threads here, or memory: then what is left is ours
   }
   CopyPastCaches(to + begin, from + begin, bytes - begin);

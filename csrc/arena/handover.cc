@@ -17,7 +17,7 @@ namespace hvdata {
 namespace {
 
 constexpr size_t kMostFds = 4;
-constexpr int kBacklog = 4096;  // more than ranks fit on a host
+constexpr int kBacklog = 4096;    // more than ranks fit on a host
 constexpr size_t kMostUsers = 4;  // that are named
 
 // A name that begins with a zero byte is no file's name.
@@ -54,7 +54,8 @@ uid_t UserBehind(int fd) {
 // Whether one of these events has come in time.
 bool Await(int fd, short events, Handover::Deadline deadline) {
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd p{fd, events, 0};
     const int ready = poll(&p, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     if (ready > 0) return (p.revents & events) != 0;

@@ -78,7 +78,8 @@ bool Reception::Knows(const void* bytes, size_t size) const {
   if (secret_.empty() || size < secret_.size()) return false;
   unsigned different = 0;
   for (size_t i = 0; i < secret_.size(); ++i) {
-    different |= static_cast<unsigned>(static_cast<const unsigned char*>(bytes)[i] ^ static_cast<unsigned char>(secret_[i]));
+    different |=
+        static_cast<unsigned>(static_cast<const unsigned char*>(bytes)[i] ^ static_cast<unsigned char>(secret_[i]));
   }
   return different == 0;
 }
@@ -88,8 +89,10 @@ std::string Reception::Close() {
   callers_.clear();
   for (int i = 0; i < kMostLeft; ++i) {
     const uint64_t others = listener_->others().count;
-    if (listener_->Accept(Clock::now()).ok()) ++strangers_;
-    else if (listener_->others().count == others) break;
+    if (listener_->Accept(Clock::now()).ok())
+      ++strangers_;
+    else if (listener_->others().count == others)
+      break;
   }
   const Listener::Others& others = listener_->others();
   if (strangers_ + others.count == 0) return "";
@@ -102,8 +105,11 @@ std::string Reception::Close() {
   if (strangers_ > 0) {
     who += (who.empty() ? "" : ", ") + std::to_string(strangers_) + " of this user that didn't know the job's secret";
   }
-  return std::to_string(strangers_ + others.count) + " connection(s) to the socket over which the ranks of this host get their "
-         "shared memory were turned away: " + who + ". The job goes on. Find out who calls sockets that are not his "
+  return std::to_string(strangers_ + others.count) +
+         " connection(s) to the socket over which the ranks of this host get their "
+         "shared memory were turned away: " +
+         who +
+         ". The job goes on. Find out who calls sockets that are not his "
          "(docs/security.md)";
 }
 

@@ -27,18 +27,21 @@ void KeepReserve() {
 }
 
 std::string NoThreads() {
-  return "this process can start no more threads: the limit is its user's (`ulimit -u`), its container's (pids), or that of "
+  return "this process can start no more threads: the limit is its user's (`ulimit -u`), its container's (pids), or "
+         "that of "
          "its memory (`ulimit -v`)";
 }
 
 Outcome Explained(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
     GiveBack(reserve.exchange(nullptr));  // this text wants memory, and so do all that quote it
-    return {kResourceExhausted, "this process can have no more memory: its host's or its container's is used up, or its own "
-                                "limit (`ulimit -v`)"};
+    return {kResourceExhausted,
+            "this process can have no more memory: its host's or its container's is used up, or its own "
+            "limit (`ulimit -v`)"};
   }
   if (std::strstr(thrown.what(), "random_device") != nullptr) {  // a system_error, too, in newer libraries
-    return {kResourceExhausted, "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
+    return {kResourceExhausted,
+            "this process can open no more files, such as /dev/urandom: the limit is its own (`ulimit -n`)"};
   }
   if (dynamic_cast<const std::system_error*>(&thrown) != nullptr) {  // of std::thread
     return {kResourceExhausted, NoThreads()};

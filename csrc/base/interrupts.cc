@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/interrupts.h"
 
-#include <csignal>
-
 #include <atomic>
+#include <csignal>
 
 #include "base/mutex.h"
 

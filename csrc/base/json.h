@@ -15,7 +15,12 @@ inline size_t BytesOfCharacter(const std::string& text, size_t at) {
   const unsigned first = byte(0);
   const size_t count = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
   // No longer than it must be, no half of a surrogate pair, nothing beyond U+10FFFF.
-  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  const unsigned least = first == 0xe0   ? 0xa0
+                         : first == 0xf0 ? 0x90
+                                         : 0x80,
+                 most = first == 0xed   ? 0x9f
+                        : first == 0xf4 ? 0x8f
+                                        : 0xbf;
   for (size_t i = 1; i < count; ++i) {
     if (byte(i) < (i == 1 ? least : 0x80) || byte(i) > (i == 1 ? most : 0xbf)) return 0;
   }
@@ -29,10 +34,14 @@ inline std::string Quoted(const std::string& text) {
     const size_t count = BytesOfCharacter(text, at);
     char escaped[8];
     std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    if (count == 0) quoted += "\xef\xbf\xbd";
-    else if (c == '"' || c == '\\') quoted += {'\\', c};
-    else if (static_cast<unsigned char>(c) < 0x20) quoted += escaped;
-    else quoted.append(text, at, count);
+    if (count == 0)
+      quoted += "\xef\xbf\xbd";
+    else if (c == '"' || c == '\\')
+      quoted += {'\\', c};
+    else if (static_cast<unsigned char>(c) < 0x20)
+      quoted += escaped;
+    else
+      quoted.append(text, at, count);
     at += std::max<size_t>(count, 1);
   }
   return quoted + "\"";

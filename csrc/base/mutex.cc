@@ -19,7 +19,7 @@ using Pending = std::vector<std::function<void()>>;
 
 thread_local int held = 0;
 thread_local const Mutex* holds[Mutex::kLast + 1] = {};  // by Mutex::Order
-thread_local Pending* pending = nullptr;  // no destructor: threads end without one of ours being held
+thread_local Pending* pending = nullptr;                 // no destructor: threads end without one of ours being held
 
 void RunPending() {
   while (pending != nullptr && held == 0) {

@@ -23,8 +23,10 @@ class Patience {
   Patience() : Patience(0, 0) {}
   // `stall_seconds` until the first report, 0: no reports. `timeout_seconds` until the error, 0: never. Less, or NaN: as 0.
   Patience(double stall_seconds, double timeout_seconds, Clock::time_point now = Clock::now())
-      : begun_(now), every_(stall_seconds > kEvery ? stall_seconds : kEvery),
-        limit_(timeout_seconds > 0 ? timeout_seconds : kNever), report_(stall_seconds > 0 ? stall_seconds : kNever) {}
+      : begun_(now),
+        every_(stall_seconds > kEvery ? stall_seconds : kEvery),
+        limit_(timeout_seconds > 0 ? timeout_seconds : kNever),
+        report_(stall_seconds > 0 ? stall_seconds : kNever) {}
 
   // How long it has lasted, in whole seconds.
   int64_t Seconds(Clock::time_point now = Clock::now()) const { return WholeSeconds(Waited(now)); }
@@ -38,7 +40,9 @@ class Patience {
     return true;
   }
   // Somebody else has just reported, and would do so again before this wait does, `later` than that.
-  void PutOffReport(double later, Clock::time_point now = Clock::now()) { report_ = std::max(report_, Waited(now) + every_ + later); }
+  void PutOffReport(double later, Clock::time_point now = Clock::now()) {
+    report_ = std::max(report_, Waited(now) + every_ + later);
+  }
   // It is time to ask for the reason, once for each report and for the error: a moment before, so that they can give it.
   bool AskDue(Clock::time_point now = Clock::now()) {
     const double due = std::min(report_, limit_);

@@ -13,7 +13,8 @@ namespace hvdata {
 
 // The steady clock, in nanoseconds.
 inline int64_t SteadyNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // `What`: an enum whose first value, 0, is nothing worth counting, and whose last one is kCount. One thread at a time turns the
@@ -77,7 +78,8 @@ class Stopwatch {
   // A reader sleeps when it has tried so often, which takes it microseconds: a thread that is held up in the middle of a turn may
   // wait for the reader's processor.
   static constexpr int kTriesAtOnce = 1000;
-  static constexpr int kTries = 1000 * kTriesAtOnce;  // two writers at once, against the rule, must not keep a reader for ever
+  static constexpr int kTries =
+      1000 * kTriesAtOnce;  // two writers at once, against the rule, must not keep a reader for ever
 
   static void LetTurn(int tried) {
     if (tried % kTriesAtOnce == kTriesAtOnce - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));

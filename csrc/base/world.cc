@@ -49,7 +49,8 @@ std::string World::Name(int member) const {
 }
 
 std::string World::ReaderName(int reader) const {
-  return "reader " + std::to_string(reader) + " on " + members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
+  return "reader " + std::to_string(reader) + " on " +
+         members[static_cast<size_t>(readers[static_cast<size_t>(reader)])].host;
 }
 
 std::string JoinNames(const std::vector<std::string>& names) {

@@ -28,19 +28,24 @@ std::string Hex(uint64_t number, int digits) {
 
 const char* Remainder(const proof::Report& report) {
   switch (static_cast<plan::Remainder>(report.mode[2])) {
-    case plan::Remainder::kDrop: return "drop";
-    case plan::Remainder::kPartial: return "partial";
-    default: return "pad";
+    case plan::Remainder::kDrop:
+      return "drop";
+    case plan::Remainder::kPartial:
+      return "partial";
+    default:
+      return "pad";
   }
 }
 
 // The rows of the elements with which both begin alike; 0 where more than the last few elements, which `remainder` may have left
 // out of one of them alone, are others.
 uint64_t Alike(const proof::Report& a, const proof::Report& b) {
-  const size_t shorter = std::min(a.listed.size(), b.listed.size()), longer = std::max(a.listed.size(), b.listed.size());
+  const size_t shorter = std::min(a.listed.size(), b.listed.size()),
+               longer = std::max(a.listed.size(), b.listed.size());
   uint64_t rows = 0;
   size_t at = 0;
-  for (; at < shorter && a.listed[at] == b.listed[at] && a.listed[at + 1] == b.listed[at + 1]; at += 2) rows += a.listed[at];
+  for (; at < shorter && a.listed[at] == b.listed[at] && a.listed[at + 1] == b.listed[at + 1]; at += 2)
+    rows += a.listed[at];
   return longer - at <= std::min<size_t>(2 * a.trainers, at) ? rows : 0;
 }
 
@@ -72,7 +77,9 @@ std::string SameData(const std::map<int, proof::Report>& reports) {
 }
 
 // A run before this one may have come to the end of a reader's part, and has accounted for it.
-bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) { return of_reader.second.channel.empty(); }
+bool IsAccountedFor(const std::map<int, proof::Report>::value_type& of_reader) {
+  return of_reader.second.channel.empty();
+}
 
 const proof::Report& First(const std::map<int, proof::Report>& reports) {
   const auto found = std::find_if_not(reports.begin(), reports.end(), IsAccountedFor);
@@ -86,7 +93,8 @@ Certificate::Certificate(const std::map<int, proof::Report>& reports)
   if (readers > 1) Join(reports);
   for (const auto& of_reader : reports) {
     if (all.channel.empty() || !IsAccountedFor(of_reader)) continue;
-    if (all.why.empty()) all.why = "what reader " + std::to_string(of_reader.first) + " delivered is accounted for by an earlier run";
+    if (all.why.empty())
+      all.why = "what reader " + std::to_string(of_reader.first) + " delivered is accounted for by an earlier run";
     all.complete = false;
   }
   for (const auto& [reader, report] : reports) {
@@ -122,7 +130,8 @@ void Certificate::Join(const std::map<int, proof::Report>& reports) {
     }
   }
   for (const auto& [reader, report] : reports) {
-    if (report.elements > report.listed.size() / 2) all.delivered.Append({report.delivered.rows, report.delivered.order, 0});
+    if (report.elements > report.listed.size() / 2)
+      all.delivered.Append({report.delivered.rows, report.delivered.order, 0});
   }
   all.elements = all.dropped = all.lost = all.twice = all.altered = all.unverified = 0;
   all.delivered.rows = all.delivered.sum = 0;
@@ -146,10 +155,14 @@ std::string Certificate::Line() const {
   uint64_t handed_out = 0;
   for (const uint64_t of_rank : rows) handed_out += of_rank;
   std::string line = "channel " + all.channel + ", epoch " + std::to_string(all.number);
-  const std::string why = all.why.substr(0, all.why.find('\n'));  // a Python error goes on with its traceback: the record has it all
-  if (!all.finding.empty()) line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
-  else if (all.complete) line += ": " + Rows(all.delivered.rows) + ", each delivered once";
-  else line += ", not complete (" + why + "): " + Rows(handed_out) + ", each delivered once";
+  const std::string why =
+      all.why.substr(0, all.why.find('\n'));  // a Python error goes on with its traceback: the record has it all
+  if (!all.finding.empty())
+    line += ", WRONG: " + all.finding + ". " + Rows(handed_out) + " were handed out";
+  else if (all.complete)
+    line += ": " + Rows(all.delivered.rows) + ", each delivered once";
+  else
+    line += ", not complete (" + why + "): " + Rows(handed_out) + ", each delivered once";
   line += "; " + Grouped(all.lost) + " lost, " + Grouped(all.twice) + " twice, " + Grouped(all.altered) + " altered";
   if (all.dropped > 0) line += ", " + Grouped(all.dropped) + " dropped (remainder=\"" + Remainder(all) + "\")";
   if (!note.empty()) line += "; " + note;
@@ -164,7 +177,8 @@ std::string Certificate::Record(bool with_elements) const {
   json.Put("finding", Quoted(all.finding));
   json.Put("why", Quoted(all.why));
   json.Put("batch", Quoted(batch == plan::Batch::kPerRank ? "per_rank" : "global"));
-  json.Put("schedule", Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
+  json.Put("schedule",
+           Quoted(static_cast<plan::Schedule>(all.mode[1]) == plan::Schedule::kDynamic ? "dynamic" : "static"));
   json.Put("remainder", Quoted(Remainder(all)));
   json.Put("note", Quoted(note));
   json.Add("ranks", ranks);

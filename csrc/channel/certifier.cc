@@ -30,13 +30,16 @@ bool EndsWithinALine(const std::string& file) {
 // `line` may be empty: then it is tried alone.
 void Append(const std::string& file, std::string line, const std::string& place) {
   const int out = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (out >= 0 && !line.empty() && EndsWithinALine(file)) line.insert(0, 1, '\n');  // what is there is lost, and no more
+  if (out >= 0 && !line.empty() && EndsWithinALine(file))
+    line.insert(0, 1, '\n');  // what is there is lost, and no more
   bool written = out >= 0;
   // In one go, where the system can: another job may append to the same file.
   for (size_t done = 0; written && done < line.size();) {
     const ssize_t more = write(out, line.data() + done, line.size() - done);
-    if (more > 0) done += static_cast<size_t>(more);
-    else written = more < 0 && errno == EINTR;
+    if (more > 0)
+      done += static_cast<size_t>(more);
+    else
+      written = more < 0 && errno == EINTR;
   }
   const int why = errno;
   const bool closed = out >= 0 && close(out) == 0;
@@ -65,7 +68,8 @@ void Certifier::OnEnd() const {
   MutexLock lock(&mu_);
   if (expects_) return;
   AfterUnlock([place = Place(world_->ReaderName(0)), file = file_] {
-    Log(place + "no certificate was written to " + file + " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
+    Log(place + "no certificate was written to " + file +
+        " (HOROVOD_DATA_CERTIFICATE): no channel of this job was verified. "
         "Set HOROVOD_DATA_VERIFY=1, or give distribute_dataset verify=True");
   });
 }
@@ -73,7 +77,8 @@ void Certifier::OnEnd() const {
 void Certifier::OnReport(int reader, const wire::Header& header) {
   proof::Report report;
   const auto* words = std::get_if<wire::Report>(&header.message);
-  if (reader < 0 || words == nullptr || (!words->words.empty() && !proof::Report::Decode(words->words, &report))) return;
+  if (reader < 0 || words == nullptr || (!words->words.empty() && !proof::Report::Decode(words->words, &report)))
+    return;
   const Key key{header.channel, header.epoch};
   MutexLock lock(&mu_);
   if (words->words.empty()) {
@@ -106,10 +111,11 @@ void Certifier::Certify(const Key& key, const std::map<int, proof::Report>& repo
   auto& [newest, record] = last_[certificate.all.channel];
   if (key >= newest) newest = key, record = certificate.Record(false);
   const std::string place = Place(world_->ReaderName(0));
-  AfterUnlock([place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
-    Log(place + line);
-    if (!file.empty()) Append(file, record, place);
-  });
+  AfterUnlock(
+      [place, file = file_, line = certificate.Line(), record = file_.empty() ? "" : certificate.Record(true) + "\n"] {
+        Log(place + line);
+        if (!file.empty()) Append(file, record, place);
+      });
 }
 
 void Certifier::Tell(const Key& key, const wire::Verified& verified) const {

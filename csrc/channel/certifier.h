@@ -42,10 +42,11 @@ class Certifier {
   const std::string file_;
 
   mutable Mutex mu_;
-  bool expects_ GUARDED_BY(mu_) = false;  // there has been a verified channel
+  bool expects_ GUARDED_BY(mu_) = false;                                 // there has been a verified channel
   std::map<Key, std::map<int, proof::Report>> reports_ GUARDED_BY(mu_);  // by reader
-  std::map<uint32_t, std::map<int, uint64_t>> gone_ GUARDED_BY(mu_);  // by channel and reader: its last epoch
-  std::map<std::string, std::pair<Key, std::string>> last_ GUARDED_BY(mu_);  // of the newest channel of a name, the newest epoch
+  std::map<uint32_t, std::map<int, uint64_t>> gone_ GUARDED_BY(mu_);     // by channel and reader: its last epoch
+  std::map<std::string, std::pair<Key, std::string>> last_
+      GUARDED_BY(mu_);  // of the newest channel of a name, the newest epoch
 };
 
 }  // namespace hvdata

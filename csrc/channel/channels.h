@@ -74,7 +74,7 @@ class Channels {
   std::map<uint32_t, std::vector<Message>> early_ GUARDED_BY(mu_);  // of channels that are still to be made
   std::map<std::string, Account> accounts_ GUARDED_BY(mu_);
   std::deque<std::string> unnamed_ GUARDED_BY(mu_);  // of these those that have no names of their own, the oldest first
-  uint32_t made_ GUARDED_BY(mu_) = 0;  // the highest number so far
+  uint32_t made_ GUARDED_BY(mu_) = 0;                // the highest number so far
 };
 
 }  // namespace hvdata

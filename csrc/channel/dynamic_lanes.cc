@@ -69,7 +69,8 @@ class DynamicLanes : public Lanes {
   }
 
   bool AllTaken() const override {
-    return waiting_.empty() && std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.held.empty(); });
+    return waiting_.empty() &&
+           std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.held.empty(); });
   }
 
   std::vector<const Step*> Untaken() const override {
@@ -98,11 +99,12 @@ class DynamicLanes : public Lanes {
     std::deque<Step> held;  // sent and not known to be taken: lane steps taken .. taken + held.size()
 
     uint64_t sent() const { return taken + held.size(); }
-    LaneBound bound;        // of these
+    LaneBound bound;  // of these
   };
 
   bool HasRoom(const Lane& lane) const {
-    if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit || !lane.bound.RoomFor(1, most_bytes_)) return false;
+    if (!lane.open || lane.closed || lane.recalling || lane.sent() >= lane.limit || !lane.bound.RoomFor(1, most_bytes_))
+      return false;
     return fair_ == nullptr || lane.held.size() < fair_->Most(static_cast<size_t>(&lane - lanes_.data()));
   }
 
@@ -146,7 +148,8 @@ class DynamicLanes : public Lanes {
       lane.bound.Put(waiting_.front().shares.front()->bytes);
       lane.held.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
-      output_.data(static_cast<int>(best), LaneStep(lane_step), DealtStep(), lane.held.back().position(), *lane.held.back().shares.front());
+      output_.data(static_cast<int>(best), LaneStep(lane_step), DealtStep(), lane.held.back().position(),
+                   *lane.held.back().shares.front());
     }
   }
 

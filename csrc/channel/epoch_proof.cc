@@ -66,7 +66,8 @@ void EpochProof::Start(Turn turn, const std::vector<Position>& had) {
   if (!past.verified) begin.before.AddUnverified(from_);
   begin.before.unverified = std::max(begin.before.unverified, past.unverified);
   // What each rank has had, in our order of the ranks.
-  const std::vector<uint64_t> rows = std::exchange(begin.before.rows, {}), steps = std::exchange(begin.before.steps, {});
+  const std::vector<uint64_t> rows = std::exchange(begin.before.rows, {}),
+                              steps = std::exchange(begin.before.steps, {});
   std::map<uint64_t, size_t> places;
   for (const uint64_t rank : Ranks()) places.emplace(rank, places.size());
   for (size_t i = 0; i < rows.size() && i < steps.size() && i < begin.before.ranks.size(); ++i) {
@@ -97,7 +98,8 @@ void EpochProof::Book(Step* step) {
 }
 
 void EpochProof::Say(const proof::Report& report) {
-  source_->send_(source_->world_->readers[0], MakeHeader(source_->config_.number, epoch_, wire::Report{report.Encode()}), nullptr);
+  source_->send_(source_->world_->readers[0],
+                 MakeHeader(source_->config_.number, epoch_, wire::Report{report.Encode()}), nullptr);
 }
 
 // When every trainer has said of all its shares that it has them, or that it takes no more; or when the epoch is over.
@@ -117,7 +119,8 @@ void EpochProof::Account(Stage stage, bool complete, bool left, const std::strin
   const ChannelConfig& config = source_->config_;
   proof::Report report = ledger_->Close(source_->before_ + epoch_, complete, why);
   report.channel = behind_ ? "" : config.name;
-  report.mode = {static_cast<uint8_t>(config.batch), static_cast<uint8_t>(config.schedule), static_cast<uint8_t>(config.remainder)};
+  report.mode = {static_cast<uint8_t>(config.batch), static_cast<uint8_t>(config.schedule),
+                 static_cast<uint8_t>(config.remainder)};
   report.ranks = Ranks();
   report.trainers = source_->trainers_.size();
   Say(report);

@@ -24,8 +24,8 @@ class EpochProof {
   // What an earlier run says of an epoch that goes on.
   struct Past {
     proof::Bookmark mark;
-    bool verified = true;     // it has kept an account
-    uint64_t unverified = 0;  // else: the elements that it has delivered, as far as they don't come again
+    bool verified = true;      // it has kept an account
+    uint64_t unverified = 0;   // else: the elements that it has delivered, as far as they don't come again
     std::set<uint64_t> again;  // elements that the mark knows and that come again
   };
 

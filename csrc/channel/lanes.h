@@ -22,9 +22,9 @@ namespace hvdata {
 // A pulled piece of the source with the shares that were cut from it: one per trainer (static), or a single one (dynamic).
 struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
-  std::vector<BundlePtr> elements;  // what the shares were cut from, for a checkpoint
-  uint64_t first = 0;               // number of the first of these elements in the epoch
-  proof::Promises promises;         // verified channels
+  std::vector<BundlePtr> elements;                               // what the shares were cut from, for a checkpoint
+  uint64_t first = 0;                                            // number of the first of these elements in the epoch
+  proof::Promises promises;                                      // verified channels
   Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
 };
 
@@ -92,12 +92,14 @@ class Lanes {
 // static: every step is released whole, a share per lane; no lane runs ahead of another by more than the window.
 // `initial_limit` stands for the limit of a lane that has not opened yet. `gated`: see Allow. `most_bytes` of each lane, as far
 // as two steps are fewer; 0: no bound.
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes = 0);
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output,
+                                       uint64_t most_bytes = 0);
 
 // dynamic: each element goes to the lane that has room and holds the fewest untaken ones. What a closed lane had not
 // taken goes to the others. When the source is exhausted and a lane is idle, what the others have not taken is recalled
 // and dealt on demand, so that every lane ends as soon as everything is taken, however slow one rank is. `fair`, which knows the
 // lanes' pace from earlier epochs, bounds what a slow one holds; null: each may hold what its trainer asks for.
-std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0, FairShare* fair = nullptr);
+std::unique_ptr<Lanes> MakeDynamicLanes(int trainers, LaneOutput output, uint64_t most_bytes = 0,
+                                        FairShare* fair = nullptr);
 
 }  // namespace hvdata

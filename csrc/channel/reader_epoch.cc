@@ -36,7 +36,8 @@ uint64_t Plenty(const ChannelConfig& config, const World& world) {
 
 }  // namespace
 
-ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Restore> handed, std::function<void()> cancel)
+ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Restore> handed,
+                         std::function<void()> cancel)
     : source_(source),
       epoch_(epoch),
       handed_(std::move(handed)),
@@ -47,17 +48,18 @@ ReaderEpoch::ReaderEpoch(Source* source, uint64_t epoch, std::map<int, wire::Res
   const World& world = source->world();
   const bool fits_itself = config.prefetch == 0;
   const uint64_t window = FirstWindow(config, world), most_bytes = fits_itself ? BytesOfLane(config, world) : 0;
-  lanes_ = config.schedule == plan::Schedule::kStatic
-                 ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
-                 : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes, fits_itself ? &source->fair_ : nullptr);
+  lanes_ =
+      config.schedule == plan::Schedule::kStatic
+          ? MakeStaticLanes(world.audience_count(), window, world.grouped, MakeOutput(), most_bytes)
+          : MakeDynamicLanes(world.audience_count(), MakeOutput(), most_bytes, fits_itself ? &source->fair_ : nullptr);
 }
 
 LaneOutput ReaderEpoch::MakeOutput() {
   LaneOutput output;
   output.data = [this](int trainer, LaneStep step, DealtStep dealt, Position position, const Share& share) {
     source_->mu_.AssertHeld();
-    wire::Header header = MakeHeader(source_->config_.number, epoch_,
-                                     wire::Data{step, TurnOf(dealt), position, share.rows, share.seal});
+    wire::Header header =
+        MakeHeader(source_->config_.number, epoch_, wire::Data{step, TurnOf(dealt), position, share.rows, share.seal});
     source_->send_(source_->Member(trainer), std::move(header), &share);
   };
   output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
@@ -78,11 +80,13 @@ LaneOutput ReaderEpoch::MakeOutput() {
 // Of several readers that take turns none knows which step of the epoch its next one is.
 std::string ReaderEpoch::Where(Turn turn) const {
   const std::string number = std::to_string(turn.n) + (source_->world_->source_count() > 1 ? " of its own" : "");
-  return Place(source_->Me(), "channel " + source_->config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
+  return Place(source_->Me(),
+               "channel " + source_->config_.name + ", epoch " + std::to_string(epoch_) + ", step " + number);
 }
 
 void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailStep tail_taken) {
-  for (auto& [trainer, restored] : handed_) restored.words = std::string();  // each rank's may be as large as a shuffle's buffer
+  for (auto& [trainer, restored] : handed_)
+    restored.words = std::string();  // each rank's may be as large as a shuffle's buffer
   MutexLock lock(&source_->mu_);
   started_ = true;
   turn_ = turn;
@@ -127,9 +131,10 @@ bool ReaderEpoch::Over() const {
 // what remainder="drop" has left out of it. Who leaves with steps untaken has broken it off, and nobody waits for its end.
 bool ReaderEpoch::OnlyItsEndIsLeft() const {
   const ChannelConfig& config = source_->config_;
-  const bool broken_off = std::any_of(source_->trainers_.begin(), source_->trainers_.end(), [this](const Source::Trainer& t) {
-    return t.closed < epoch_;  // it has gone in the middle
-  });
+  const bool broken_off =
+      std::any_of(source_->trainers_.begin(), source_->trainers_.end(), [this](const Source::Trainer& t) {
+        return t.closed < epoch_;  // it has gone in the middle
+      });
   if (input_over_ || in_hand_ || source_->coordinated() || broken_off || unwanted_ || !lanes_->AllTaken()) return false;
   if (Now().n > 0 && Now().n == source_->last_steps_ && CountsSteps()) return true;
   if (config.elements < 0 || !counted_) return false;
@@ -147,9 +152,7 @@ void ReaderEpoch::Cancel() {
 }
 
 // The dealer need not pull any more: in step with others the lanes end later than the input.
-bool ReaderEpoch::Pulled() const {
-  return Over() || lanes_->finished() || input_over_;
-}
+bool ReaderEpoch::Pulled() const { return Over() || lanes_->finished() || input_over_; }
 
 // While it lives, and since Of() was called: the dealer waits for room.
 class ReaderEpoch::NoRoom {
@@ -189,12 +192,15 @@ ReaderEpoch::Wish ReaderEpoch::Await() {
   for (;;) {
     const auto ready = [this, ahead, &changed, &no_room] {
       source_->mu_.AssertHeld();
-      if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || lanes_->AllClosed() || (ahead && !in_hand_)) return true;
+      if (Pulled() || !saves_.empty() || lanes_->RoomFor(wanted_) || lanes_->AllClosed() || (ahead && !in_hand_))
+        return true;
       // A step needs room in every lane: until one of those that have none has it, the others need not wake us.
       const std::vector<int> full = lanes_->FullFor(wanted_);
       no_room.Of(full);
-      if (full.empty()) changed.Attend(Doorbell::kEverybody, LaneStep(0));
-      else changed.Attend(source_->Member(full.back()), lanes_->LimitFor(full.back(), wanted_));
+      if (full.empty())
+        changed.Attend(Doorbell::kEverybody, LaneStep(0));
+      else
+        changed.Attend(source_->Member(full.back()), lanes_->LimitFor(full.back(), wanted_));
       return false;
     };
     // Being woken costs more than dealing a small step. So for a moment, in which the trainers have the rest of the window,
@@ -283,7 +289,8 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
   Outcome lost;
   if (others_go_on && !nobody_is_left) {
     SayLost(outcome.message);
-    lost_ = source_->world_->source_count() > 1;  // then trainers know whether anybody is left, and need the error if nobody is
+    lost_ = source_->world_->source_count() >
+            1;  // then trainers know whether anybody is left, and need the error if nobody is
     if (!lost_) lost = std::exchange(outcome, Outcome());
   }
   failed_ = !outcome.ok() && !lost_;
@@ -296,11 +303,16 @@ void ReaderEpoch::FinishLocked(Outcome outcome, bool others_go_on) {
                                  "remainder=\"partial\" or \"pad\", or more elements"));
   }
   SayDropped();
-  if (!source_->coordinated()) lanes_->Finish(std::move(outcome));
-  else if (!outcome.ok()) SayReady(Says::kFailed, steps, outcome);
-  else if (!no_filler_.empty()) SayReady(Says::kFills, steps, {kInvalidArgument, Where(Now()) + no_filler_});
-  else if (!lost.ok()) SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
-  else SayReady(fills() ? Says::kFills : Says::kEnded, steps);
+  if (!source_->coordinated())
+    lanes_->Finish(std::move(outcome));
+  else if (!outcome.ok())
+    SayReady(Says::kFailed, steps, outcome);
+  else if (!no_filler_.empty())
+    SayReady(Says::kFills, steps, {kInvalidArgument, Where(Now()) + no_filler_});
+  else if (!lost.ok())
+    SayReady(fills() ? Says::kLostFills : Says::kLostEnds, steps, lost);
+  else
+    SayReady(fills() ? Says::kFills : Says::kEnded, steps);
   Account();
   source_->changed_.NotifyAll();
 }
@@ -330,12 +342,13 @@ void ReaderEpoch::SayLost(const std::string& error) {
   const char* on = "the epoch goes on without this reader; ";
   if (source_->world_->grouped) {
     on = !source_->coordinated() ? "the epoch is over for the ranks of this host; "
-         : fills()           ? "the epoch goes on, for the ranks of this host without rows; "
-                             : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
+         : fills() ? "the epoch goes on, for the ranks of this host without rows; "
+                   : "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); ";
   }
   Log(error + ". on_reader_error=\"continue\": " + on +
       (left > 0 ? std::to_string(left) + " of its " + std::to_string(config.elements) + " elements are"
-                : std::string("at least 1 of its elements is")) + " lost");
+                : std::string("at least 1 of its elements is")) +
+      " lost");
 }
 
 void ReaderEpoch::SayDropped() {
@@ -353,7 +366,8 @@ void ReaderEpoch::End() {
   SayReady(Says::kLeft, Dealt());
   TellDropped();
   for (const SaveRequest& request : saves_) {
-    source_->SendLastWords(request, {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
+    source_->SendLastWords(request,
+                           {kFailedPrecondition, Where(Now()) + "the epoch was over before its state was saved"});
   }
   FreeAfterUnlock(std::move(source_->epoch_));  // with the last tensors
   source_->clock.TurnTo(ReaderDoes::kNothing);

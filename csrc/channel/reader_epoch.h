@@ -122,20 +122,22 @@ class ReaderEpoch {
 
   Source* const source_;
   const uint64_t epoch_;
-  std::map<int, wire::Restore> handed_;  // the dealer's until Start, which leaves it without their words; only read since
+  std::map<int, wire::Restore>
+      handed_;  // the dealer's until Start, which leaves it without their words; only read since
   std::unique_ptr<Lanes> lanes_ GUARDED_BY(source_->mu_);
   EpochProof proof_;
-  std::string why_ GUARDED_BY(source_->mu_);           // the error that the epoch ended with
-  bool failed_ GUARDED_BY(source_->mu_) = false;       // a pipeline has failed, and the trainers get its error
-  bool started_ GUARDED_BY(source_->mu_) = false;      // the lanes have been opened
+  std::string why_ GUARDED_BY(source_->mu_);       // the error that the epoch ended with
+  bool failed_ GUARDED_BY(source_->mu_) = false;   // a pipeline has failed, and the trainers get its error
+  bool started_ GUARDED_BY(source_->mu_) = false;  // the lanes have been opened
   std::function<void()> cancel_ GUARDED_BY(source_->mu_);
-  bool cancelled_ GUARDED_BY(source_->mu_) = false;    // the pull was, and with it all later ones
+  bool cancelled_ GUARDED_BY(source_->mu_) = false;  // the pull was, and with it all later ones
   std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
-  Turn turn_ GUARDED_BY(source_->mu_);                 // where the lanes began
+  Turn turn_ GUARDED_BY(source_->mu_);  // where the lanes began
   TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
-  Position first_ GUARDED_BY(source_->mu_) = 0;        // of the elements that the lanes are dealt, and
-  bool counted_ GUARDED_BY(source_->mu_) = true;       // whether it is known: dynamic states don't say
-  bool unwanted_ GUARDED_BY(source_->mu_) = false;     // somebody has waited for long, perhaps for the end of an epoch that all have left
+  Position first_ GUARDED_BY(source_->mu_) = 0;   // of the elements that the lanes are dealt, and
+  bool counted_ GUARDED_BY(source_->mu_) = true;  // whether it is known: dynamic states don't say
+  bool unwanted_ GUARDED_BY(source_->mu_) =
+      false;  // somebody has waited for long, perhaps for the end of an epoch that all have left
   std::unique_ptr<Step> in_hand_ GUARDED_BY(source_->mu_);  // pulled before there was room for it
   std::vector<Left> left_ GUARDED_BY(source_->mu_);
   uint64_t first_left_ GUARDED_BY(source_->mu_) = 0;   // number of the first of these in the epoch
@@ -143,19 +145,21 @@ class ReaderEpoch {
   bool input_over_ GUARDED_BY(source_->mu_) = false;   // Finish has been called
   bool input_ended_ GUARDED_BY(source_->mu_) = false;  // the input has come to its own end
   bool lost_ GUARDED_BY(source_->mu_) = false;         // it has failed, and the others go on
-  std::optional<DealtStep> cut_short_ GUARDED_BY(source_->mu_);  // the step on which another reader's end has ended the epoch
-  uint64_t undealt_ GUARDED_BY(source_->mu_) = 0;      // steps that came too late to be dealt
+  std::optional<DealtStep> cut_short_
+      GUARDED_BY(source_->mu_);                    // the step on which another reader's end has ended the epoch
+  uint64_t undealt_ GUARDED_BY(source_->mu_) = 0;  // steps that came too late to be dealt
   std::map<int, EpochStep> whys_ GUARDED_BY(source_->mu_);  // trainers and steps that wait to hear who keeps us waiting
-  std::string held_by_ GUARDED_BY(source_->mu_);       // as far as we know
-  bool recording_ GUARDED_BY(source_->mu_) = false;    // since the first UntakenElements
+  std::string held_by_ GUARDED_BY(source_->mu_);            // as far as we know
+  bool recording_ GUARDED_BY(source_->mu_) = false;         // since the first UntakenElements
   std::map<int, std::vector<uint64_t>> taken_since_ GUARDED_BY(source_->mu_);
-  int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_ GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
-  std::set<int> told_end_ GUARDED_BY(source_->mu_);    // trainers
+  int64_t dropped_ GUARDED_BY(source_->mu_) = 0, all_dropped_
+                                                 GUARDED_BY(source_->mu_) = 0;  // not said yet; of the epoch
+  std::set<int> told_end_ GUARDED_BY(source_->mu_);                             // trainers
   uint64_t stepless_ GUARDED_BY(source_->mu_) = 0;
-  const uint64_t plenty_;                              // steps for which there should be room before a dealer that had none goes on
-                                                       // (0: a quarter of the lanes' window), and
-  uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;       // those for which it waits at the moment
-  bool pulling_ GUARDED_BY(source_->mu_) = false;      // the dealer is inside the user's pipeline
+  const uint64_t plenty_;  // steps for which there should be room before a dealer that had none goes on
+                           // (0: a quarter of the lanes' window), and
+  uint64_t wanted_ GUARDED_BY(source_->mu_) = 1;                          // those for which it waits at the moment
+  bool pulling_ GUARDED_BY(source_->mu_) = false;                         // the dealer is inside the user's pipeline
   std::chrono::steady_clock::time_point since_ GUARDED_BY(source_->mu_);  // of the pull
 };
 

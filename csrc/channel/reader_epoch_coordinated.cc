@@ -19,7 +19,9 @@ void ReaderEpoch::SayReady(Says says, DealtStep steps, const Outcome& outcome) {
   source_->SayReady(epoch_, {says, TurnOf(steps), outcome.code, outcome.message});
 }
 
-bool ReaderEpoch::fills() const { return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop; }
+bool ReaderEpoch::fills() const {
+  return source_->coordinated() && source_->config_.remainder != plan::Remainder::kDrop;
+}
 
 void ReaderEpoch::Fill(Step step) {
   MutexLock lock(&source_->mu_);
@@ -36,9 +38,12 @@ void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   if (go.tells == Tells::kExplain) return SayReady(epoch, {Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
   if (epoch_) {
     epoch_->source_->mu_.AssertHeld();
-    if (epoch == begun_ && (epoch_->started_ || go.tells == Tells::kBehind || go.tells == Tells::kBecause)) return epoch_->OnGo(go);
+    if (epoch == begun_ && (epoch_->started_ || go.tells == Tells::kBehind || go.tells == Tells::kBecause))
+      return epoch_->OnGo(go);
   }
-  if (epoch < begun_ || (epoch == begun_ && !Dealing()) || (go.tells != Tells::kAllHave && go.tells != Tells::kEndsThere)) return;
+  if (epoch < begun_ || (epoch == begun_ && !Dealing()) ||
+      (go.tells != Tells::kAllHave && go.tells != Tells::kEndsThere))
+    return;
   wire::Go& last = goes_[epoch];
   if (last.tells == Tells::kAllHave && (go.tells == Tells::kEndsThere || go.steps.n >= last.steps.n)) last = go;
 }
@@ -69,9 +74,10 @@ void ReaderEpoch::SayCutShort() {
   const uint64_t end = cut_short_->n, left_out = std::max(lanes_->dealt(), end) - end + undealt_;
   if (left_out == 0 && input_ended_) return;
   Log(Where(TurnOf(*cut_short_)) + "remainder=\"drop\": the data of another host has ended, and with it the epoch; " +
-      (left_out > 0 ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
-                                                 "would still have yielded"
-                    : "what the pipeline of this reader would still have yielded, if anything, is left out"));
+      (left_out > 0
+           ? std::to_string(left_out) + " step(s) that this reader had ready are left out, and all that its pipeline "
+                                        "would still have yielded"
+           : "what the pipeline of this reader would still have yielded, if anything, is left out"));
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {

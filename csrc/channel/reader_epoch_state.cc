@@ -8,7 +8,8 @@
 namespace hvdata {
 
 std::vector<SaveRequest> ReaderEpoch::TakeSaveRequests() {
-  source_->changed_.FetchAll();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
+  source_->changed_
+      .FetchAll();  // under `dynamic`, what others have taken is in no state but their own, and they may not save
   MutexLock lock(&source_->mu_);
   return std::exchange(saves_, {});
 }
@@ -35,9 +36,12 @@ std::vector<uint64_t> ReaderEpoch::TakenSince(int trainer) {
 
 void ReaderEpoch::AnswerSave(const SaveRequest& request, const Outcome& outcome, std::string state) {
   MutexLock lock(&source_->mu_);
-  if (outcome.ok() && failed_) {  // with the iterator behind what has failed, and behind what was pulled for one step with it
-    return source_->Answer(request, {kFailedPrecondition, Where(Now()) + "this epoch can't be saved any more: its pipeline has failed behind the "
-                                                              "steps that this rank has had. Go on from the checkpoint before"});
+  if (outcome.ok() &&
+      failed_) {  // with the iterator behind what has failed, and behind what was pulled for one step with it
+    return source_->Answer(
+        request,
+        {kFailedPrecondition, Where(Now()) + "this epoch can't be saved any more: its pipeline has failed behind the "
+                                             "steps that this rank has had. Go on from the checkpoint before"});
   }
   // Without an input there is nothing to save; but a state that is too large is one that is missing, whoever asks for it.
   if (outcome.code == kFailedPrecondition) return source_->SendLastWords(request, outcome);

@@ -31,7 +31,8 @@ bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
   if (!lanes_->Held(trainer) && !(source_->coordinated() && input_over_ && !lanes_->finished())) return false;
   const bool unanswered = !whys_.empty();
   whys_[trainer] = step;
-  if (!unanswered) held_by_ = source_->world_->ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
+  if (!unanswered)
+    held_by_ = source_->world_->ReaderName(0) + ", which keeps the readers of all hosts in step: it has not answered";
   SayHeld();
   SayReady(wire::Ready::Says::kAsks, Dealt());
   if (unanswered) source_->SayStalled(epoch_, step, trainer, Held(step));
@@ -62,8 +63,8 @@ void ReaderEpoch::SayFull() {
   const auto open = std::count_if(source_->trainers_.begin(), source_->trainers_.end(),
                                   [this](const Source::Trainer& t) { return !t.gone && t.closed < epoch_; });
   if (full == 0 || full >= open) return;
-  source_->SayStalled(Where(Now()) + "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) + " s: " +
-                      Explain(-1));
+  source_->SayStalled(Where(Now()) + "nothing has moved for " + std::to_string(WholeSeconds(source_->stall_seconds_)) +
+                      " s: " + Explain(-1));
 }
 
 // `trainer` -1: whoever waits.

@@ -12,15 +12,16 @@
 
 namespace hvdata {
 
-Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door,
-           TraceLog* trace)
+Sink::Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
+           Doorbell door, TraceLog* trace)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
       timeout_seconds_(timeout_seconds),
       send_(std::move(send)),
       changed_(std::move(door)),
-      window_(config_.prefetch, std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
+      window_(config_.prefetch,
+              std::max<uint64_t>(config_.prefetch_bytes / static_cast<uint64_t>(world->audience_count()), 1),
               config_.schedule == plan::Schedule::kDynamic) {
   times_.waited_for.resize(static_cast<size_t>(world->source_count()));
   until_reset_ = times_;
@@ -52,9 +53,11 @@ void Sink::OpenEpoch(SinkIterator* iterator) {
   if (restored.number > 0) before_ = restored.number - epoch;
   tally_ = {epoch, 0, 0, 0};
   ++times_.epochs;
-  epoch_ = std::make_unique<TrainerEpoch>(config_, *world_, epoch, restored, &window_,
-                                          [this, epoch](int reader, wire::Message message) { Tell(reader, epoch, std::move(message)); });
-  for (SinkState::Lane& lane : iterator->restored.lanes) FreeAfterUnlock(std::exchange(lane.words, {}));  // the readers have them
+  epoch_ = std::make_unique<TrainerEpoch>(
+      config_, *world_, epoch, restored, &window_,
+      [this, epoch](int reader, wire::Message message) { Tell(reader, epoch, std::move(message)); });
+  for (SinkState::Lane& lane : iterator->restored.lanes)
+    FreeAfterUnlock(std::exchange(lane.words, {}));  // the readers have them
 }
 
 void Sink::CloseEpoch() {
@@ -95,7 +98,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
       return {kFailedPrecondition,
               Where(iterator->epoch, iterator->taken) +
                   "this iterator was superseded: a newer one of the same channel runs on this rank (epoch " +
-                  std::to_string(opened_) + "). One channel feeds one iterator at a time: for a second one that runs "
+                  std::to_string(opened_) +
+                  "). One channel feeds one iterator at a time: for a second one that runs "
                   "beside it call distribute_dataset again"};
     }
     if (!foretold_.ok()) {  // the readers hear that this rank takes no part, and the others go on to the end without it
@@ -137,7 +141,8 @@ Outcome Sink::Next(SinkIterator* iterator, Arrival* arrival, bool* end) {
         [&] { return mu_.AssertHeld(), "for step " + std::to_string(epoch_->taken()) + " from " + AwaitedReader(); });
     if (Runs(*iterator)) {
       waited.ok() ? epoch_->Wait(false) : epoch_->GiveUp();
-      const int64_t spent = clock_.TurnTo(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
+      const int64_t spent =
+          clock_.TurnTo(waited.ok() ? TrainerDoes::kReceives : TrainerDoes::kSteps, static_cast<int>(awaited));
       times_.waited_for[awaited] += spent;
       times_.first += iterator->taken == 0 ? spent : 0;
     }
@@ -159,16 +164,20 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Checked checked{iterator.taken - 1, arrival.turn, arrival.position, arrival.tail, arrival.left, arrival.filler,
-                        found.rows.count(), found.seal, ""};
+  wire::Checked checked{iterator.taken - 1, arrival.turn, arrival.position,
+                        arrival.tail,       arrival.left, arrival.filler,
+                        found.rows.count(), found.seal,   ""};
   const bool same = found.seal == arrival.seal && found.rows.count() == arrival.rows;
-  for (size_t i = 0; !same && i < found.rows.each.size(); ++i) wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
+  for (size_t i = 0; !same && i < found.rows.each.size(); ++i)
+    wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
   Tell(arrival.reader, iterator.epoch, std::move(checked));
   if (same) return {};
   wrong_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +
-                         world_->SourceName(arrival.reader) + " cut: it was altered on its way, and is not handed out. If that happens again, a "
-                         "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
+                         world_->SourceName(arrival.reader) +
+                         " cut: it was altered on its way, and is not handed out. If that happens again, a "
+                         "host's memory, its MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries "
+                         "how batches travel here"};
 }
 
 TrainerTimes Sink::Times(bool reset) {
@@ -215,7 +224,8 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
   const auto explain = [&] {
     mu_.AssertHeld();
     if (!because_.empty()) return because_;
-    return world_->SourceName(asked) + " has not answered either: it writes a large state for a checkpoint, its process is "
+    return world_->SourceName(asked) +
+           " has not answered either: it writes a large state for a checkpoint, its process is "
            "stopped, or its link is silent";
   };
   const auto where = [&] {
@@ -231,7 +241,8 @@ Outcome Sink::Wait(MutexLock* lock, const SinkIterator* iterator, const std::fun
       asked = epoch_ ? epoch_->Next() : 0;
       Tell(asked, iterator->epoch > 0 ? iterator->epoch : opened_ + 1, wire::Why{iterator->taken});
     } else if (patience.Over()) {
-      return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain() +
+      return {kDeadlineExceeded, where() + "waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " +
+                                     explain() +
                                      ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
     } else if (patience.ReportDue()) {
       Log(where() + "has waited " + std::to_string(patience.Seconds()) + " s " + what() + ": " + explain());
@@ -253,11 +264,15 @@ void Sink::Handle(int reader, wire::Header header, BundlePtr bundle) {
     uint64_t bytes = 0;
     for (const wire::Component& component : header.components) bytes += component.bytes;
     window_.Came(bytes);
-    if (current) epoch_->On(reader, *data, std::move(bundle));
-    else FreeAfterUnlock(std::move(bundle));
+    if (current)
+      epoch_->On(reader, *data, std::move(bundle));
+    else
+      FreeAfterUnlock(std::move(bundle));
   } else if (const auto* end = std::get_if<wire::End>(&header.message)) {
-    if (current) epoch_->On(reader, *end);
-    else if (header.epoch == tally_.epoch) tally_.dropped += PeersCount(end->dropped);  // its program counts its steps, and has left
+    if (current)
+      epoch_->On(reader, *end);
+    else if (header.epoch == tally_.epoch)
+      tally_.dropped += PeersCount(end->dropped);  // its program counts its steps, and has left
   } else if (std::holds_alternative<wire::Recall>(header.message)) {
     if (current) epoch_->OnRecall(reader);
   } else if (const auto* verified = std::get_if<wire::Verified>(&header.message)) {

@@ -46,8 +46,8 @@ struct SinkIterator : IteratorRun {
 class Sink {
  public:
   // `trace`: where the timeline's events go; null: nowhere.
-  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send, Doorbell door = {},
-       TraceLog* trace = nullptr);
+  Sink(ChannelConfig config, const World* world, double stall_seconds, double timeout_seconds, Send send,
+       Doorbell door = {}, TraceLog* trace = nullptr);
 
   const ChannelConfig& config() const { return config_; }
 
@@ -60,7 +60,8 @@ class Sink {
   Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
   // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
   void HandedOut(const SinkIterator& iterator) {
-    MutexLock lock(&mu_);  // a newer iterator, or the end of all, may close the epoch meanwhile: one turns the clock at a time
+    MutexLock lock(
+        &mu_);  // a newer iterator, or the end of all, may close the epoch meanwhile: one turns the clock at a time
     if (Runs(iterator)) clock_.TurnTo(TrainerDoes::kSteps, handed_out_);
   }
   // See TracedWatch.
@@ -118,20 +119,20 @@ class Sink {
 
   mutable Mutex mu_;
   Signal changed_;
-  uint64_t opened_ GUARDED_BY(mu_) = 0;                // the epoch opened last
-  uint64_t wrong_ GUARDED_BY(mu_) = 0;                 // the last one whose verdict was an error that this rank knows of
-  Outcome foretold_ GUARDED_BY(mu_);                   // such an error that no iterator has returned yet
+  uint64_t opened_ GUARDED_BY(mu_) = 0;  // the epoch opened last
+  uint64_t wrong_ GUARDED_BY(mu_) = 0;   // the last one whose verdict was an error that this rank knows of
+  Outcome foretold_ GUARDED_BY(mu_);     // such an error that no iterator has returned yet
   Window window_ GUARDED_BY(mu_);
   std::unique_ptr<TrainerEpoch> epoch_ GUARDED_BY(mu_);  // while it is open
   Tally tally_ GUARDED_BY(mu_);
   TracedWatch<TrainerDoes> clock_;
   int handed_out_ GUARDED_BY(mu_) = -1;  // whose share Next() gave last
   TrainerTimes times_ GUARDED_BY(mu_), until_reset_ GUARDED_BY(mu_);
-  uint64_t before_ GUARDED_BY(mu_) = 0;                // epochs before this run: a number over all runs less one in this run
+  uint64_t before_ GUARDED_BY(mu_) = 0;  // epochs before this run: a number over all runs less one in this run
   const SinkIterator* handed_ GUARDED_BY(mu_) = nullptr;  // whose state the reader has for the next epoch
   Outcome failed_ GUARDED_BY(mu_);
   std::string because_ GUARDED_BY(mu_);
-  int64_t asked_ GUARDED_BY(mu_) = 0;                  // number of the last save or restore request
+  int64_t asked_ GUARDED_BY(mu_) = 0;                                  // number of the last save or restore request
   std::map<int64_t, std::optional<Outcome>> answers_ GUARDED_BY(mu_);  // to requests whose answer is waited for
 };
 

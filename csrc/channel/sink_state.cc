@@ -32,14 +32,17 @@ Outcome Sink::AskReaders(MutexLock* lock, SinkIterator* iterator, uint64_t epoch
   Outcome outcome;
   for (int64_t request = first; request < first + world_->source_count(); ++request) {
     if (outcome.ok()) {
-      outcome = Wait(lock, iterator, [&] { return mu_.AssertHeld(), answers_[request].has_value(); },
-                     [&] { return std::string("for the reader to ") + what + " the state of its input"; });
+      outcome = Wait(
+          lock, iterator, [&] { return mu_.AssertHeld(), answers_[request].has_value(); },
+          [&] { return std::string("for the reader to ") + what + " the state of its input"; });
     }
     std::optional<Outcome> answer = std::move(answers_[request]);
     answers_.erase(request);
     if (!outcome.ok()) continue;
-    if (answer->ok()) answers->push_back(std::move(answer->message));
-    else outcome = std::move(*answer);
+    if (answer->ok())
+      answers->push_back(std::move(answer->message));
+    else
+      outcome = std::move(*answer);
   }
   return outcome;
 }
@@ -59,9 +62,10 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   state->lanes.resize(static_cast<size_t>(world_->source_count()));
   std::vector<Turn> turns = iterator->ended_at;
   if (iterator->broken) {  // a restore would begin behind what it has not had
-    return {kFailedPrecondition, Where(iterator->epoch, iterator->taken) +
-                                     "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
-                                     "checkpoint before"};
+    return {kFailedPrecondition,
+            Where(iterator->epoch, iterator->taken) +
+                "this iterator can't be saved: it has ended, or lost a step, with an error. Go on from the "
+                "checkpoint before"};
   }
   if (iterator->over) {
     state->kind = SinkState::kExhausted;
@@ -82,7 +86,8 @@ Outcome Sink::Save(SinkIterator* iterator, SinkState* state, bool words) {
   if (!asked.ok()) return asked;
   for (size_t r = 0; r < answers.size(); ++r) {
     if (state->kind == SinkState::kRunning && answers[r].empty()) {
-      return {kFailedPrecondition, Where(state->epoch, iterator->taken) + "the epoch was over before its state was saved"};
+      return {kFailedPrecondition,
+              Where(state->epoch, iterator->taken) + "the epoch was over before its state was saved"};
     }
     state->lanes[r].words = std::move(answers[r]);
   }
@@ -96,14 +101,17 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
     return {kDataLoss, Where(opened_ + 1, 0) + "a checkpoint of this channel is damaged. Restore another one"};
   }
   if (!state.lanes.empty() && state.lanes.size() != readers) {
-    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved when " + std::to_string(state.lanes.size()) +
-                                  " reader(s) dealt to it, and can't go on with " + std::to_string(readers) +
+    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved when " +
+                                  std::to_string(state.lanes.size()) + " reader(s) dealt to it, and can't go on with " +
+                                  std::to_string(readers) +
                                   ": each reader has its own place in its own data. Use as many readers"};
   }
   if (state.tail_taken > 0 && state.trainers != static_cast<uint64_t>(world_->audience_count())) {
-    return {kInvalidArgument, Where(opened_ + 1, 0) + "this iterator was saved within the last steps of its epoch, which "
-                                  "several readers make together for " + std::to_string(state.trainers) +
-                                  " ranks, and can't go on with " + std::to_string(world_->audience_count()) +
+    return {kInvalidArgument, Where(opened_ + 1, 0) +
+                                  "this iterator was saved within the last steps of its epoch, which "
+                                  "several readers make together for " +
+                                  std::to_string(state.trainers) + " ranks, and can't go on with " +
+                                  std::to_string(world_->audience_count()) +
                                   ". Restore another checkpoint, or on as many ranks"};
   }
   if (Runs(*iterator)) CloseEpoch();
@@ -114,7 +122,8 @@ Outcome Sink::Restore(SinkIterator* iterator, const SinkState& state) {
   std::vector<std::string> nothing;
   return AskReaders(
       &lock, iterator, opened_ + 1, "restore",
-      [&](int reader, int64_t request) { return RestoreMessage(state, static_cast<size_t>(reader), request); }, &nothing);
+      [&](int reader, int64_t request) { return RestoreMessage(state, static_cast<size_t>(reader), request); },
+      &nothing);
 }
 
 }  // namespace hvdata

@@ -9,7 +9,8 @@
 
 namespace hvdata {
 
-Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door, TraceLog* trace)
+Source::Source(ChannelConfig config, const World* world, double stall_seconds, Send send, Doorbell door,
+               TraceLog* trace)
     : config_(std::move(config)),
       world_(world),
       stall_seconds_(stall_seconds),
@@ -54,7 +55,8 @@ int64_t Source::WaitEpoch(std::chrono::milliseconds slice, uint64_t* number) {
   MutexLock lock(&mu_);
   const auto ended = [this] {
     mu_.AssertHeld();
-    return shut_ || (!Dealing() && std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.gone; }));
+    return shut_ ||
+           (!Dealing() && std::all_of(trainers_.begin(), trainers_.end(), [](const Trainer& t) { return t.gone; }));
   };
   changed_.WaitFor(&lock, slice, [&] { return mu_.AssertHeld(), ended() || Startable(); });
   if (ended()) return -1;
@@ -185,7 +187,8 @@ void Source::On(int trainer, uint64_t epoch, const wire::Close& close) {
     if (close.missing != 0) epoch_->OnMissing(trainer, close.missing);
     epoch_->dropped_ = std::max(epoch_->dropped_, PeersCount(close.dropped));  // all that reach the end say the same
     if (epoch_->started_) epoch_->lanes_->Close(trainer, close.taken);
-    if (close.dropped > 0 && epoch_->proof_.ledger()) epoch_->proof_.ledger()->DropLeft(static_cast<uint64_t>(close.dropped));
+    if (close.dropped > 0 && epoch_->proof_.ledger())
+      epoch_->proof_.ledger()->DropLeft(static_cast<uint64_t>(close.dropped));
     epoch_->Account();
   }
   CancelIfOver();
@@ -246,8 +249,9 @@ void Source::On(int trainer, uint64_t epoch, const wire::Save& save) {
     epoch_->saves_.push_back(request);
     changed_.NotifyAll();
   } else {
-    SendLastWords(request, {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
-                                                     " is not under way on the reader: take an element before saving"});
+    SendLastWords(request,
+                  {kFailedPrecondition, Place(Me(), config_.name, begun_, 0) + "epoch " + std::to_string(epoch) +
+                                            " is not under way on the reader: take an element before saving"});
   }
 }
 
@@ -257,9 +261,10 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   // where an iterator that was saved unused is to begin.
   const bool from_front = restore.position == 0 && restore.words.empty();
   if (epoch <= begun_ && Dealing() && !from_front) {
-    Outcome late(kFailedPrecondition, world_->AudienceName(trainer) + " restored a checkpoint into epoch " +
-                                          std::to_string(epoch) + ", which another rank has begun already: restore on "
-                                          "every rank, or on rank 0 before any collective, before the first element is asked for");
+    Outcome late(kFailedPrecondition,
+                 world_->AudienceName(trainer) + " restored a checkpoint into epoch " + std::to_string(epoch) +
+                     ", which another rank has begun already: restore on "
+                     "every rank, or on rank 0 before any collective, before the first element is asked for");
     epoch_->source_->mu_.AssertHeld();
     outcome = {late.code, epoch_->Where(epoch_->Now()) + late.message};
     epoch_->FinishLocked(std::move(late));
@@ -277,7 +282,8 @@ void Source::On(int trainer, uint64_t epoch, const wire::Withdraw&) {
 
 // The message of an answer that is OK is the state.
 void Source::Answer(const SaveRequest& request, Outcome answer) const {
-  Tell(static_cast<int>(request.trainer), request.epoch, wire::State{request.request, answer.code, std::move(answer.message)});
+  Tell(static_cast<int>(request.trainer), request.epoch,
+       wire::State{request.request, answer.code, std::move(answer.message)});
 }
 
 // The answer where there is no state: `why`, but for a trainer that has seen the epoch's end and needs none.

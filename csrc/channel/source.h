@@ -128,12 +128,12 @@ class Source {
   mutable Mutex mu_;
   Signal changed_;
   std::vector<Trainer> trainers_ GUARDED_BY(mu_);
-  uint64_t begun_ GUARDED_BY(mu_) = 0;                      // the epoch that is dealt, or was last
-  std::shared_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);      // while it is dealt
-  uint64_t before_ GUARDED_BY(mu_) = 0;                     // an epoch's number over all runs less its number in this one
+  uint64_t begun_ GUARDED_BY(mu_) = 0;                  // the epoch that is dealt, or was last
+  std::shared_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // while it is dealt
+  uint64_t before_ GUARDED_BY(mu_) = 0;                 // an epoch's number over all runs less its number in this one
   bool shut_ GUARDED_BY(mu_) = false;
-  std::vector<SaveRequest> early_saves_ GUARDED_BY(mu_);    // of epochs to come
-  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);       // by epoch: the last GO of each that has not begun
+  std::vector<SaveRequest> early_saves_ GUARDED_BY(mu_);  // of epochs to come
+  std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);     // by epoch: the last GO of each that has not begun
   std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};
   bool told_empty_ GUARDED_BY(mu_) = false;
   uint64_t last_steps_ GUARDED_BY(mu_) = 0;  // of the last epoch that came to its end

@@ -12,7 +12,10 @@ namespace {
 class StaticLanes : public Lanes {
  public:
   StaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes)
-      : lanes_(static_cast<size_t>(trainers)), allowed_(gated ? 0 : kAll), most_bytes_(most_bytes), output_(std::move(output)) {
+      : lanes_(static_cast<size_t>(trainers)),
+        allowed_(gated ? 0 : kAll),
+        most_bytes_(most_bytes),
+        output_(std::move(output)) {
     for (Lane& lane : lanes_) lane.limit = initial_limit;
   }
 
@@ -134,11 +137,11 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    uint64_t skip_to = 0;  // had in an earlier run
-    uint64_t skipped = 0;  // the lane's own step 0 is this one of them
+    uint64_t skip_to = 0;                     // had in an earlier run
+    uint64_t skipped = 0;                     // the lane's own step 0 is this one of them
     uint64_t sent = 0, taken = 0, limit = 0;  // in steps that the lanes were dealt
 
-    LaneBound held;        // dealt and not taken, where bytes are bounded
+    LaneBound held;  // dealt and not taken, where bytes are bounded
 
     uint64_t After(LaneStep step) const { return step.n < kAll - skipped ? skipped + step.n : kAll; }
   };
@@ -155,7 +158,8 @@ class StaticLanes : public Lanes {
     if (lane.closed) return;  // its steps may be forgotten
     const uint64_t taken = std::min(lane.sent, lane.After(steps));
     for (; lane.taken < taken; ++lane.taken) {
-      if (most_bytes_ > 0 && lane.taken < dealt_) lane.held.Take(StepAt(lane.taken).shares[static_cast<size_t>(trainer)]->bytes);
+      if (most_bytes_ > 0 && lane.taken < dealt_)
+        lane.held.Take(StepAt(lane.taken).shares[static_cast<size_t>(trainer)]->bytes);
     }
   }
 
@@ -172,8 +176,7 @@ class StaticLanes : public Lanes {
     if (!lane.open || lane.closed) return;
     const uint64_t ready = std::min(allowed_, filler_.shares.empty() ? dealt_ : kAll);
     for (; lane.sent < ready && lane.sent < lane.limit; ++lane.sent) {
-      const Step& step =
-          lane.sent < dealt_ ? StepAt(lane.sent) : filler_;
+      const Step& step = lane.sent < dealt_ ? StepAt(lane.sent) : filler_;
       output_.data(trainer, LaneStep(lane.sent - lane.skipped), DealtStep(lane.sent), step.position(),
                    *step.shares[static_cast<size_t>(trainer)]);
     }
@@ -204,7 +207,8 @@ class StaticLanes : public Lanes {
 
 }  // namespace
 
-std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output, uint64_t most_bytes) {
+std::unique_ptr<Lanes> MakeStaticLanes(int trainers, uint64_t initial_limit, bool gated, LaneOutput output,
+                                       uint64_t most_bytes) {
   return std::make_unique<StaticLanes>(trainers, initial_limit, gated, std::move(output), most_bytes);
 }
 

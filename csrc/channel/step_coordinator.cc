@@ -42,8 +42,10 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
   if (ends && outcome->ok() && !Spared(*epoch, end)) {
     const auto last = std::max_element(epoch->readers.begin(), epoch->readers.end(),
                                        [](const Reader& a, const Reader& b) { return a.steps < b.steps; });
-    if (running) ends = false;  // one may yet have a step more, or an end of its own
-    else *outcome = last->lost;
+    if (running)
+      ends = false;  // one may yet have a step more, or an end of its own
+    else
+      *outcome = last->lost;
   }
   const bool news = allowed > epoch->allowed || ends;
   epoch->allowed = allowed;
@@ -53,9 +55,8 @@ bool StepCoordinator::Advance(Epoch* epoch, Outcome* outcome) {
 
 // Whether the epoch may end well with that many steps, though readers were lost: one was not, or not before it had more.
 bool StepCoordinator::Spared(const Epoch& epoch, uint64_t end) {
-  return std::any_of(epoch.readers.begin(), epoch.readers.end(), [end](const Reader& r) {
-    return r.steps > end || (r.lost.ok() && r.says != Says::kHas);
-  });
+  return std::any_of(epoch.readers.begin(), epoch.readers.end(),
+                     [end](const Reader& r) { return r.steps > end || (r.lost.ok() && r.says != Says::kHas); });
 }
 
 void StepCoordinator::Tell(int reader, const Key& key, Go go) const {
@@ -80,7 +81,8 @@ void StepCoordinator::Ask(Epoch* epoch, const Key& key, int reader) const {
 void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& ready) const {
   const Says says = ready.says;
   Reader& r = epoch->readers[static_cast<size_t>(reader)];
-  if (r.begun || says == Says::kLeft || says == Says::kLeftForGood || says == Says::kAsks || says == Says::kExplains) return;
+  if (r.begun || says == Says::kLeft || says == Says::kLeftForGood || says == Says::kAsks || says == Says::kExplains)
+    return;
   r.begun = true;
   r.from = ready.steps.n;
   if (says == Says::kGoesOn) r.goes_on = ready.text;
@@ -89,14 +91,17 @@ void StepCoordinator::CheckBeginnings(Epoch* epoch, int reader, const Ready& rea
   for (size_t i = 0; i < epoch->readers.size(); ++i) {
     const Reader& one = epoch->readers[i];
     if (!one.begun) continue;
-    if (one.goes_on.empty()) anew.push_back(world_->ReaderName(static_cast<int>(i)));
-    else if (place.empty() && one.from > 0) place = one.goes_on;
+    if (one.goes_on.empty())
+      anew.push_back(world_->ReaderName(static_cast<int>(i)));
+    else if (place.empty() && one.from > 0)
+      place = one.goes_on;
   }
   if (place.empty() || anew.empty()) return;
   r.says = Says::kFailed;
   r.steps = epoch->allowed;
   r.outcome = {kFailedPrecondition, place + "this reader goes on from a checkpoint, but the epoch begins anew on " +
-                                        JoinNames(anew) + ": each host's reader has its own place, so restore the iterator "
+                                        JoinNames(anew) +
+                                        ": each host's reader has its own place, so restore the iterator "
                                         "on every rank, each from what it saved itself"};
 }
 
@@ -133,7 +138,8 @@ void StepCoordinator::Note(const Key& key, int reader, const Ready& ready) {
   Outcome outcome;
   if (Advance(&epoch, &outcome)) {
     epoch.waiting.clear();
-    const Go go{epoch.ended ? Go::Tells::kEndsThere : Go::Tells::kAllHave, Turn(epoch.allowed), outcome.code, outcome.message};
+    const Go go{epoch.ended ? Go::Tells::kEndsThere : Go::Tells::kAllHave, Turn(epoch.allowed), outcome.code,
+                outcome.message};
     for (size_t to = 0; to < epoch.readers.size(); ++to) {
       if (epoch.readers[to].says != Says::kLeft) Tell(static_cast<int>(to), key, go);
     }

@@ -30,8 +30,8 @@ class StepCoordinator {
   struct Reader {
     uint64_t steps = 0;
     Says says = Says::kHas;
-    Outcome outcome;      // kFailed: the error; kFills: why it can't, if it can't
-    Outcome lost;         // the error that this reader was lost by
+    Outcome outcome;  // kFailed: the error; kFills: why it can't, if it can't
+    Outcome lost;     // the error that this reader was lost by
     bool begun = false;
     uint64_t from = 0;
     std::string goes_on;  // the place where it goes on from a checkpoint

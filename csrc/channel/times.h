@@ -62,10 +62,10 @@ struct TrainerTimes {
 
 struct ReaderTimes {
   Stopwatch<ReaderDoes>::Sums sums{};
-  uint64_t elements = 0;            // that were pulled
-  uint64_t steps = 0;               // that were dealt
-  uint64_t untaken = 0;             // of these, now: elements (dynamic) or steps that some trainer has not taken
-  std::vector<int64_t> no_room;     // ns, by trainer: the one whose window was the last to be full
+  uint64_t elements = 0;         // that were pulled
+  uint64_t steps = 0;            // that were dealt
+  uint64_t untaken = 0;          // of these, now: elements (dynamic) or steps that some trainer has not taken
+  std::vector<int64_t> no_room;  // ns, by trainer: the one whose window was the last to be full
   std::vector<uint64_t> no_room_times;
 
   void operator-=(const ReaderTimes& o) {

@@ -71,8 +71,8 @@ class TracedWatch {
   void Moment(const char* name, int64_t now) { Add(name, now, now, TraceEvent::kNobody, true); }
 
   void Add(const char* name, int64_t begin, int64_t end, int32_t whom, bool moment) {
-    log_->Add({begin, end, name, begun_epoch_.load(std::memory_order_relaxed), begun_step_.load(std::memory_order_relaxed),
-               channel_, whom, kReads, moment});
+    log_->Add({begin, end, name, begun_epoch_.load(std::memory_order_relaxed),
+               begun_step_.load(std::memory_order_relaxed), channel_, whom, kReads, moment});
   }
 
   Stopwatch<Does> watch_;

@@ -9,7 +9,8 @@
 
 namespace hvdata {
 
-TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window, Tell tell)
+TrainerEpoch::TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from,
+                           Window* window, Tell tell)
     : config_(config),
       world_(world),
       window_(window),
@@ -113,7 +114,10 @@ TrainerEpoch::Word TrainerEpoch::AtEnd(Outcome* outcome) {
 // first that runs.
 int TrainerEpoch::Next() const {
   if (at_end_) return 0;
-  if (tail_) return tail_taken_ < static_cast<TailStep>(tail_->steps()) ? tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader : 0;
+  if (tail_)
+    return tail_taken_ < static_cast<TailStep>(tail_->steps())
+               ? tail_->At(static_cast<int64_t>(tail_taken_), Me()).reader
+               : 0;
   if (!dynamic() || readers() == 1) return rotation_.Reader();
   if (promised_ >= 0) return promised_;
   for (int reader = 0; reader < readers(); ++reader) {  // an error does not wait until the others have nothing
@@ -183,7 +187,8 @@ bool TrainerEpoch::Retire(int reader) {
     return false;
   }
   MakeTail();
-  tail_claimed_ = config_.verify ? 0 : tail_taken_;  // a reader's book wants to know of those that an earlier run had, too
+  tail_claimed_ =
+      config_.verify ? 0 : tail_taken_;  // a reader's book wants to know of those that an earlier run had, too
   Claim();
   return tail_taken_ >= static_cast<TailStep>(tail_->steps());
 }
@@ -199,7 +204,8 @@ uint64_t TrainerEpoch::Limit(int reader) const {
   if (lane.on_demand) return lane.taken + (waits_ && lane.queue.empty() ? 1 : 0);
   const int window = window_->Steps();
   const int part = window / readers() + (reader < window % readers() ? 1 : 0);
-  const uint64_t limit = lane.taken + static_cast<uint64_t>(dynamic() ? std::max(part, 1) : rotation_.Ahead(reader, window));
+  const uint64_t limit =
+      lane.taken + static_cast<uint64_t>(dynamic() ? std::max(part, 1) : rotation_.Ahead(reader, window));
   return window_->fits_itself() ? std::max(limit, lane.told_limit) : limit;
 }
 
@@ -272,15 +278,18 @@ void TrainerEpoch::On(int reader, const wire::End& end) {
     lane.lost = end.lost;
   } else {
     lane.no_filler = end.no_filler;
-    lane.left = static_cast<int64_t>(std::min(end.left, static_cast<uint64_t>(world_.audience_count())));  // too few for a step
+    lane.left =
+        static_cast<int64_t>(std::min(end.left, static_cast<uint64_t>(world_.audience_count())));  // too few for a step
     lane.dropped = PeersCount(end.dropped);
     tail_taken_ = std::max(tail_taken_, end.tail_taken);
     const uint64_t came = lane.taken + lane.queue.size();
     if (!dynamic() && end.step.n != came) {
       lane.missing = static_cast<int64_t>(end.step.n - came);
-      lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) + world_.SourceName(reader) + " sent " +
-                                     std::to_string(end.step.n) + " shares of this epoch, and " + std::to_string(came) +
-                                     " have come. If that happens again, MPI or horovod_data is at fault: `python -m horovod_data.doctor` tries how batches travel here"};
+      lane.outcome = {kDataLoss, Place(world_.Name(world_.self), config_.name, epoch_, taken_) +
+                                     world_.SourceName(reader) + " sent " + std::to_string(end.step.n) +
+                                     " shares of this epoch, and " + std::to_string(came) +
+                                     " have come. If that happens again, MPI or horovod_data is at fault: `python -m "
+                                     "horovod_data.doctor` tries how batches travel here"};
     }
   }
 }

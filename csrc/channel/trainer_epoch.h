@@ -33,9 +33,9 @@ struct SinkState {
     std::string words;      // the reader's own
   };
   Kind kind = kUnused;
-  uint64_t epoch = 0;       // the epoch's number in the run that saved it
-  uint64_t number = 0;      // the epoch's number over all runs; 0: there is no state
-  uint64_t trainers = 0;    // in that run
+  uint64_t epoch = 0;     // the epoch's number in the run that saved it
+  uint64_t number = 0;    // the epoch's number over all runs; 0: there is no state
+  uint64_t trainers = 0;  // in that run
   TailStep tail_taken = 0;
   std::vector<Lane> lanes;  // by reader
 };
@@ -43,7 +43,7 @@ struct SinkState {
 // A share that has arrived.
 struct Arrival {
   BundlePtr bundle;
-  Position position = 0;  // up to and with this step, of its reader's
+  Position position = 0;        // up to and with this step, of its reader's
   uint64_t rows = 0, seal = 0;  // as its reader says (wire::Data)
   Turn turn;
   int reader = 0;
@@ -56,7 +56,8 @@ class TrainerEpoch {
   using Tell = std::function<void(int reader, wire::Message)>;
 
   // Opens it on all readers, to go on from `from`. `window` is the rank's, over all epochs.
-  TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window, Tell tell);
+  TrainerEpoch(const ChannelConfig& config, const World& world, uint64_t epoch, const SinkState& from, Window* window,
+               Tell tell);
 
   enum class Word { kNone, kShare, kEnd };
   // The next word of whoever's turn it is: a share, which is then taken, the epoch's end or its error, or none yet.
@@ -89,15 +90,15 @@ class TrainerEpoch {
   struct Lane {
     std::deque<Arrival> queue;
     uint64_t taken = 0, told_limit = 0;  // lane steps
-    Position position = 0;   // up to and with the last step taken
-    bool on_demand = false;  // after a recall: is to send only what is waited for
+    Position position = 0;               // up to and with the last step taken
+    bool on_demand = false;              // after a recall: is to send only what is waited for
     bool ended = false;
-    bool lost = false;       // the reader has failed, and the others go on
+    bool lost = false;  // the reader has failed, and the others go on
     Outcome outcome;
     int64_t dropped = 0;
-    int64_t missing = 0;     // shares that its END counted and that have not come
-    int64_t left = 0;        // elements that the reader had left at its end
-    std::string no_filler;   // why these can't stand for others
+    int64_t missing = 0;    // shares that its END counted and that have not come
+    int64_t left = 0;       // elements that the reader had left at its end
+    std::string no_filler;  // why these can't stand for others
   };
 
   bool dynamic() const { return config_.schedule == plan::Schedule::kDynamic; }
@@ -122,17 +123,17 @@ class TrainerEpoch {
   Window* const window_;
   const uint64_t epoch_;
   const Tell tell_;
-  std::vector<Lane> lanes_;           // by reader
-  plan::Rotation rotation_;           // dynamic: only who has not ended
-  std::unique_ptr<plan::Tail> tail_;  // when all readers have ended: the last steps
+  std::vector<Lane> lanes_;                 // by reader
+  plan::Rotation rotation_;                 // dynamic: only who has not ended
+  std::unique_ptr<plan::Tail> tail_;        // when all readers have ended: the last steps
   TailStep tail_taken_, tail_claimed_ = 0;  // restored ones included
-  int last_ = -1;                     // the reader of the last step taken
-  int promised_ = -1;                 // dynamic: the reader that has been told that the share in our queue is about to be taken
+  int last_ = -1;                           // the reader of the last step taken
+  int promised_ = -1;  // dynamic: the reader that has been told that the share in our queue is about to be taken
   EpochStep taken_ = 0;
   bool waits_ = false;
-  bool closed_ = false;               // the readers have been told
-  bool at_end_ = false;               // verified channels: everything has come, and others may be behind
-  Patience patience_;                 // since then
+  bool closed_ = false;  // the readers have been told
+  bool at_end_ = false;  // verified channels: everything has come, and others may be behind
+  Patience patience_;    // since then
   std::optional<Outcome> verdict_;
 };
 

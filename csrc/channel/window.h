@@ -26,7 +26,9 @@ class Window {
   int Steps() const {
     if (!fits_itself()) return fixed_;
     int steps = std::min(width_, Bound());
-    if (dynamic_) steps = static_cast<int>(std::min<int64_t>(steps, step_ns_ < 0 ? kLeast : kWorkedOffInNs / std::max<int64_t>(step_ns_, 1)));
+    if (dynamic_)
+      steps = static_cast<int>(
+          std::min<int64_t>(steps, step_ns_ < 0 ? kLeast : kWorkedOffInNs / std::max<int64_t>(step_ns_, 1)));
     return std::max(steps, kLeast);
   }
 
@@ -65,9 +67,9 @@ class Window {
   const uint64_t bytes_;
   const bool dynamic_;
   int width_ = kLeast;
-  int taken_ = 0;          // of this epoch, since it was made wider
-  uint64_t largest_ = 0;   // bytes of a share
-  int64_t step_ns_ = -1;   // less than 0: nobody knows
+  int taken_ = 0;         // of this epoch, since it was made wider
+  uint64_t largest_ = 0;  // bytes of a share
+  int64_t step_ns_ = -1;  // less than 0: nobody knows
 };
 
 }  // namespace hvdata

@@ -35,7 +35,8 @@ constexpr int kPending = -1;
 
 thread_local std::string last_error;
 thread_local std::string last_result;
-thread_local std::string last_of_all;  // what ranks have said to each other. Of its own: a Python handler of a signal asks for stats() before it is read
+thread_local std::string
+    last_of_all;  // what ranks have said to each other. Of its own: a Python handler of a signal asks for stats() before it is read
 
 int Report(const Outcome& outcome) {
   last_error = outcome.message;
@@ -57,7 +58,9 @@ template <typename Body>
 int WithEngine(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
   return engine ? body(*engine) : kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // The same, but an error where no engine runs.
 template <typename Body>
@@ -65,7 +68,9 @@ int WithRunning(Body body) try {
   const std::shared_ptr<Engine> engine = Engine::Current();
   if (!engine || Engine::State() != EngineState::kRunning) return Report(Engine::NotRunning());
   return body(*engine), kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // mpi4py hands out the address of the handle, whose type differs between MPI libraries. None: MPI_COMM_WORLD.
 MPI_Comm FromPointer(const void* comm) {
@@ -83,7 +88,7 @@ std::mutex& Joining() {
 }
 
 std::atomic<void (*)()> on_finalize{nullptr};  // Python sets it, whichever thread finalises MPI reads it
-std::shared_future<void> beside;  // what hvdata_call_beside runs
+std::shared_future<void> beside;               // what hvdata_call_beside runs
 
 void StopForFinalize() {
   Joining().lock();
@@ -124,15 +129,20 @@ const char* hvdata_build_info(void) try {
   last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
                 ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
   return last_result.c_str();
-} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
+}
 
 // The structures that Python fills, a line each: "EngineSettings SIZE TYPE NAME;TYPE NAME;...". It makes its own of this, so
 // that a structure that doesn't fit is found when the library is loaded (engine/engine.h, channel/channel_config.h).
 const char* hvdata_structures(void) try {
-  last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) + " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " +
-                std::to_string(sizeof(ChannelOptions)) + " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
+  last_result = "EngineSettings " + std::to_string(sizeof(EngineSettings)) +
+                " " HVDATA_SETTINGS(HVDATA_DESCRIBE) "\nChannelOptions " + std::to_string(sizeof(ChannelOptions)) +
+                " " HVDATA_CHANNEL_OPTIONS(HVDATA_DESCRIBE);
   return last_result.c_str();
-} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
+}
 
 // ---- MPI, before start. On the caller's thread. `comm` points to an MPI_Comm (mpi4py: MPI._addressof(comm)); NULL is
 // MPI_COMM_WORLD.
@@ -144,19 +154,23 @@ int hvdata_mpi_query(int* initialized, int* finalized, int* thread_level) try {
   *finalized = state.finalized;
   *thread_level = state.thread_level;
   return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // MPI_Init_thread(MPI_THREAD_MULTIPLE). MPI that we initialised we also finalise, when the process exits.
-int hvdata_mpi_init(void) try {
-  return Report(InitMpi());
-} catch (const std::exception& thrown) { return Caught(thrown); }
+int hvdata_mpi_init(void) try { return Report(InitMpi()); } catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 int hvdata_comm_info(const void* comm, int* rank, int* size) try {
   const MPI_Comm c = FromPointer(comm);
   *rank = RankIn(c);
   *size = SizeOf(c);
   return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // world_ranks[i]: the rank in MPI_COMM_WORLD of rank i of comm. Room for comm's size.
 int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
@@ -170,7 +184,9 @@ int hvdata_comm_world_ranks(const void* comm, int* world_ranks) try {
   MPI_Group_free(&world);
   Check(code, "MPI_Group_translate_ranks");
   return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // Collective on comm: everybody's `mine` (n bytes). The result is a sequence of (uint64 little-endian length, bytes) in
 // rank order; valid until this thread's next call of it, or of hvdata_agree_wait.
@@ -181,7 +197,8 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   Check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, c), "MPI_Allgather");
   for (const int one : lengths) starts.push_back(starts.back() + one);
   std::vector<char> texts(static_cast<size_t>(starts.back()) + 1);
-  Check(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c), "MPI_Allgatherv");
+  Check(MPI_Allgatherv(mine, length, MPI_CHAR, texts.data(), lengths.data(), starts.data(), MPI_CHAR, c),
+        "MPI_Allgatherv");
   last_of_all.clear();
   for (size_t i = 0; i < lengths.size(); ++i) {
     wire::AppendLittleEndian(static_cast<uint64_t>(lengths[i]), &last_of_all);
@@ -190,7 +207,9 @@ int hvdata_comm_exchange(const void* comm, const char* mine, size_t n, const cha
   *all = last_of_all.data();
   *all_n = last_of_all.size();
   return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // ---- The engine.
 
@@ -205,7 +224,9 @@ int hvdata_start(const void* comm, const int* reader_index, const int* trainer_i
   const std::lock_guard<std::mutex> joining(Joining());
   BeforeMpiFinalize(StopForFinalize);
   return Report(Engine::Start(c, std::move(roles), *static_cast<const EngineSettings*>(settings)));
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // 0 never started, 1 running, 2 shut down, 3 broken, 4 forked child of a process that started one.
 int hvdata_state(void) { return static_cast<int>(Engine::State()); }
@@ -222,7 +243,8 @@ int hvdata_bye(void) {
 
 // Waits until every trainer has said BYE.
 int hvdata_wait_all_bye(int slice_ms) {
-  return WithEngine([&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
+  return WithEngine(
+      [&](Engine& engine) { return engine.WaitAllBye(std::chrono::milliseconds(slice_ms)) ? kOk : kPending; });
 }
 
 // Agreements that others have begun, or begin from now on, are refused with `why` (on a dedicated reader inside serve()).
@@ -238,7 +260,8 @@ int hvdata_stop(void) {
 
 // After hvdata_stop: waits until the communication thread has ended, or for so long.
 int hvdata_wait_left(int patience_ms) {
-  return WithEngine([&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
+  return WithEngine(
+      [&](Engine& engine) { return engine.WaitLeft(std::chrono::milliseconds(patience_ms)) ? kOk : kPending; });
 }
 
 // After hvdata_stop, where hvdata_wait_left was in vain: the communication thread makes no call of MPI (on = 1) until
@@ -258,10 +281,14 @@ int hvdata_call_beside(hvdata_call call) try {
   const SignalsBlocked blocked;
   const bool runs = RunDetached([call, returned] { call(), returned->set_value(); });
   return runs ? kOk : Report({kResourceExhausted, "this process can start no more threads"});
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 int hvdata_join_beside(int slice_ms) try {
   return beside.wait_for(std::chrono::milliseconds(slice_ms)) == std::future_status::ready ? kOk : kPending;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // MPI_Abort(MPI_COMM_WORLD, status), or _exit(status) where MPI is not running. Does not return. `said`: whoever looks for the
 // job's end has been told already which rank it was.
@@ -279,14 +306,18 @@ const char* hvdata_stats(int reset) try {
   const auto engine = Engine::Current();
   last_result = engine ? engine->StatsJson(reset != 0) : "{}";
   return last_result.c_str();
-} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
+}
 
 // JSON: the times of all processes that answer within `patience_ms`, this one first. Not collective.
 const char* hvdata_all_times(int patience_ms) try {
   const auto engine = Engine::Current();
   last_result = engine ? engine->AllTimesJson(std::chrono::milliseconds(patience_ms)) : "[]";
   return last_result.c_str();
-} catch (const std::exception& thrown) { return Caught(thrown), nullptr; }
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
+}
 
 // ---- Agreements: every rank's k-th one is matched. Each rank contributes some bytes and gets all of them.
 
@@ -310,7 +341,9 @@ int hvdata_agree_wait(int64_t number, int slice_ms, const char** result, size_t*
   *result = last_of_all.data();
   *n = last_of_all.size();
   return kOk;
-} catch (const std::exception& thrown) { return Caught(thrown); }
+} catch (const std::exception& thrown) {
+  return Caught(thrown);
+}
 
 // ---- Channels.
 
@@ -321,12 +354,18 @@ int hvdata_channel_create(const void* options, const char* name, int components,
                           const int* empty_rules, const int* dtypes, const int64_t* row_lengths, const int* ranks,
                           const int64_t* dims) {
   return WithRunning([&](Engine& engine) {
-    ChannelConfig config{*static_cast<const ChannelOptions*>(options), name, {names, names + components},
-                         {empty_rules, empty_rules + components}, {dtypes, dtypes + components},
-                         {row_lengths, row_lengths + components}, {}};
+    ChannelConfig config{*static_cast<const ChannelOptions*>(options),
+                         name,
+                         {names, names + components},
+                         {empty_rules, empty_rules + components},
+                         {dtypes, dtypes + components},
+                         {row_lengths, row_lengths + components},
+                         {}};
     for (int i = 0; i < components; ++i) {
-      if (ranks[i] < 0) config.shapes.emplace_back(std::nullopt);
-      else config.shapes.emplace_back(std::vector<int64_t>(dims, dims + ranks[i]));
+      if (ranks[i] < 0)
+        config.shapes.emplace_back(std::nullopt);
+      else
+        config.shapes.emplace_back(std::vector<int64_t>(dims, dims + ranks[i]));
       dims += std::max(ranks[i], 0);
     }
     engine.CreateChannel(config);
@@ -349,8 +388,10 @@ int hvdata_source_wait(uint32_t channel, int slice_ms, uint64_t* epoch, uint64_t
   return WithEngine([&](Engine& engine) {
     const auto source = engine.channels().FindSource(channel);
     const int64_t next = source ? source->WaitEpoch(std::chrono::milliseconds(slice_ms), number) : -1;
-    if (next < 0) engine.channels().EndSource(channel);
-    else *epoch = static_cast<uint64_t>(next);
+    if (next < 0)
+      engine.channels().EndSource(channel);
+    else
+      *epoch = static_cast<uint64_t>(next);
     return next == 0 ? kPending : kOk;
   });
 }

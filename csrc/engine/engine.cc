@@ -97,8 +97,10 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
     return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
   }
   if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
-  if (wire::IsOneOf<wire::Ping, wire::Pong, wire::Events>(header.message)) return DispatchToTimeline(member, std::move(header));
-  if (!std::holds_alternative<wire::Ready>(header.message)) return exchange_->Handle(member, std::move(header), std::move(bundle));
+  if (wire::IsOneOf<wire::Ping, wire::Pong, wire::Events>(header.message))
+    return DispatchToTimeline(member, std::move(header));
+  if (!std::holds_alternative<wire::Ready>(header.message))
+    return exchange_->Handle(member, std::move(header), std::move(bundle));
   coordinator_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
 }
 
@@ -111,9 +113,12 @@ void Engine::NoteUnderWay(int64_t least) {
 
 void Engine::DispatchToTimeline(int member, Header header) {
   if (!timeline_) return;
-  if (const auto* ping = std::get_if<wire::Ping>(&header.message)) timeline_->On(member, *ping);
-  else if (const auto* pong = std::get_if<wire::Pong>(&header.message)) timeline_->On(*pong);
-  else if (auto* events = std::get_if<wire::Events>(&header.message)) timeline_->On(member, std::move(*events));
+  if (const auto* ping = std::get_if<wire::Ping>(&header.message))
+    timeline_->On(member, *ping);
+  else if (const auto* pong = std::get_if<wire::Pong>(&header.message))
+    timeline_->On(*pong);
+  else if (auto* events = std::get_if<wire::Events>(&header.message))
+    timeline_->On(member, std::move(*events));
 }
 
 // ---- Channels.
@@ -122,12 +127,12 @@ void Engine::CreateChannel(const ChannelConfig& config) {
   const uint32_t number = config.number;
   Channel channel;
   if (world_.me().trains()) {
-    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds, MakeSend(),
-                                          post_->sink_door(number), trace());
+    channel.sink = std::make_shared<Sink>(config, &world_, settings_.stall_seconds, settings_.timeout_seconds,
+                                          MakeSend(), post_->sink_door(number), trace());
   }
   if (config.is_source) {
-    channel.source =
-        std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(), post_->source_door(number), trace());
+    channel.source = std::make_shared<Source>(config, &world_, settings_.stall_seconds, MakeSend(),
+                                              post_->source_door(number), trace());
   }
   certifier_->OnChannel(config.verify);
   if (timeline_) timeline_->NameChannel(number, config.name);
@@ -159,15 +164,15 @@ std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
     if (account.tally.epoch == 0) continue;
-    place += (place.empty() ? " (here: channel " : "; channel ") + name + ", epoch " + std::to_string(account.tally.epoch) +
-             ", step " + std::to_string(account.tally.steps);
+    place += (place.empty() ? " (here: channel " : "; channel ") + name + ", epoch " +
+             std::to_string(account.tally.epoch) + ", step " + std::to_string(account.tally.steps);
   }
   return place.empty() ? "" : place + ")";
 }
 
 void Engine::SayItEnds(int status) {
-  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) + Whereabouts() +
-      ", and the job with it");
+  Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) +
+      Whereabouts() + ", and the job with it");
 }
 
 std::string Engine::StatsJson(bool reset) {
@@ -175,7 +180,9 @@ std::string Engine::StatsJson(bool reset) {
   JsonObject json, channels, certificates;
 #define HVDATA_ADD(name, shown) json.Add(shown, Count().name.load());
   HVDATA_COUNTERS(HVDATA_ADD)
-  json.Add("arena_bytes_in_use", arena.taken).Add("arena_bytes_reserved", arena.reserved).Add("arena_refusals", arena.refused);
+  json.Add("arena_bytes_in_use", arena.taken)
+      .Add("arena_bytes_reserved", arena.reserved)
+      .Add("arena_refusals", arena.refused);
   for (const auto& [name, account] : channels_.Accounts()) {
     const Sink::Tally& tally = account.tally;
     JsonObject channel;
@@ -214,8 +221,8 @@ void Engine::Tick() {
       if ((said_bye_ && stopped_) || (byes_.count(member) && (said_bye_ || !serves_us))) continue;
     }
     const std::string lost = world_.Name(member) + " (process " +
-                             std::to_string(world_.members[static_cast<size_t>(member)].pid) +
-                             ") has died" + Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
+                             std::to_string(world_.members[static_cast<size_t>(member)].pid) + ") has died" +
+                             Whereabouts() + ": no batch can reach it or come from it any more, the job has to end";
     Log(hvdata::Place(world_.Name(world_.self)) + lost);
     FailAll({kUnavailable, lost});
   }

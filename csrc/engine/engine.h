@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/fields.h"
 #include "base/mutex.h"
 #include "base/outcome.h"
-#include "base/descriptors.h"
 #include "base/patience.h"
 #include "base/peers.h"
 #include "base/world.h"
@@ -39,14 +39,14 @@
 namespace hvdata {
 
 // As channel/channel_config.h: Python makes its structure of this list.
-#define HVDATA_SETTINGS(FIELD)                                                                  \
-  FIELD(double, stall_seconds, 0)       /* a wait that lasts so long is reported */             \
-  FIELD(double, timeout_seconds, 0)     /* one that lasts so long is an error; 0: never */      \
-  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                          \
-  FIELD(uint64_t, arena_bytes, 0)       /* of shared memory for batches, on a reader */         \
-  FIELD(bool, timeline, false)          /* the same on every rank */                            \
-  FIELD(uint64_t, timeline_bytes, 0)    /* of its file, at most */                              \
-  FIELD(bool, finalize_waits, false)    /* Horovod's thread may finalise MPI while this process still wants data: then \
+#define HVDATA_SETTINGS(FIELD)                                                               \
+  FIELD(double, stall_seconds, 0)         /* a wait that lasts so long is reported */        \
+  FIELD(double, timeout_seconds, 0)       /* one that lasts so long is an error; 0: never */ \
+  FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                       \
+  FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */    \
+  FIELD(bool, timeline, false)            /* the same on every rank */                       \
+  FIELD(uint64_t, timeline_bytes, 0)      /* of its file, at most */                         \
+  FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 
 struct EngineSettings {
@@ -150,15 +150,15 @@ class Engine : public Inbox {
 
   Mutex mu_;
   CondVar changed_;
-  std::map<int, std::string> times_ GUARDED_BY(mu_);             // what others have said last of theirs, by member
-  std::set<int> byes_ GUARDED_BY(mu_);                           // members that need nothing more; those that read serve on
+  std::map<int, std::string> times_ GUARDED_BY(mu_);  // what others have said last of theirs, by member
+  std::set<int> byes_ GUARDED_BY(mu_);                // members that need nothing more; those that read serve on
   bool said_bye_ GUARDED_BY(mu_) = false;
-  Patience serves_on_ GUARDED_BY(mu_);                           // since then, where this process also reads
+  Patience serves_on_ GUARDED_BY(mu_);  // since then, where this process also reads
   bool stopped_ GUARDED_BY(mu_) = false;
   std::atomic<bool> broken_{false};
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  std::promise<void> complete_;                  // the communication thread begins before we have its handle
+  std::promise<void> complete_;  // the communication thread begins before we have its handle
   std::shared_future<void> completed_{complete_.get_future()};
   std::unique_ptr<Transport> transport_;  // last: its thread uses everything above
 };

@@ -8,20 +8,20 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/mpi_process.h"
 #include "base/exceptions.h"
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
+#include "engine/engine.h"
+#include "engine/mpi_process.h"
 
 namespace hvdata {
 namespace {
 
-constexpr int kBrokenPatience = 60;  // s
-constexpr int kCutOffPatience = 5;   // s: for the program to raise the error, say why and go
+constexpr int kBrokenPatience = 60;                  // s
+constexpr int kCutOffPatience = 5;                   // s: for the program to raise the error, say why and go
 constexpr auto kServesOn = std::chrono::seconds(5);  // a reader whose program has called MPI_Finalize
-constexpr auto kEnds = std::chrono::seconds(5);  // a dealer; one that user code holds up for longer ends without us
+constexpr auto kEnds = std::chrono::seconds(5);      // a dealer; one that user code holds up for longer ends without us
 
 }  // namespace
 
@@ -77,12 +77,15 @@ void Engine::LeaveReaders() {
     if (stopped_) return;
     byes = byes_;
   }
-  const std::string why = "the program of " + world_.Name(world_.self) + " has called MPI_Finalize in mid-run: it reads no more. Let "
-                          "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
+  const std::string why =
+      "the program of " + world_.Name(world_.self) +
+      " has called MPI_Finalize in mid-run: it reads no more. Let "
+      "every rank come to its end, or call horovod_data.shutdown() there first, which serves the others to theirs";
   const std::vector<Channel> channels = channels_.All();
-  const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self && std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
-    return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
-  });
+  const bool keeps_in_step = world_.grouped && world_.readers[0] == world_.self &&
+                             std::any_of(channels.begin(), channels.end(), [](const Channel& channel) {
+                               return channel.source && channel.source->config().schedule == plan::Schedule::kStatic;
+                             });
   for (int member : keeps_in_step ? world_.trainers : world_.audience) {
     if (member != world_.self && !byes.count(member)) post_->Send(member, MakeHeader(0, 0, wire::Bye{{}, why}));
   }
@@ -177,10 +180,11 @@ void Engine::FailAll(const Outcome& outcome) {
 bool Engine::CheckDescriptors() {
   if (world_.members.size() == 1 || descriptors_.Intact()) return true;
   if (!CutOff()) return false;
-  const std::string what =
-      "the program of " + world_.Name(world_.self) + " has closed file descriptors that are not its own (by os.closerange, say, "
-      "as code does that makes a daemon of its process), MPI's among them: the job has to end. Close only what the program "
-      "has opened itself, or do it before horovod_data.init()";
+  const std::string what = "the program of " + world_.Name(world_.self) +
+                           " has closed file descriptors that are not its own (by os.closerange, say, "
+                           "as code does that makes a daemon of its process), MPI's among them: the job has to end. "
+                           "Close only what the program "
+                           "has opened itself, or do it before horovod_data.init()";
   const bool ends = RunDetached([] {
     sleep(kCutOffPatience);
     Abort(1);

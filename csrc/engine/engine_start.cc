@@ -46,9 +46,10 @@ Collectives CollectivesOf(MPI_Comm comm) {
 }  // namespace
 
 Outcome ShutDownOutcome() {
-  return {kFailedPrecondition,
-          "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
-          "read; a process can't join again"};
+  return {
+      kFailedPrecondition,
+      "horovod_data has been shut down on this rank, or MPI has been finalised. Shut down when nothing more is to be "
+      "read; a process can't join again"};
 }
 
 Hooks& TheHooks() {

@@ -16,18 +16,34 @@ int64_t At(const Sums& sums, Does does) {
 
 std::string Json(const TrainerTimes& times) {
   using Does = TrainerDoes;
-  return JsonObject().Add("wait", At(times.sums, Does::kWaits)).Add("receive", At(times.sums, Does::kReceives))
-      .Add("step", At(times.sums, Does::kSteps)).Add("steps", times.steps).Add("rows", times.rows).Add("waits", times.waits)
-      .Add("queued", times.queued).Add("epochs", times.epochs).Add("window", times.window).Add("first", times.first)
-      .Add("waited_for", times.waited_for).Text();
+  return JsonObject()
+      .Add("wait", At(times.sums, Does::kWaits))
+      .Add("receive", At(times.sums, Does::kReceives))
+      .Add("step", At(times.sums, Does::kSteps))
+      .Add("steps", times.steps)
+      .Add("rows", times.rows)
+      .Add("waits", times.waits)
+      .Add("queued", times.queued)
+      .Add("epochs", times.epochs)
+      .Add("window", times.window)
+      .Add("first", times.first)
+      .Add("waited_for", times.waited_for)
+      .Text();
 }
 
 std::string Json(const ReaderTimes& times) {
   using Does = ReaderDoes;
-  return JsonObject().Add("pipeline", At(times.sums, Does::kPulls)).Add("deal", At(times.sums, Does::kDeals))
-      .Add("room", At(times.sums, Does::kHasNoRoom)).Add("serve", At(times.sums, Does::kServes))
-      .Add("elements", times.elements).Add("steps", times.steps).Add("untaken", times.untaken).Add("room_of", times.no_room)
-      .Add("room_times_of", times.no_room_times).Text();
+  return JsonObject()
+      .Add("pipeline", At(times.sums, Does::kPulls))
+      .Add("deal", At(times.sums, Does::kDeals))
+      .Add("room", At(times.sums, Does::kHasNoRoom))
+      .Add("serve", At(times.sums, Does::kServes))
+      .Add("elements", times.elements)
+      .Add("steps", times.steps)
+      .Add("untaken", times.untaken)
+      .Add("room_of", times.no_room)
+      .Add("room_times_of", times.no_room_times)
+      .Text();
 }
 
 }  // namespace
@@ -38,7 +54,8 @@ std::string Engine::TimesJson(bool reset) {
   JsonObject channels;
   for (const auto& [name, account] : channels_.Accounts(reset)) {
     JsonObject options, channel;
-    options.Add("batch", static_cast<int>(account.options.batch)).Add("schedule", static_cast<int>(account.options.schedule));
+    options.Add("batch", static_cast<int>(account.options.batch))
+        .Add("schedule", static_cast<int>(account.options.schedule));
     options.Add("prefetch", account.options.prefetch).Add("number", static_cast<int64_t>(account.options.number));
     channel.Put("options", options.Text());
     if (account.trainer) channel.Put("trainer", Json(*account.trainer));
@@ -54,7 +71,8 @@ std::string Engine::TimesJson(bool reset) {
 // Dedicated ones, whose programs can't ask for it: they are inside serve().
 void Engine::ResetReaders() {
   for (const int member : world_.readers) {
-    if (!world_.members[static_cast<size_t>(member)].trains()) post_->Send(member, MakeHeader(0, 0, wire::HowLong{true}));
+    if (!world_.members[static_cast<size_t>(member)].trains())
+      post_->Send(member, MakeHeader(0, 0, wire::HowLong{true}));
   }
 }
 

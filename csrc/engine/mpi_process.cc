@@ -30,9 +30,7 @@ void AtExit(int status, void*) {
   MPI_Finalize();
 }
 
-void WatchExit() {
-  [[maybe_unused]] static const int watched = (WatchForks(), on_exit(AtExit, nullptr));
-}
+void WatchExit() { [[maybe_unused]] static const int watched = (WatchForks(), on_exit(AtExit, nullptr)); }
 
 }  // namespace
 

@@ -8,7 +8,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr std::string_view kFormat = "horovod_data state 4";
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   CheckpointState state;
-  if (!CheckpointState::Decode(bytes, &state) && !CheckpointState::Decode(std::string(kFormat) + std::string(bytes), &state)) {
+  if (!CheckpointState::Decode(bytes, &state) &&
+      !CheckpointState::Decode(std::string(kFormat) + std::string(bytes), &state)) {
     return 0;
   }
   uint64_t held = 0;

@@ -33,10 +33,10 @@ constexpr size_t kMostBytes = 4096;
 constexpr unsigned kMostSeconds = 20;  // for one input
 constexpr size_t kEdges = 1 << 16;
 
-uint8_t reached[kEdges];     // by the input that runs
+uint8_t reached[kEdges];  // by the input that runs
 uint8_t ever_reached[kEdges];
 uintptr_t last_place;
-uint64_t compared[1024];     // constants that something was compared with
+uint64_t compared[1024];  // constants that something was compared with
 size_t comparisons;
 
 const Input* running;
@@ -110,7 +110,8 @@ class Fuzzer {
       if (eight == 0) continue;
       for (size_t j = i; j < i + sizeof eight; ++j) {
         // One time, two, three, up to 7, up to 15 and so on are different things.
-        const uint8_t times = reached[j] == 0 ? 0 : static_cast<uint8_t>(1 << std::min(7, 31 - __builtin_clz(reached[j])));
+        const uint8_t times =
+            reached[j] == 0 ? 0 : static_cast<uint8_t>(1 << std::min(7, 31 - __builtin_clz(reached[j])));
         news = news || (times & ~ever_reached[j]) != 0;
         ever_reached[j] = static_cast<uint8_t>(ever_reached[j] | times);
       }
@@ -143,7 +144,7 @@ class Fuzzer {
     const size_t left = input->size() - at;
     static constexpr size_t kWidths[] = {1, 2, 4, 8};
     const size_t width = kWidths[Below(4)];
-    static constexpr uint64_t kNumbers[] = {0,     1,          0x7f,     0x80,  0xff,       0x7fff,
+    static constexpr uint64_t kNumbers[] = {0,       1,          0x7f,     0x80,  0xff,       0x7fff,
                                             1 << 16, 0x7fffffff, 1u << 31, ~0ull, ~0ull >> 1, 1ull << 63};
     uint64_t number = 0;
     switch (Below(9)) {
@@ -171,15 +172,21 @@ class Fuzzer {
       case 5:
         if (Below(4) == 0) input->resize(at);
         return;
-      case 6: number = kNumbers[Below(std::size(kNumbers))]; break;
-      case 7: number = compared[Below(std::min(comparisons, std::size(compared)))] + Below(3) - 1; break;
+      case 6:
+        number = kNumbers[Below(std::size(kNumbers))];
+        break;
+      case 7:
+        number = compared[Below(std::min(comparisons, std::size(compared)))] + Below(3) - 1;
+        break;
       default:  // a little more or less than what is there
         if (left < width) return;
         std::memcpy(&number, &*here, width);
         number += Below(33) - 16;
     }
-    if (left >= width) std::memcpy(&*here, &number, width);
-    else input->insert(here, reinterpret_cast<uint8_t*>(&number), reinterpret_cast<uint8_t*>(&number) + width);
+    if (left >= width)
+      std::memcpy(&*here, &number, width);
+    else
+      input->insert(here, reinterpret_cast<uint8_t*>(&number), reinterpret_cast<uint8_t*>(&number) + width);
   }
 
   std::mt19937_64 random_;
@@ -223,11 +230,16 @@ int main(int argc, char** argv) {
   fs::path path, select_to;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "-seconds" && i + 1 < argc) seconds = std::atof(argv[++i]);
-    else if (word == "-seed" && i + 1 < argc) seed = std::strtoull(argv[++i], nullptr, 10);
-    else if (word == "-keep") keep = true;
-    else if (word == "-select" && i + 1 < argc) select_to = argv[++i];
-    else path = word;
+    if (word == "-seconds" && i + 1 < argc)
+      seconds = std::atof(argv[++i]);
+    else if (word == "-seed" && i + 1 < argc)
+      seed = std::strtoull(argv[++i], nullptr, 10);
+    else if (word == "-keep")
+      keep = true;
+    else if (word == "-select" && i + 1 < argc)
+      select_to = argv[++i];
+    else
+      path = word;
   }
   if (!fs::exists(path)) {
     std::fprintf(stderr, "usage: %s [-seconds N] [-seed N] [-keep] FOLDER, or %s FILE\n", argv[0], argv[0]);
@@ -240,7 +252,8 @@ int main(int argc, char** argv) {
   fuzzer.Load(path, select_to);
   const size_t kept = fuzzer.inputs();
   fuzzer.Go(seconds, keep ? path : fs::path());
-  const auto edges = std::count_if(std::begin(ever_reached), std::end(ever_reached), [](uint8_t one) { return one != 0; });
+  const auto edges =
+      std::count_if(std::begin(ever_reached), std::end(ever_reached), [](uint8_t one) { return one != 0; });
   std::printf("%s: %llu executions in %g s, %zu inputs kept and %zu found, %td edges reached\n",
               fs::path(argv[0]).filename().c_str(), static_cast<unsigned long long>(fuzzer.executions()), seconds, kept,
               fuzzer.inputs() - kept, edges);

@@ -16,12 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace hvdata {
 
 // What must hold for any bytes does not.
-#define FUZZ_EXPECT(condition)                                                            \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
+#define FUZZ_EXPECT(condition)                                                             \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
       std::fprintf(stderr, "%s:%d: this is not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                       \
-    }                                                                                     \
+      std::abort();                                                                        \
+    }                                                                                      \
   } while (false)
 
 // Reads decisions from the front of an input; zeros when it has come to its end.

@@ -128,8 +128,10 @@ void TryMemory(Decisions from) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int free = hvdata::LowestFree();
   hvdata::Decisions from(data, size);
-  if (from.Choice(4) > 0) hvdata::TryCallers(from);
-  else hvdata::TryMemory(from);
+  if (from.Choice(4) > 0)
+    hvdata::TryCallers(from);
+  else
+    hvdata::TryMemory(from);
   FUZZ_EXPECT(hvdata::LowestFree() == free);
   return 0;
 }

@@ -37,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_EXPECT(wire::IsHostBag(bytes) && !parts.empty());
   size_t all = wire::HostBag::kFrameBytes;
   for (const wire::ForMember& part : parts) {
-    FUZZ_EXPECT(!part.bag.empty() && part.bag.data() >= bytes.data() && part.bag.data() + part.bag.size() <= bytes.data() + size);
+    FUZZ_EXPECT(!part.bag.empty() && part.bag.data() >= bytes.data() &&
+                part.bag.data() + part.bag.size() <= bytes.data() + size);
     all += wire::HostBag::kLabelBytes + part.bag.size();
     wire::PassedOn passed;
     passed.source = part.member;

@@ -49,7 +49,8 @@ void TrySlots(Decisions from) {
   auto* const words = reinterpret_cast<uint32_t*>(slots);
   words[0] = from.Number<uint32_t>();
   const size_t used = 64;
-  for (size_t i = 0; i < 2 * used; ++i) words[16 + i] = from.Choice(4) == 3 ? from.Number<uint32_t>() : from.Number<uint8_t>();
+  for (size_t i = 0; i < 2 * used; ++i)
+    words[16 + i] = from.Choice(4) == 3 ? from.Number<uint32_t>() : from.Number<uint8_t>();
   uint64_t visited = 0;
   slots->TakeReturned([&](uint32_t slot) {
     FUZZ_EXPECT(slot < Slots::kCount);
@@ -64,7 +65,9 @@ void TrySlots(Decisions from) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hvdata::Decisions from(data, size);
-  if (from.Choice(4) > 0) hvdata::TryRing(from);
-  else hvdata::TrySlots(from);
+  if (from.Choice(4) > 0)
+    hvdata::TryRing(from);
+  else
+    hvdata::TrySlots(from);
   return 0;
 }

@@ -17,7 +17,8 @@ void TryBookmark(std::string_view bytes) {
   proof::Bookmark mark;
   if (!proof::Bookmark::Decode(bytes, &mark)) return;
   FUZZ_EXPECT(mark.Encode() == bytes);
-  for (const uint64_t element : {uint64_t{0}, mark.first, mark.first + 1, mark.first + mark.ahead.size(), ~uint64_t{0}}) {
+  for (const uint64_t element :
+       {uint64_t{0}, mark.first, mark.first + 1, mark.first + mark.ahead.size(), ~uint64_t{0}}) {
     FUZZ_EXPECT(mark.From(element).size() <= mark.ahead.size());
     mark.UpTo(element);
   }
@@ -119,9 +120,14 @@ class Trainer {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hvdata::Decisions from(data, size);
   switch (from.Choice(3)) {
-    case 0: hvdata::TryBookmark(from.Rest()); break;
-    case 1: hvdata::TryReport(from.Rest()); break;
-    default: hvdata::Trainer(from).Run();
+    case 0:
+      hvdata::TryBookmark(from.Rest());
+      break;
+    case 1:
+      hvdata::TryReport(from.Rest());
+      break;
+    default:
+      hvdata::Trainer(from).Run();
   }
   return 0;
 }

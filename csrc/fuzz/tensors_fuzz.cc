@@ -24,11 +24,13 @@ namespace {
 constexpr uint64_t kMostBytes = 1 << 16;  // shortage of memory is another matter
 
 wire::Component ReadComponent(Decisions* from) {
-  const tensorflow::DataType kUsual[] = {tensorflow::DT_STRING, tensorflow::DT_FLOAT, tensorflow::DT_INT64, tensorflow::DT_BOOL};
+  const tensorflow::DataType kUsual[] = {tensorflow::DT_STRING, tensorflow::DT_FLOAT, tensorflow::DT_INT64,
+                                         tensorflow::DT_BOOL};
   wire::Component c;
   c.dtype = from->Choice(4) > 0 ? kUsual[from->Choice(4)] : from->Number<int32_t>();
-  c.encoding = from->Choice(8) > 0 ? (c.dtype == tensorflow::DT_STRING ? wire::Encoding::kStrings : wire::Encoding::kRaw)
-                                   : static_cast<wire::Encoding>(from->Choice(2));
+  c.encoding = from->Choice(8) > 0
+                   ? (c.dtype == tensorflow::DT_STRING ? wire::Encoding::kStrings : wire::Encoding::kRaw)
+                   : static_cast<wire::Encoding>(from->Choice(2));
   c.where = static_cast<wire::Where>(from->Choice(3));
   c.dims.resize(from->Choice(16) > 0 ? from->Choice(4) : from->Choice(256) + 1);
   uint64_t elements = 1;
@@ -36,9 +38,10 @@ wire::Component ReadComponent(Decisions* from) {
     dim = from->Choice(8) > 0 ? static_cast<int64_t>(from->Choice(8)) : from->Number<int64_t>();
     elements *= static_cast<uint64_t>(dim);
   }
-  const uint64_t item = c.dtype == tensorflow::DT_STRING
-                            ? 8 + from->Choice(4)
-                            : static_cast<uint64_t>(std::max(tensorflow::DataTypeSize(static_cast<tensorflow::DataType>(c.dtype)), 0));
+  const uint64_t item =
+      c.dtype == tensorflow::DT_STRING
+          ? 8 + from->Choice(4)
+          : static_cast<uint64_t>(std::max(tensorflow::DataTypeSize(static_cast<tensorflow::DataType>(c.dtype)), 0));
   c.bytes = from->Choice(8) > 0 ? elements * item : from->Number<uint32_t>();
   if (c.bytes > kMostBytes) c.bytes %= kMostBytes;
   return c;

@@ -24,7 +24,8 @@ class Dealer {
     const int readers = job == 1 || job == 2 ? 2 : 1;
     std::vector<Member> members;
     for (int r = 0; r < readers; ++r) members.push_back({"host", 0, 0, r, -1, job == 2 ? r : 0});
-    for (int t = 0; t < kTrainers * readers; ++t) members.push_back({"host", 0, 0, -1, t, job == 2 ? t / kTrainers : 0});
+    for (int t = 0; t < kTrainers * readers; ++t)
+      members.push_back({"host", 0, 0, -1, t, job == 2 ? t / kTrainers : 0});
     world_ = World::Of(static_cast<int>(from_.Choice(static_cast<size_t>(readers))), std::move(members));
     ChannelConfig config;
     config.number = 1;
@@ -98,8 +99,10 @@ class Dealer {
       epoch->Leave(std::move(left), steps, "");
     }
     if (epoch->fills() && from_.Choice(2) == 0) epoch->Fill(Promised(99, shares));
-    if (from_.Choice(4) == 0) epoch->FinishFailed({kInternal, "broken"});
-    else epoch->Finish({});
+    if (from_.Choice(4) == 0)
+      epoch->FinishFailed({kInternal, "broken"});
+    else
+      epoch->Finish({});
   }
 
   void Answer(ReaderEpoch* epoch) {

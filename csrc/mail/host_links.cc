@@ -33,7 +33,8 @@ struct Answer {
   uint64_t peer;
   Segment segment;
 };
-static_assert(std::has_unique_object_representations_v<Greeting> && std::has_unique_object_representations_v<Answer>, "no gaps");
+static_assert(std::has_unique_object_representations_v<Greeting> && std::has_unique_object_representations_v<Answer>,
+              "no gaps");
 
 std::shared_ptr<Bells> BellsIn(const std::shared_ptr<Region>& region) {
   return {region, reinterpret_cast<Bells*>(region->data())};
@@ -133,8 +134,10 @@ class Introductions {
       const auto member = static_cast<int>(m);
       if (!bells_ || names[m][0] == '\0' || !Beside(member) || !LendsTo(member, world_.self)) continue;
       Handover handover = Handover::To(names[m].substr(0, kNameSize), steady_clock::now() + kPatience);
-      if (handover.ok()) lenders.emplace(member, std::move(handover));
-      else why_ = "connecting was refused";
+      if (handover.ok())
+        lenders.emplace(member, std::move(handover));
+      else
+        why_ = "connecting was refused";
     }
     return lenders;
   }

@@ -13,8 +13,8 @@
 
 #include "arena/arena.h"
 #include "arena/bell.h"
-#include "mail/signal.h"
 #include "base/world.h"
+#include "mail/signal.h"
 
 namespace hvdata {
 
@@ -47,7 +47,9 @@ class HostLink {
   bool Put(const std::vector<std::string_view>& parts) {
     return lends() ? rings_->down.Put(parts) : rings_->up.Put(parts);
   }
-  uint32_t Most() const { return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord; }
+  uint32_t Most() const {
+    return lends() ? decltype(rings_->down)::kMostInRecord : decltype(rings_->up)::kMostInRecord;
+  }
   bool Empty() const { return lends() ? rings_->up.Empty() : rings_->down.Empty(); }
   // The oldest record from the peer, in place. One caller at a time. False: none. `*broken`: what is there is none.
   template <typename Visitor>
@@ -83,10 +85,11 @@ struct HostLinks {
   HostLinks(const World& world, Payload given, uint64_t arena_bytes, const Collectives& collectives);
 
   const Payload payload;
-  std::shared_ptr<Bells> bells;   // this process's own
-  std::shared_ptr<Arena> arena;   // where this process reads for trainers on its own host; otherwise null
-  std::shared_ptr<Arena> passage;  // where it receives for others of its host: that arena, or a small one; otherwise null
-  std::vector<int> porters;        // by member; -1: what it gets from other hosts comes straight to it
+  std::shared_ptr<Bells> bells;  // this process's own
+  std::shared_ptr<Arena> arena;  // where this process reads for trainers on its own host; otherwise null
+  std::shared_ptr<Arena>
+      passage;               // where it receives for others of its host: that arena, or a small one; otherwise null
+  std::vector<int> porters;  // by member; -1: what it gets from other hosts comes straight to it
   std::map<int, std::unique_ptr<HostLink>> links;  // by member
 };
 

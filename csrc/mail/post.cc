@@ -196,13 +196,15 @@ void Post::SayFull(uint64_t bytes) {
   const std::string used = std::to_string(usage.taken >> 10), kept = std::to_string(usage.reserved >> 10);
   std::string what = "the shared memory for batches is full (" + used + " of " + all + " KiB in use)";
   std::string advice =
-      "It holds the batches that trainers keep and those in the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its size";
+      "It holds the batches that trainers keep and those in the pipeline's buffers; HOROVOD_DATA_ARENA_MB sets its "
+      "size";
   if (bytes > arena()->segment().arena) {
     const std::string wanted = std::to_string((bytes + 1023) >> 10);
     what = "a batch of " + wanted + " KiB is larger than all shared memory for batches (" + all + " KiB)";
     advice = "HOROVOD_DATA_ARENA_MB sets its size";
   } else if (usage.short_of_memory) {
-    what = "the system has no more memory for the batches that ranks share (" + kept + " of " + all + " KiB are set aside)";
+    what = "the system has no more memory for the batches that ranks share (" + kept + " of " + all +
+           " KiB are set aside)";
     advice = "Give this host's processes, or their container, more memory, or start fewer of them";
   }
   Log(Place(world_->Name(world_->self)) + what + ": what finds no room travels as messages. " + advice);
@@ -214,8 +216,8 @@ void Post::Trace(int member, const Header& header) const {
   uint64_t bytes = 0;
   for (const Component& component : header.components) bytes += component.bytes;
   Log("r" + std::to_string(world_->self) + " -> r" + std::to_string(member) + " " + header.name() + " channel " +
-      std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " + std::to_string(header.components.size()) +
-      " components, " + std::to_string(bytes) + " bytes");
+      std::to_string(header.channel) + " epoch " + std::to_string(header.epoch) + ", " +
+      std::to_string(header.components.size()) + " components, " + std::to_string(bytes) + " bytes");
 }
 
 void Post::Break(const std::string& what) {

@@ -63,7 +63,8 @@ void Post::FetchAll() {
   Fetch();
   MutexLock lock(&mu_);
   const uint64_t turn = turns_;
-  while (!idle_.WaitFor(&mu_, std::chrono::seconds(1), [&] { return mu_.AssertHeld(), !delivering_ || turns_ != turn; })) {
+  while (
+      !idle_.WaitFor(&mu_, std::chrono::seconds(1), [&] { return mu_.AssertHeld(), !delivering_ || turns_ != turn; })) {
   }
 }
 
@@ -76,7 +77,8 @@ bool Post::DeliverRings() {
   bool any = false;
   for (Route* const route : linked_) {
     bool broken = false;
-    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route, record); }, &broken)) any = true;
+    while (!broken_ && route->link->Take([&](std::string_view record) { TakeRecord(route, record); }, &broken))
+      any = true;
     if (broken) Break("what lies in the ring from " + world_->Name(route->member) + " is no record");
   }
   return any;
@@ -90,8 +92,10 @@ bool Post::DeliverQueue() {
     queued_ -= items.size();
   }
   for (Item& item : items) {
-    if (item.call) item.call();
-    else InOrder(item.member, std::move(item.header), std::move(item.bundle));
+    if (item.call)
+      item.call();
+    else
+      InOrder(item.member, std::move(item.header), std::move(item.bundle));
   }
   return !items.empty();
 }
@@ -114,7 +118,8 @@ void Post::TakeMessage(int member, std::string_view message) {
     landing = Land(member, header);
     if (landing.places.empty()) return Break("a share from " + world_->Name(member) + " can't be received");
     for (size_t i = 0; i < header.components.size(); ++i) {
-      if (header.components[i].where == Where::kMessage) return Break("a share from " + world_->Name(member) + " is not all here");
+      if (header.components[i].where == Where::kMessage)
+        return Break("a share from " + world_->Name(member) + " is not all here");
       if (header.components[i].where != Where::kInline) continue;
       const uint64_t bytes = header.components[i].bytes;
       if (bytes > 0) std::memcpy(landing.places[i], payload.data(), bytes);
@@ -157,7 +162,8 @@ void Post::InOrder(int member, Header header, BundlePtr bundle) {
   }
   ++route->next;
   ways_.deliver(member, std::move(header), std::move(bundle));
-  for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next; at = route->early.erase(at)) {
+  for (auto at = route->early.begin(); at != route->early.end() && at->first == route->next;
+       at = route->early.erase(at)) {
     ++route->next;
     ways_.deliver(member, std::move(at->second.first), std::move(at->second.second));
   }

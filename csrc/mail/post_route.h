@@ -23,7 +23,7 @@ struct Post::Route {
   uint64_t sent GUARDED_BY(sending) = 0;
   std::deque<std::string> rest GUARDED_BY(sending);  // to be passed on when there is room
   // Of the thread whose turn it is to deliver.
-  uint64_t next = 1;                                       // the sequence number to deliver next
+  uint64_t next = 1;                                             // the sequence number to deliver next
   std::map<uint64_t, std::pair<wire::Header, BundlePtr>> early;  // came before others that were sent before them
 };
 

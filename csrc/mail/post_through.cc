@@ -9,7 +9,9 @@
 namespace hvdata {
 
 void Post::TakePassedOn(Route* route, std::string_view record) {
-  const auto refuse = [&](const std::string& why) { Break("what " + world_->Name(route->member) + " passes on can't be read: " + why); };
+  const auto refuse = [&](const std::string& why) {
+    Break("what " + world_->Name(route->member) + " passes on can't be read: " + why);
+  };
   wire::PassedOn passed;
   std::string_view bag;
   std::string error;

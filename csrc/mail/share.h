@@ -42,8 +42,8 @@ struct Share {
   std::vector<wire::Component> components;
   std::vector<Block> blocks;
   BundlePtr bundle;
-  uint64_t rows = 0;  // of data: padding is none
-  uint64_t seal = 0;  // verified channels (proof/promise.h)
+  uint64_t rows = 0;   // of data: padding is none
+  uint64_t seal = 0;   // verified channels (proof/promise.h)
   uint64_t bytes = 0;  // of its tensors, wherever they are
 };
 

@@ -75,14 +75,16 @@ std::optional<Outcome> Agreements::Unanswered(int64_t number) {
   Own& wait = found->second;
   const std::string whom = world_->ReaderName(0) + ", which brings all ranks together and does not answer";
   if (wait.patience.Over()) {
-    const Outcome outcome{kDeadlineExceeded, wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) + " s for " + whom +
-                                                 ". Every rank must make the same calls in the same order; the limit is "
-                                                 "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    const Outcome outcome{kDeadlineExceeded,
+                          wait.what + ": has waited " + std::to_string(wait.patience.Seconds()) + " s for " + whom +
+                              ". Every rank must make the same calls in the same order; the limit is "
+                              "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
     waits_.erase(found);
     return outcome;
   }
   if (wait.patience.ReportDue()) {
-    Log(Place(world_->Name(world_->self)) + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " + wait.what + " for " + whom);
+    Log(Place(world_->Name(world_->self)) + "has waited " + std::to_string(wait.patience.Seconds()) + " s in " +
+        wait.what + " for " + whom);
   }
   return std::nullopt;
 }
@@ -123,16 +125,19 @@ void Agreements::CompleteIfTime(int64_t number) {
     if (!meeting.contributions.count(m)) gone.push_back(world_->Name(m));
   }
   if (gone.empty()) return;
-  Conclude(number, {kUnavailable, meeting.what + ": " + JoinNames(gone) +
-                                    " has shut down and will not take part. Every rank must make the same calls in the "
-                                    "same order"});
+  Conclude(number,
+           {kUnavailable, meeting.what + ": " + JoinNames(gone) +
+                              " has shut down and will not take part. Every rank must make the same calls in the "
+                              "same order"});
 }
 
 void Agreements::On(int member, const wire::Hello& hello) {
   MutexLock lock(&mu_);
   const auto settled = settled_.find(hello.number);
-  if (settled != settled_.end()) return Tell(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
-  if (!refusal_.empty()) return Tell(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
+  if (settled != settled_.end())
+    return Tell(member, wire::Verdict{hello.number, settled->second.code, settled->second.message});
+  if (!refusal_.empty())
+    return Tell(member, wire::Verdict{hello.number, kFailedPrecondition, hello.call + ": " + refusal_});
   Meeting& meeting = meetings_[hello.number];
   if (meeting.contributions.empty()) {
     meeting.patience = Patience(stall_seconds_, timeout_seconds_);
@@ -153,14 +158,15 @@ void Agreements::Tick() {
   for (auto next = meetings_.begin(); next != meetings_.end();) {
     auto& [number, meeting] = *next++;
     if (meeting.patience.Over()) {
-      Conclude(number, {kDeadlineExceeded,
-                      meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +
-                          ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
-                          " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
-                          "(seconds; 0: never)"});
+      Conclude(number,
+               {kDeadlineExceeded,
+                meeting.what + ": " + Those(meeting, true) + " waited for " + Those(meeting, false) +
+                    ", which has not made this call within " + std::to_string(WholeSeconds(timeout_seconds_)) +
+                    " s. Every rank must make the same calls in the same order; the limit is HOROVOD_DATA_TIMEOUT "
+                    "(seconds; 0: never)"});
     } else if (meeting.patience.ReportDue()) {
-      TellAll(meeting, wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " + meeting.what +
-                                    " for " + Those(meeting, false) + ", which has not made this call"});
+      TellAll(meeting, wire::Absent{"has waited " + std::to_string(meeting.patience.Seconds()) + " s in " +
+                                    meeting.what + " for " + Those(meeting, false) + ", which has not made this call"});
     }
   }
 }

@@ -68,7 +68,8 @@ class Agreements {
   Outcome failed_ GUARDED_BY(mu_);
   // On the coordinator.
   std::map<int64_t, Meeting> meetings_ GUARDED_BY(mu_);
-  std::map<int64_t, Outcome> settled_ GUARDED_BY(mu_);  // ended with an error before all had come: for those who come late
+  std::map<int64_t, Outcome> settled_
+      GUARDED_BY(mu_);  // ended with an error before all had come: for those who come late
   std::set<int> gone_ GUARDED_BY(mu_);
   std::string refusal_ GUARDED_BY(mu_);
 };

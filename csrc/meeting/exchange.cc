@@ -16,9 +16,13 @@ bool IsGather(const std::string& name) { return Begins(name, 'G'); }
 
 const char* Kind(const std::string& name) { return IsGather(name) || Begins(name, 'B') ? "gather" : "scatter"; }
 
-std::string Same(const std::string& name) { return std::string("Every rank must make the same ") + Kind(name) + " calls"; }
+std::string Same(const std::string& name) {
+  return std::string("Every rank must make the same ") + Kind(name) + " calls";
+}
 
-std::string Quoted(const std::string& name) { return !name.empty() && name[0] == '\0' ? name.substr(1) : " '" + name + "'"; }
+std::string Quoted(const std::string& name) {
+  return !name.empty() && name[0] == '\0' ? name.substr(1) : " '" + name + "'";
+}
 
 }  // namespace
 
@@ -54,7 +58,8 @@ void Exchange::Scatter(const std::string& name, int root, Parts parts, Callback 
   MutexLock lock(&mu_);
   const Key key(name, made_[name]++);
   if (!failed_.ok()) return Answer(key, std::move(callback), failed_);
-  Call& call = calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
+  Call& call =
+      calls_[key] = {root, std::move(parts), {std::move(callback), Patience(stall_seconds_, timeout_seconds_)}, {}};
   Begin(key, &call);
 }
 
@@ -71,7 +76,8 @@ void Exchange::Gather(const std::string& name, int root, const Share& part, Coll
 // Tells those it is between; what has come for it already goes on.
 void Exchange::Begin(const Key& key, Call* call) {
   for (int t = 0; t < world_->trainer_count(); ++t) {
-    if (t != me() && (t == call->root || call->root == me())) Tell(t, wire::Called{key.first, key.second, call->root, me()});
+    if (t != me() && (t == call->root || call->root == me()))
+      Tell(t, wire::Called{key.first, key.second, call->root, me()});
   }
   ReleaseIfAllCalled(key, call);
   if (auto early = early_.extract(key)) {
@@ -83,7 +89,8 @@ void Exchange::Begin(const Key& key, Call* call) {
 void Exchange::EndGather(const std::string& name, uint64_t call, const Outcome& outcome, const Share* nothing) {
   MutexLock lock(&mu_);
   if (calls_.count({name, call}) == 0) return;  // it has ended, badly
-  for (int t = 0; t < world_->trainer_count(); ++t) Tell(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
+  for (int t = 0; t < world_->trainer_count(); ++t)
+    Tell(t, wire::Scatter{name, call, me(), outcome.code, outcome.message}, nothing);
 }
 
 void Exchange::Refuse(const std::string& name, int root, int code, const Share& text) {
@@ -136,9 +143,8 @@ void Exchange::CollectIfAllGiven(const Key& key, Call* call) {
   call->looking = true;
   std::vector<BundlePtr> parts;
   for (auto& [trainer, bundle] : std::exchange(call->given, {})) parts.push_back(std::move(bundle));
-  AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.second, parts = std::move(parts)]() mutable {
-    collected(number, std::move(parts));
-  });
+  AfterUnlock([collected = std::exchange(call->collected, nullptr), number = key.second,
+               parts = std::move(parts)]() mutable { collected(number, std::move(parts)); });
 }
 
 void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
@@ -154,8 +160,9 @@ void Exchange::Finish(const Key& key, Outcome outcome, Exchanged parcel) {
 
 std::string Exchange::Disagreement(const std::string& name, int root, int trainer, int other_root, int other) const {
   if (other < trainer) return Disagreement(name, other_root, other, root, trainer);
-  return std::string("the ranks disagree in ") + Kind(name) + "(): root=" + std::to_string(root) + " on " + world_->TrainerName(trainer) +
-         "; root=" + std::to_string(other_root) + " on " + world_->TrainerName(other) + ". " + Same(name) + ", with the same root";
+  return std::string("the ranks disagree in ") + Kind(name) + "(): root=" + std::to_string(root) + " on " +
+         world_->TrainerName(trainer) + "; root=" + std::to_string(other_root) + " on " + world_->TrainerName(other) +
+         ". " + Same(name) + ", with the same root";
 }
 
 void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
@@ -173,7 +180,8 @@ void Exchange::Disagree(const Key& key, int other_root, int other, int from) {
 void Exchange::TellOfRoot(const Key& key, Failed* failed, int trainer, int their_root) {
   if (trainer == me() || failed->other < 0 || !failed->told.insert(trainer).second) return;
   const bool other = their_root == failed->root;
-  Tell(trainer, wire::Called{key.first, key.second, other ? failed->other_root : failed->root, other ? failed->other : me()});
+  Tell(trainer,
+       wire::Called{key.first, key.second, other ? failed->other_root : failed->root, other ? failed->other : me()});
 }
 
 // A parcel for a call that has ended on this rank: badly, or the others would not have called another root.
@@ -190,8 +198,9 @@ void Exchange::HandleEnded(const Key& key, const Arrived& arrived) {
 // Lets a rank that waits, or comes late, know that its root waits no more; of another root it hears by TellOfRoot.
 void Exchange::TellWhy(const Key& key, Failed* failed, int trainer) {
   if (trainer == me() || failed->why.ok() || failed->other >= 0 || !failed->told.insert(trainer).second) return;
-  Tell(trainer, wire::Scatter{key.first, key.second, me(), failed->why.code,
-                              world_->TrainerName(me()) + ", the root, has given this call up: it " + failed->why.message});
+  Tell(trainer,
+       wire::Scatter{key.first, key.second, me(), failed->why.code,
+                     world_->TrainerName(me()) + ", the root, has given this call up: it " + failed->why.message});
 }
 
 // ---- Gradients.
@@ -238,13 +247,16 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
     key = {part->name, part->call};
   } else if (const auto* called = std::get_if<wire::Called>(&header.message)) {
     key = {called->name, called->call};
-  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message); gather != nullptr && IsGather(gather->name)) {
+  } else if (const auto* gather = std::get_if<wire::Gather>(&header.message);
+             gather != nullptr && IsGather(gather->name)) {
     key = {gather->name, gather->call};
   } else if (gather != nullptr) {
     const GatherKey whose({gather->name, gather->call}, trainer);
     const auto found = expected_.find(whose);
-    if (found != expected_.end()) EndWait(found, {}, {gather->call, kOk, std::move(bundle)});
-    else given_.emplace(whose, std::move(bundle));
+    if (found != expected_.end())
+      EndWait(found, {}, {gather->call, kOk, std::move(bundle)});
+    else
+      given_.emplace(whose, std::move(bundle));
     return;
   } else {
     if (std::holds_alternative<wire::WhoLeft>(header.message)) TellWhoLeft(member, trainer);
@@ -252,8 +264,10 @@ void Exchange::Handle(int member, wire::Header header, BundlePtr bundle) {
   }
   Arrived arrived{trainer, std::move(header), std::move(bundle)};
   const auto made = made_.find(key.first);
-  if (made != made_.end() && key.second < made->second) Handle(key, std::move(arrived));
-  else early_[key].push_back(std::move(arrived));
+  if (made != made_.end() && key.second < made->second)
+    Handle(key, std::move(arrived));
+  else
+    early_[key].push_back(std::move(arrived));
 }
 
 // ---- Those who have left.
@@ -298,7 +312,8 @@ void Exchange::EndWaitsForGone() {
     const Key key = at->first;
     const Call& call = at->second;
     const bool root = call.root == me();
-    const auto lost = std::find_if(gone_.begin(), gone_.end(), [&](int t) { return t != me() && (root ? !Has(call, t) : t == call.root); });
+    const auto lost = std::find_if(gone_.begin(), gone_.end(),
+                                   [&](int t) { return t != me() && (root ? !Has(call, t) : t == call.root); });
     if (lost == gone_.end()) continue;
     const std::string text = GoneText(key.first, *lost);
     for (int t = 0; root && t < world_->trainer_count(); ++t) {  // the others wait for it alone
@@ -309,7 +324,8 @@ void Exchange::EndWaitsForGone() {
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto wait = next++;
     const int trainer = wait->first.second;
-    if (trainer != me() && gone_.count(trainer) > 0) EndWait(wait, {kUnavailable, GoneText(wait->first.first.first, trainer)});
+    if (trainer != me() && gone_.count(trainer) > 0)
+      EndWait(wait, {kUnavailable, GoneText(wait->first.first.first, trainer)});
   }
 }
 
@@ -317,7 +333,8 @@ void Exchange::EndWaitsForGone() {
 
 // Whom this rank waits for, and what they have not done.
 std::string Exchange::Missing(const std::string& name, const Call& call) const {
-  const std::string not_sent = IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
+  const std::string not_sent =
+      IsGather(name) ? world_->TrainerName(call.root) + ", which has not got all parts" : NotSent(call.root);
   if (call.root != me()) return not_sent + (call.called.count(call.root) ? "" : Crossed(call.root));
   std::vector<std::string> names;
   std::string crossed;
@@ -338,7 +355,8 @@ std::string Exchange::Crossed(int trainer) const {
       return one.trainer == trainer && std::holds_alternative<wire::Called>(one.header.message);
     });
     if (!waits) continue;
-    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " + std::to_string(key.second) +
+    return "; " + world_->TrainerName(trainer) + " waits in " + CallName(key.first) + ", call " +
+           std::to_string(key.second) +
            ", which this rank has not made: where calls block, all ranks must make them in the same order";
   }
   return "";
@@ -348,8 +366,8 @@ std::string Exchange::Crossed(int trainer) const {
 bool Exchange::Late(const Key& key, Wait* wait, const std::string& whom, Outcome* error) const {
   if (wait->patience.Over()) {
     const std::string seconds = std::to_string(WholeSeconds(timeout_seconds_));
-    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " +
-                                     Same(key.first) + "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
+    *error = {kDeadlineExceeded, "has waited " + seconds + " s for " + whom + ". " + Same(key.first) +
+                                     "; the limit is HOROVOD_DATA_TIMEOUT (seconds; 0: never)"};
   } else if (wait->patience.ReportDue()) {
     Log(Where(key) + "has waited " + std::to_string(wait->patience.Seconds()) + " s for " + whom);
   }

@@ -82,7 +82,7 @@ class Exchange {
     int root;
     Parts parts;
     Wait wait;
-    std::set<int> called;  // those that have made it, too: on the root all, elsewhere the root
+    std::set<int> called;           // those that have made it, too: on the root all, elsewhere the root
     Collected collected = nullptr;  // on the root of a gather, until all parts are there
     std::map<int, BundlePtr> given = {};
     bool looking = false;  // at the parts
@@ -137,9 +137,9 @@ class Exchange {
   std::map<Key, Failed> failed_calls_ GUARDED_BY(mu_);
   Expected expected_ GUARDED_BY(mu_);
   std::multimap<GatherKey, BundlePtr> given_ GUARDED_BY(mu_);
-  std::set<int> told_ GUARDED_BY(mu_);                         // trainers that this rank has sent something
-  std::set<int> gone_ GUARDED_BY(mu_);                         // those from whom nothing more will come
-  std::map<int, std::vector<int32_t>> left_ GUARDED_BY(mu_);   // on a reader: whom those that left have told themselves
+  std::set<int> told_ GUARDED_BY(mu_);                        // trainers that this rank has sent something
+  std::set<int> gone_ GUARDED_BY(mu_);                        // those from whom nothing more will come
+  std::map<int, std::vector<int32_t>> left_ GUARDED_BY(mu_);  // on a reader: whom those that left have told themselves
   Clock::time_point asked_ GUARDED_BY(mu_);
   Outcome failed_ GUARDED_BY(mu_);
 };

@@ -122,7 +122,8 @@ Tensor TensorOver(Block block, DataType dtype, const TensorShape& shape) {
 Tensor ReadOnly(const Tensor& tensor, const Arena* arena) {
   const char* const data = static_cast<const char*>(tensor.data());
   if (arena == nullptr || tensor.dtype() == tensorflow::DT_STRING || !arena->Contains(data)) return tensor;
-  return TensorOver({data, tensor.TotalBytes(), std::make_shared<const Tensor>(tensor)}, tensor.dtype(), tensor.shape());
+  return TensorOver({data, tensor.TotalBytes(), std::make_shared<const Tensor>(tensor)}, tensor.dtype(),
+                    tensor.shape());
 }
 
 // TensorFlow aborts on a tensor whose memory is not aligned, and a slice of rows may not be.
@@ -155,7 +156,8 @@ char* Land(const wire::Component& c, Block found, Bundle* bundle) {
   const auto item = static_cast<size_t>(tensorflow::DataTypeSize(dtype));
   const std::string wrong = wire::WhatIsWrong(c, item, strings, found.data ? static_cast<int64_t>(found.size) : -1);
   if (!wrong.empty()) {
-    bundle->error = "a header announced component " + std::to_string(bundle->tensors.size()) + " of a share with " + wrong;
+    bundle->error =
+        "a header announced component " + std::to_string(bundle->tensors.size()) + " of a share with " + wrong;
   }
   // What is wrong is received all the same, where it lies with the header: those behind it may be right.
   if (strings || !wrong.empty()) {

@@ -95,16 +95,19 @@ absl::Status Checkpoint::Capture(State* state) {
 
 absl::Status Checkpoint::TooLarge(uint64_t of_input, uint64_t of_elements) const {
   return absl::InvalidArgumentError(
-      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " + Gib(kMostState) +
-      " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " + Gib(of_input) +
-      " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a smaller "
+      Where() + "the state of this iterator takes at least " + Gib(of_input + of_elements) + ", and no more than " +
+      Gib(kMostState) + " can be saved: " + Gib(of_elements) + " are batches that some rank has not taken yet, " +
+      Gib(of_input) +
+      " the input's own (shuffle and prefetch buffers). This save has failed, nothing else: training can go on. Use a "
+      "smaller "
       "prefetch=, smaller batches or a smaller shuffle buffer, or save when an epoch is over");
 }
 
 absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
   if (!input_->started()) {
-    return absl::FailedPreconditionError("this epoch has no input to save: save before its first element is asked for, or "
-                                         "when its end has been seen");
+    return absl::FailedPreconditionError(
+        "this epoch has no input to save: save before its first element is asked for, or "
+        "when its end has been seen");
   }
   State state;
   absl::Status status;
@@ -123,7 +126,8 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
     AddTakenSince(trainer, &state);
   }
   if (status.ok()) *text = state.Encode();
-  return text->size() > kMostState ? TooLarge(0, text->size()) : status;  // tensors within tensors are not counted before
+  return text->size() > kMostState ? TooLarge(0, text->size())
+                                   : status;  // tensors within tensors are not counted before
 }
 
 void Checkpoint::AddTakenSince(int trainer, State* state) const {
@@ -164,8 +168,8 @@ absl::Status Checkpoint::Merge(const std::map<int, wire::Restore>& handed, State
       return absl::InvalidArgumentError("a checkpoint of a channel with batch, schedule = " + state.mode +
                                         " was restored into one with " + Mode());
     }
-    const bool other = *found && !hand.words.empty() &&
-                       (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
+    const bool other =
+        *found && !hand.words.empty() && (state.epoch_id != first->epoch_id || state.snapshot != first->snapshot);
     if (other || hand.saved_epoch != handed.at(origin).saved_epoch) {
       return absl::InvalidArgumentError("the states restored by " + source_->world().AudienceName(origin) + " and " +
                                         source_->world().AudienceName(trainer) +
@@ -186,12 +190,14 @@ absl::Status Checkpoint::Replay(const State& state) {
       ", because its state could not be saved");
   absl::Status status = input_->Start(state.number);
   if (status.ok()) status = PassOver(state.pulled);
-  if (!status.ok() || (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
+  if (!status.ok() ||
+      (input_->pulled() == state.pulled && (input_->fingerprint() == state.fingerprint || !CheckReplay()))) {
     return status;
   }
   return absl::DataLossError(
       "the input can't be restored: its state could not be saved, so it was run again, and the first " +
-      std::to_string(state.pulled) + " elements are not those that it yielded before the checkpoint was saved; to go on "
+      std::to_string(state.pulled) +
+      " elements are not those that it yielded before the checkpoint was saved; to go on "
       "would lose some elements and repeat others. Give every shuffle a seed, restore in a new process, or use a "
       "pipeline that TensorFlow can save (no Python generators or functions). If the order is the same and only values "
       "differ (random augmentation), set HOROVOD_DATA_CHECK_REPLAY=0");
@@ -201,7 +207,8 @@ absl::Status Checkpoint::PassOver(uint64_t until, proof::Bookmark* mark) {
   absl::Status status;
   Tensors passed_over;
   for (bool end = false; status.ok() && !end && input_->pulled() < until;) {
-    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again") : input_->Next(&passed_over, &end);
+    status = input_->cancelled() ? absl::CancelledError("the input was cancelled while it ran again")
+                                 : input_->Next(&passed_over, &end);
     const bool news = mark != nullptr && status.ok() && !end && input_->pulled() > mark->first + mark->ahead.size();
     if (news) mark->ahead.push_back(prover_.Delivered(passed_over));
   }
@@ -214,8 +221,10 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
   const ChannelConfig& c = source_->config();
   tensorflow::PartialTensorShape known;
   if (std::optional<std::vector<int64_t>> dims = c.shapes[component]) {
-    if (static_cast<EmptyRule>(c.empty_rules[component]) == EmptyRule::kDenseShape) dims = {static_cast<int64_t>(dims->size())};
-    else if (of_share && !dims->empty()) dims->front() = -1;
+    if (static_cast<EmptyRule>(c.empty_rules[component]) == EmptyRule::kDenseShape)
+      dims = {static_cast<int64_t>(dims->size())};
+    else if (of_share && !dims->empty())
+      dims->front() = -1;
     known = tensorflow::PartialTensorShape(*dims);
   }
   const auto here = static_cast<tensorflow::DataType>(c.dtypes[component]);
@@ -230,10 +239,11 @@ absl::Status Checkpoint::Fits(size_t component, tensorflow::DataType dtype, cons
 absl::Status Checkpoint::Fits(const Tensors& element) const {
   const size_t count = source_->config().dtypes.size();
   if (element.size() != count) {
-    return absl::InvalidArgumentError(
-        "a checkpoint of other elements was restored into this channel: they had " + std::to_string(element.size()) +
-        " components when they were saved, and have " + std::to_string(count) + " here. Restore it into a channel of the "
-        "same pipeline");
+    return absl::InvalidArgumentError("a checkpoint of other elements was restored into this channel: they had " +
+                                      std::to_string(element.size()) + " components when they were saved, and have " +
+                                      std::to_string(count) +
+                                      " here. Restore it into a channel of the "
+                                      "same pipeline");
   }
   for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(Fits(i, element[i].dtype(), element[i].shape(), false));
   return absl::OkStatus();
@@ -263,9 +273,10 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint
   for (const auto& [trainer, hand] : handed) {
     // Of what it has taken since then nothing is left.
     if (dynamic || !found || !hand.words.empty() || hand.position > 0 || first.From() == 0) continue;
-    return absl::InvalidArgumentError("the states restored by the ranks don't belong together: that of " +
-                                      source_->world().AudienceName(trainer) + " was saved before its first step of the epoch, and those "
-                                      "of others when it had gone on. Restore a checkpoint that all ranks saved at the same step");
+    return absl::InvalidArgumentError(
+        "the states restored by the ranks don't belong together: that of " + source_->world().AudienceName(trainer) +
+        " was saved before its first step of the epoch, and those "
+        "of others when it had gone on. Restore a checkpoint that all ranks saved at the same step");
   }
   // Trainers without a state of their own stand where the lowest rank stands that has one.
   positions->assign(n, handed.begin()->second.position);
@@ -289,14 +300,17 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint
   if (behind) return absl::OkStatus();
   if (!found) return input_->Start(due);
   if (uneven && !dynamic && first.trainers != n) {
-    return absl::InvalidArgumentError("the ranks saved at different steps, which can be restored only on the same number of "
-                                      "ranks (" + std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
+    return absl::InvalidArgumentError(
+        "the ranks saved at different steps, which can be restored only on the same number of "
+        "ranks (" +
+        std::to_string(first.trainers) + ", not " + std::to_string(n) + ")");
   }
   TF_RETURN_IF_ERROR(Fits(first));
   epoch_id_ = first.epoch_id;
   model = std::move(first.model);
   const auto fits = [this](const Tensors& element) { return Fits(element); };
-  TF_RETURN_IF_ERROR(first.replay ? Replay(first) : input_->StartFrom(first.iterator, first.number, first.pulled, fits));
+  TF_RETURN_IF_ERROR(first.replay ? Replay(first)
+                                  : input_->StartFrom(first.iterator, first.number, first.pulled, fits));
   EpochProof::Past past;
   past.verified = proof::Bookmark::Is(first.mark);
   if (past.verified && !proof::Bookmark::Decode(first.mark, &past.mark)) return Damaged();
@@ -305,8 +319,10 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint
   if (input_->pulled() < from) return Damaged();
   std::deque<std::pair<uint64_t, Tensors>> elements;
   for (auto& element : first.elements) {
-    if (element.first >= from && !taken.count(element.first)) elements.push_back(std::move(element));
-    else taken.erase(element.first);
+    if (element.first >= from && !taken.count(element.first))
+      elements.push_back(std::move(element));
+    else
+      taken.erase(element.first);
   }
   for (const auto& [number, tensors] : elements) past.again.insert(number);
   if (past.verified) {

@@ -54,7 +54,8 @@ class Checkpoint {
   absl::Status Replay(const State& state);
   // Lets the input run until so many elements have come out of it, or it ends. Those that `mark` does not know yet it learns.
   absl::Status PassOver(uint64_t until, proof::Bookmark* mark = nullptr);
-  absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape, bool of_share) const;
+  absl::Status Fits(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                    bool of_share) const;
   absl::Status Fits(const Tensors& element) const;
   absl::Status Fits(const State& state) const;
   // Of the states that belong to one epoch the one that reaches furthest back, which has all that any of their trainers has not

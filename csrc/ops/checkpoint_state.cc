@@ -30,7 +30,8 @@ void TensorField(wire::Reader* reader, tensorflow::Tensor& tensor) {
   tensorflow::TensorProto proto;
   std::string bytes;
   reader->Text("tensor", bytes);
-  if (reader->ok() && !(proto.ParseFromString(bytes) && Whole(proto) && tensor.FromProto(proto))) reader->Fail("it holds no tensor");
+  if (reader->ok() && !(proto.ParseFromString(bytes) && Whole(proto) && tensor.FromProto(proto)))
+    reader->Fail("it holds no tensor");
 }
 
 void ShapeField(wire::Writer* writer, const tensorflow::TensorShape& shape) {

@@ -15,8 +15,8 @@
 namespace hvdata {
 
 struct CheckpointState {
-  uint64_t epoch_id = 0;     // of the epoch that was saved: states of different epochs don't belong together
-  uint64_t snapshot = 0;     // dynamic: names the snapshot
+  uint64_t epoch_id = 0;  // of the epoch that was saved: states of different epochs don't belong together
+  uint64_t snapshot = 0;  // dynamic: names the snapshot
   uint64_t trainers = 0;
   std::string mode;          // batch and schedule
   uint64_t pulled = 0;       // elements that had come out of the input iterator
@@ -27,7 +27,7 @@ struct CheckpointState {
   std::deque<std::pair<uint64_t, Tensors>> elements;
   std::vector<uint64_t> taken_since;  // dynamic: by this trainer; and by whomever before an earlier restore
   Cutter::Model model;
-  std::string mark;          // verified channels: a proof::Bookmark
+  std::string mark;  // verified channels: a proof::Bookmark
 
   // The first element that it has, itself or to come out of the input.
   uint64_t From() const {

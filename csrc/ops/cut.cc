@@ -23,8 +23,9 @@ namespace {
 Tensor Zeros(tensorflow::DataType dtype, const TensorShape& shape) {
   const Tensor zeros = InMemory(Tensor(dtype, shape));
   const size_t bytes = zeros.TotalBytes();
-  if (bytes > 0 && dtype != tensorflow::DT_STRING) std::memset(zeros.data(), 0, bytes);  // without elements it has no memory
-  return zeros;  // strings are born empty
+  if (bytes > 0 && dtype != tensorflow::DT_STRING)
+    std::memset(zeros.data(), 0, bytes);  // without elements it has no memory
+  return zeros;                           // strings are born empty
 }
 
 Tensor Weights(int64_t ones, int64_t zeros) {
@@ -38,8 +39,10 @@ Tensor Weights(int64_t ones, int64_t zeros) {
 Tensor Splits(tensorflow::DataType dtype, int64_t rows, int64_t length) {
   Tensor splits = InMemory(Tensor(dtype, TensorShape({rows + 1})));
   for (int64_t row = 0; row <= rows; ++row) {
-    if (dtype == tensorflow::DT_INT32) splits.flat<int32_t>()(row) = static_cast<int32_t>(row * length);
-    else splits.flat<int64_t>()(row) = row * length;
+    if (dtype == tensorflow::DT_INT32)
+      splits.flat<int32_t>()(row) = static_cast<int32_t>(row * length);
+    else
+      splits.flat<int64_t>()(row) = row * length;
   }
   return splits;
 }
@@ -59,13 +62,14 @@ absl::Status Cutter::OneAxis(const Tensors& element, int64_t* rows) const {
                                         " is a scalar. Give it an axis 0, or use batch=\"per_rank\"");
     }
     if (*its < 0) {
-      return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": it is a sparse tensor of " +
-                                        std::to_string(*its) + " rows. Mend the stage of the pipeline that makes it");
+      return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) +
+                                        ": it is a sparse tensor of " + std::to_string(*its) +
+                                        " rows. Mend the stage of the pipeline that makes it");
     }
     if (leaf.first == 0) *rows = *its;
     if (*its != *rows) {
-      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + Name(0) + " has " +
-                                        std::to_string(*rows) + " rows and " + Name(leaf.first) + " has " +
+      return absl::InvalidArgumentError("batch=\"global\" needs one axis 0 for all components, but " + Name(0) +
+                                        " has " + std::to_string(*rows) + " rows and " + Name(leaf.first) + " has " +
                                         std::to_string(*its) + ". Make them equal, or use batch=\"per_rank\"");
     }
   }
@@ -80,13 +84,16 @@ absl::Status Cutter::CutLeaf(const Leaf& leaf, const Tensors& element, const std
   absl::Status status = sparse ? sparse->Check() : absl::OkStatus();
   for (size_t t = 0; status.ok() && t < parts.size(); ++t) {
     Tensors* share = &(*shares)[t];
-    if (leaf.kind == Leaf::kDense) share->push_back(TakeRows(*its, parts[t], memory_));
-    else if (sparse) sparse->Take(parts[t], memory_, share);
-    else status = TakeRaggedRows(its, leaf.parts, &config_.row_lengths[leaf.first], parts[t], memory_, share);
+    if (leaf.kind == Leaf::kDense)
+      share->push_back(TakeRows(*its, parts[t], memory_));
+    else if (sparse)
+      sparse->Take(parts[t], memory_, share);
+    else
+      status = TakeRaggedRows(its, leaf.parts, &config_.row_lengths[leaf.first], parts[t], memory_, share);
   }
   if (status.ok()) return status;
-  return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": " + std::string(status.message()) +
-                                    ". Mend the stage of the pipeline that makes it");
+  return absl::InvalidArgumentError("batch=\"global\" can't cut " + Name(leaf.first) + ": " +
+                                    std::string(status.message()) + ". Mend the stage of the pipeline that makes it");
 }
 
 absl::Status Cutter::CutGlobal(const Tensors& element, std::vector<Tensors>* shares, int64_t* dropped) const {
@@ -110,7 +117,8 @@ absl::Status Cutter::CutOne(const Tensors& element, Tensors* share) const {
   return AddWeight(false, share);
 }
 
-absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares, int64_t* dropped) const {
+absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<Tensors>* shares,
+                              int64_t* dropped) const {
   const auto count = static_cast<int64_t>(elements.size());
   shares->clear();
   *dropped = 0;
@@ -120,7 +128,8 @@ absl::Status Cutter::CutGroup(const std::vector<Tensors>& elements, std::vector<
   }
   for (int t = 0; t < trainers_; ++t) {
     Tensors share;
-    TF_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share) : CutEmpty(ModelOf(elements[0]), t, &share));
+    TF_RETURN_IF_ERROR(t < count ? CutOne(elements[static_cast<size_t>(t)], &share)
+                                 : CutEmpty(ModelOf(elements[0]), t, &share));
     shares->push_back(std::move(share));
   }
   return absl::OkStatus();
@@ -151,7 +160,8 @@ Cutter::Model Cutter::ModelOfSpec() const {
     const size_t knows_rows = leaf.kind == Leaf::kDense ? 0 : leaf.kind == Leaf::kRagged ? 1 : 2;
     std::vector<int64_t> sizes = sizes_of(knows_rows);
     int64_t rows = sizes.empty() ? 0 : std::max<int64_t>(sizes[0] - (leaf.kind == Leaf::kRagged ? 1 : 0), 0);
-    if (rows > 0 && config_.batch != plan::Batch::kPerRank) rows = plan::RowsOf(rows, trainers_, 0, config_.remainder).count;
+    if (rows > 0 && config_.batch != plan::Batch::kPerRank)
+      rows = plan::RowsOf(rows, trainers_, 0, config_.remainder).count;
     if (leaf.kind == Leaf::kSparse) {
       if (!sizes.empty()) sizes[0] = rows;
       const auto rank = static_cast<int64_t>(sizes.size());
@@ -160,7 +170,8 @@ Cutter::Model Cutter::ModelOfSpec() const {
       std::copy(sizes.begin(), sizes.end(), parts[2].values.flat<int64_t>().data());
       continue;
     }
-    for (size_t part = 1; part < leaf.parts; ++part) {  // rows of an axis that isn't ragged are as long as they always are
+    for (size_t part = 1; part < leaf.parts;
+         ++part) {  // rows of an axis that isn't ragged are as long as they always are
       const int64_t length = std::max<int64_t>(config_.row_lengths[leaf.first + part], 0);
       parts[part].shape = TensorShape({rows + 1});
       parts[part].values = Splits(parts[part].dtype, rows, length);
@@ -184,7 +195,7 @@ absl::Status Cutter::CutEmpty(const Model& model, int trainer, Tensors* share) c
         if (!pad && m.shape.dims() == 0) {
           return absl::InvalidArgumentError(
               "the last step has no element for " +
-                  (trainer < 0 ? "some ranks" : "rank " + std::to_string(ranks_[static_cast<size_t>(trainer)])) +
+              (trainer < 0 ? "some ranks" : "rank " + std::to_string(ranks_[static_cast<size_t>(trainer)])) +
               ", and remainder=\"partial\" can't give " + (trainer < 0 ? "them" : "it") + " an empty one: " + Name(i) +
               " is a scalar, without an axis 0. Use remainder=\"drop\" or \"pad\", or batch the dataset");
         }
@@ -222,8 +233,9 @@ absl::Status Cutter::AddWeight(bool padding, Tensors* share) const {
   if (rule == EmptyRule::kRowSplits) rows -= 1;
   if (rule == EmptyRule::kDenseShape) rows = counted.NumElements() > 0 ? counted.flat<int64_t>()(0) : 0;
   if (rows < 0) {
-    return absl::InvalidArgumentError("remainder=\"pad\" can't give each row of " + Name(at) + " its weight: it says that it has " +
-                                      std::to_string(rows) + " rows. Mend the stage of the pipeline that makes it");
+    return absl::InvalidArgumentError("remainder=\"pad\" can't give each row of " + Name(at) +
+                                      " its weight: it says that it has " + std::to_string(rows) +
+                                      " rows. Mend the stage of the pipeline that makes it");
   }
   share->push_back(padding ? Weights(0, rows) : Weights(rows, 0));
   return absl::OkStatus();

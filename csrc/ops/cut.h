@@ -20,7 +20,10 @@ class Cutter {
   // `ranks`: those of the trainers that it cuts for, in the order of their shares. `memory`: for what a share has that is no
   // view of the element (ops/take_rows.h).
   Cutter(const ChannelConfig& config, std::vector<int> ranks, tensorflow::Allocator* memory)
-      : config_(config), leaves_(LeavesOf(config)), ranks_(std::move(ranks)), trainers_(static_cast<int>(ranks_.size())),
+      : config_(config),
+        leaves_(LeavesOf(config)),
+        ranks_(std::move(ranks)),
+        trainers_(static_cast<int>(ranks_.size())),
         memory_(memory) {}
 
   // A global batch into one share per trainer. No shares at all when it makes no step. `*dropped`: its rows that nobody gets.

@@ -70,15 +70,18 @@ class Dealer {
       const absl::Status made = Caught([&] { return MakeFillers(), absl::OkStatus(); });
       if (!made.ok()) epoch_->CannotFill(std::string(made.message()));
     }
-    if (status.ok()) epoch_->Finish({});
-    else epoch_->FinishFailed(ToOutcome(status));
+    if (status.ok())
+      epoch_->Finish({});
+    else
+      epoch_->FinishFailed(ToOutcome(status));
   }
 
  private:
   absl::Status DealOne(bool* end) {
     const ChannelConfig& config = source_->config();
     const tsl::profiler::TraceMe trace([&] {
-      return tsl::profiler::TraceMeEncode("HorovodDataDealElement", {{"channel", config.name}, {"element", input_->position()}});
+      return tsl::profiler::TraceMeEncode("HorovodDataDealElement",
+                                          {{"channel", config.name}, {"element", input_->position()}});
     });
     const bool dynamic = config.schedule == plan::Schedule::kDynamic;
     return dynamic || config.batch != plan::Batch::kPerRank ? DealElement(dynamic, end) : DealGroup(end);
@@ -97,13 +100,16 @@ class Dealer {
     const absl::Status status = Pull(&element, end);
     if (!status.ok() || *end) return status;
     const Prover::Rows yielded = prover_.Yielded(element);
-    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody, dynamic ? 1 : source_->world().audience_count(), post_);
+    SettleTensors(&element, input_->keeps_tensors(), Audience::kAnybody,
+                  dynamic ? 1 : source_->world().audience_count(), post_);
     std::vector<Tensors> shares(1);
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(dynamic ? cutter_.CutOne(element, &shares[0]) : cutter_.CutGlobal(element, &shares, &dropped));
     if (dropped > 0 || shares.empty()) epoch_->Dropped(dropped, shares.empty() ? 1 : 0);
-    if (!shares.empty()) Release({std::move(element)}, std::move(shares), {yielded});
-    else epoch_->proof().NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
+    if (!shares.empty())
+      Release({std::move(element)}, std::move(shares), {yielded});
+    else
+      epoch_->proof().NoStep(input_->position() - 1, prover_.NotDealt({yielded}));
     return absl::OkStatus();
   }
 
@@ -126,8 +132,10 @@ class Dealer {
     int64_t dropped = 0;
     TF_RETURN_IF_ERROR(cutter_.CutGroup(group, &shares, &dropped));
     if (dropped > 0) epoch_->Dropped(dropped, shares.empty() ? group.size() : 0);
-    if (!shares.empty()) Release(std::move(group), std::move(shares), yielded);
-    else epoch_->proof().NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
+    if (!shares.empty())
+      Release(std::move(group), std::move(shares), yielded);
+    else
+      epoch_->proof().NoStep(input_->position() - group.size(), prover_.NotDealt(yielded));
     return absl::OkStatus();
   }
 
@@ -152,8 +160,8 @@ class Dealer {
           promises = prover_.Promise({}, {filler});
           one.filler = Sealed(MakeShare(std::move(filler), anybody, post_), 0, promises, 0);
           if (!promises.shares.empty()) one.filler_promise = std::move(promises.shares[0]);
-        }
-        else no_filler = std::string(status.message());
+        } else
+          no_filler = std::string(status.message());
       }
       one.element = std::make_shared<Bundle>(Bundle{std::move(element), {}, ""});
       left.push_back(std::move(one));
@@ -174,7 +182,8 @@ class Dealer {
       if (!status.ok()) return epoch_->CannotFill(std::string(status.message()));
       const int member = world.audience[static_cast<size_t>(t)];
       proof::Promises promises = prover_.Promise({}, {share});
-      step.shares.push_back(Sealed(MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_), 0, promises, 0));
+      step.shares.push_back(Sealed(
+          MakeShare(std::move(share), {member == world.self, member != world.self, member}, post_), 0, promises, 0));
       if (!promises.shares.empty()) step.promises.shares.push_back(std::move(promises.shares[0]));
     }
     epoch_->Fill(std::move(step));
@@ -195,12 +204,13 @@ class Dealer {
       if (!dynamic) audience = {world.audience[t] == world.self, world.audience[t] != world.self, world.audience[t]};
       step.shares.push_back(Sealed(MakeShare(std::move(shares[t]), audience, post_), rows[t], step.promises, t));
     }
-    for (Tensors& element : elements) step.elements.push_back(std::make_shared<Bundle>(Bundle{std::move(element), {}, ""}));
+    for (Tensors& element : elements)
+      step.elements.push_back(std::make_shared<Bundle>(Bundle{std::move(element), {}, ""}));
     epoch_->Deal(std::move(step));
   }
 
-  static std::shared_ptr<const Share> Sealed(const std::shared_ptr<Share>& share, uint64_t rows, const proof::Promises& promises,
-                                             size_t at) {
+  static std::shared_ptr<const Share> Sealed(const std::shared_ptr<Share>& share, uint64_t rows,
+                                             const proof::Promises& promises, size_t at) {
     share->rows = rows;
     if (at < promises.shares.size()) share->seal = promises.shares[at].seal;
     return share;
@@ -236,8 +246,10 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   if (over) epoch->proof().GoOnBehind();
   epoch->Start(at.positions, at.turn, at.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
-  if (!status.ok() && !resumes) dealer.Finish(status);
-  else if (!status.ok() || over) epoch->Finish(ToOutcome(status));
+  if (!status.ok() && !resumes)
+    dealer.Finish(status);
+  else if (!status.ok() || over)
+    epoch->Finish(ToOutcome(status));
   dealer.Run();
   checkpoint.KeepLastWords();
   input.Close();
@@ -256,7 +268,8 @@ class DealOp : public AsyncOpKernel {
     OP_REQUIRES_ASYNC(ctx, source,
                       absl::FailedPreconditionError("channel " + std::to_string(channel) + " is not read here"), done);
     const bool runs = RunDetached([ctx, engine, source = std::move(source), epoch, anew = anew_, done] {
-      const Outcome thrown = Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
+      const Outcome thrown =
+          Guarded([&] { return DealEpoch(ctx, source.get(), &engine->post(), epoch, anew), Outcome(); });
       if (!thrown.ok()) {  // halfway, with trainers waiting: nothing else ends that
         Log(Place(engine->world().Name(engine->world().self)) + thrown.message);
         Abort(1);

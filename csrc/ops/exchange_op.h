@@ -48,7 +48,8 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
       return ToStatus(why);
     }
     const World& world = (*engine)->world();
-    if (!world.me().trains()) return absl::FailedPreconditionError("a dedicated reader takes no part in scatter() and gather()");
+    if (!world.me().trains())
+      return absl::FailedPreconditionError("a dedicated reader takes no part in scatter() and gather()");
     if (root_ >= world.trainer_count()) {
       return absl::InvalidArgumentError(Where(world) + "root=" + std::to_string(root_) + ", but there are only " +
                                         std::to_string(world.trainer_count()) + " ranks");
@@ -112,8 +113,9 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     const absl::Status status = TakeTensors(exchanged.bundle, &tensors);
     if (exchanged.code != kOk) {
       const bool told = status.ok() && tensors.size() == 1 && IsText(tensors[0]);
-      return absl::Status(static_cast<absl::StatusCode>(exchanged.code), "the root's scatter failed: " +
-                          (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
+      return absl::Status(
+          static_cast<absl::StatusCode>(exchanged.code),
+          "the root's scatter failed: " + (told ? std::string(tensors[0].scalar<tensorflow::tstring>()()) : "unknown"));
     }
     if (!status.ok()) return status;
     if (tensors.size() == 2 && IsText(tensors[1])) {  // a reason why not
@@ -121,9 +123,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
     }
     if (tensors.size() != 1) return absl::InternalError(Where(world) + "a part came with other than one tensor");
     if (tensors[0].dtype() != dtype_) {
-      return absl::InvalidArgumentError(Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
-                                        tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
-                                        ". Every rank must make the same calls of scatter() and gather(), with the same dtype");
+      return absl::InvalidArgumentError(
+          Where(world) + "dtype " + tensorflow::DataTypeString(dtype_) + " here, but " +
+          tensorflow::DataTypeString(tensors[0].dtype()) + " on " + world.TrainerName(trainer) +
+          ". Every rank must make the same calls of scatter() and gather(), with the same dtype");
     }
     *tensor = std::move(tensors[0]);
     return absl::OkStatus();
@@ -144,8 +147,10 @@ class ExchangeOp : public tensorflow::AsyncOpKernel {
   template <typename Run>
   static void OnRunner(tensorflow::OpKernelContext* ctx, Run run) {
     OrEnd([&] {
-      if (ctx->runner() != nullptr) (*ctx->runner())([run] { OrEnd(run); });
-      else run();
+      if (ctx->runner() != nullptr)
+        (*ctx->runner())([run] { OrEnd(run); });
+      else
+        run();
     });
   }
 

@@ -51,8 +51,10 @@ void AddDense(const Tensor& tensor, int64_t first, std::vector<Fingerprint>* row
   for (size_t i = 0; i < rows->size(); ++i) {
     Fingerprint& row = (*rows)[i];
     const int64_t at = (first + static_cast<int64_t>(i)) * stride;
-    if (strings) row = HashElements(tensor, at, at + stride, row ^ spec);
-    else row = Hash(data + i * bytes, bytes, row ^ spec);
+    if (strings)
+      row = HashElements(tensor, at, at + stride, row ^ spec);
+    else
+      row = Hash(data + i * bytes, bytes, row ^ spec);
   }
 }
 
@@ -79,7 +81,8 @@ void AddRagged(const Tensor* parts, size_t count, int64_t first, std::vector<Fin
       }
       begin = At(splits, begin), end = At(splits, end);
     }
-    begin = std::clamp<int64_t>(begin, 0, values.dim_size(0)), end = std::clamp<int64_t>(end, begin, values.dim_size(0));
+    begin = std::clamp<int64_t>(begin, 0, values.dim_size(0)),
+    end = std::clamp<int64_t>(end, begin, values.dim_size(0));
     (*rows)[i] = HashElements(values, begin * stride, end * stride, row);
   }
 }
@@ -106,7 +109,8 @@ constexpr int64_t kSparsePiece = 1 << 22;
 }  // namespace
 
 Fingerprints::Fingerprints(const ChannelConfig& config) : leaves_(LeavesOf(config)), width_(config.empty_rules.size()) {
-  const bool sparse = std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.kind == Leaf::kSparse; });
+  const bool sparse =
+      std::any_of(leaves_.begin(), leaves_.end(), [](const Leaf& leaf) { return leaf.kind == Leaf::kSparse; });
   if (sparse) piece_ = kSparsePiece;
 }
 
@@ -127,9 +131,12 @@ bool Fingerprints::IsOneRow(const Tensor* first) const {
 
 void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Fingerprint>* rows) const {
   for (const Leaf& leaf : leaves_) {
-    if (leaf.kind == Leaf::kDense) AddDense(first[leaf.first], begin, rows);
-    else if (leaf.kind == Leaf::kRagged) AddRagged(first + leaf.first, leaf.parts, begin, rows);
-    else AddSparse(first + leaf.first, begin, rows);
+    if (leaf.kind == Leaf::kDense)
+      AddDense(first[leaf.first], begin, rows);
+    else if (leaf.kind == Leaf::kRagged)
+      AddRagged(first + leaf.first, leaf.parts, begin, rows);
+    else
+      AddSparse(first + leaf.first, begin, rows);
   }
 }
 

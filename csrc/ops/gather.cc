@@ -104,7 +104,9 @@ class GatherOp : public ExchangeOp {
     return Join(world, parts, &gathering->value);
   }
 
-  static std::string Described(const Tensor& part) { return DataTypeString(part.dtype()) + " " + part.shape().DebugString(); }
+  static std::string Described(const Tensor& part) {
+    return DataTypeString(part.dtype()) + " " + part.shape().DebugString();
+  }
 
   void Answer(Engine* engine, uint64_t number, const absl::Status& status) const {
     const auto nothing = status.ok() ? MakeShare({}, {true, true, Audience::kAnybody}, &engine->post()) : nullptr;
@@ -159,18 +161,20 @@ class GatherGradientOp : public ExchangeOp {
         begin = end;
       }
     }
-    engine->exchange().Expect(name_, number, root_, [this, ctx, engine, done](const Outcome& outcome, const Exchanged& exchanged) {
-      Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
-        if (!outcome.ok()) return ToStatus(outcome);
-        Tensor part;
-        TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
-        if (part.shape() != ShapeOf(ctx->input(3))) {
-          return absl::InternalError(Where(engine->world()) + "the part of the gradient has not the shape of what was gathered");
-        }
-        ctx->set_output(0, part);
-        return absl::OkStatus();
-      });
-    });
+    engine->exchange().Expect(
+        name_, number, root_, [this, ctx, engine, done](const Outcome& outcome, const Exchanged& exchanged) {
+          Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
+            if (!outcome.ok()) return ToStatus(outcome);
+            Tensor part;
+            TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
+            if (part.shape() != ShapeOf(ctx->input(3))) {
+              return absl::InternalError(Where(engine->world()) +
+                                         "the part of the gradient has not the shape of what was gathered");
+            }
+            ctx->set_output(0, part);
+            return absl::OkStatus();
+          });
+        });
     engine->post().Fetch();
   }
 
@@ -182,7 +186,8 @@ class GatherGradientOp : public ExchangeOp {
     int64_t gathered = 0;
     for (int64_t t = 0; t < each.size(); ++t) gathered += each(t);
     TensorShape shape = ShapeOf(part);
-    const bool known = each.size() == world.trainer_count() && shape.dims() > 0 && shape.SetDimWithStatus(0, gathered).ok();
+    const bool known =
+        each.size() == world.trainer_count() && shape.dims() > 0 && shape.SetDimWithStatus(0, gathered).ok();
     if (known && gradient.shape() == shape) return "";
     return Where(world) + "the gradient has shape " + gradient.shape().DebugString() + ", but what was gathered has " +
            shape.DebugString() + ". Pass output_gradients of the shape of what gather() returned";

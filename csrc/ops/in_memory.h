@@ -37,7 +37,8 @@ inline void Assign(std::string_view text, tensorflow::tstring* to) {
 }
 
 // `count` elements of `from`, from number `at` on, to the place `place` of `to`, which has the same dtype.
-inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to, int64_t place) {
+inline void CopyElements(const tensorflow::Tensor& from, int64_t at, int64_t count, const tensorflow::Tensor& to,
+                         int64_t place) {
   if (count == 0) return;
   if (from.dtype() == tensorflow::DT_STRING) {
     const auto* strings = static_cast<const tensorflow::tstring*>(from.data()) + at;

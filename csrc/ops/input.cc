@@ -129,7 +129,8 @@ absl::Status Input::StartFrom(const std::vector<std::string>& saved, uint64_t nu
   const absl::Status status = dataset_->MakeIteratorFromCheckpoint(iterator_ctx_.get(), kPrefix, &reader, &iterator_);
   if (status.ok()) return status;
   // Which may be a file that is gone, but is mostly another pipeline: then TensorFlow names a part that has no state, only.
-  return absl::Status(status.code(), "the input can't be restored from its saved state (" + std::string(status.message()) +
+  return absl::Status(status.code(), "the input can't be restored from its saved state (" +
+                                         std::string(status.message()) +
                                          "). Restore a checkpoint into a channel of the pipeline that was saved");
 }
 

@@ -9,7 +9,9 @@ using tensorflow::Tensor;
 
 std::vector<Leaf> LeavesOf(const ChannelConfig& config) {
   const size_t width = config.empty_rules.size();
-  const auto rule = [&](size_t i) { return i < width ? static_cast<EmptyRule>(config.empty_rules[i]) : EmptyRule::kRows; };
+  const auto rule = [&](size_t i) {
+    return i < width ? static_cast<EmptyRule>(config.empty_rules[i]) : EmptyRule::kRows;
+  };
   std::vector<Leaf> leaves;
   for (size_t i = 0; i < width; i += leaves.back().parts) {
     Leaf leaf{Leaf::kDense, i, 1};
@@ -24,11 +26,12 @@ std::optional<int64_t> RowsOf(const Leaf& leaf, const Tensor* components) {
   const Tensor* parts = components + leaf.first;
   if (leaf.kind == Leaf::kRagged) {
     const bool whole = parts[0].dims() > 0 && std::all_of(parts + 1, parts + leaf.parts, [](const Tensor& splits) {
-      return splits.NumElements() > 0;
-    });
+                         return splits.NumElements() > 0;
+                       });
     if (whole) return parts[1].NumElements() - 1;
   } else if (leaf.kind == Leaf::kSparse) {
-    const bool whole = parts[0].dims() == 2 && parts[2].NumElements() > 0 && parts[0].dim_size(1) == parts[2].NumElements();
+    const bool whole =
+        parts[0].dims() == 2 && parts[2].NumElements() > 0 && parts[0].dim_size(1) == parts[2].NumElements();
     if (whole) return parts[2].flat<int64_t>()(0);
   } else if (parts[0].dims() > 0) {
     return parts[0].dim_size(0);

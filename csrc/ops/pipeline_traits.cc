@@ -15,8 +15,8 @@ namespace {
 
 // Stages whose elements are those of their inputs, by the name of their op up to "Dataset". One that is missing here costs
 // a copy of the reader's own share and TensorFlow's rewriting, no more.
-constexpr std::array<std::string_view, 9> kPassing = {"Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat",
-                                                      "PrivateThreadPool", "Root", "Shard", "Skip"};
+constexpr std::array<std::string_view, 9> kPassing = {
+    "Concatenate", "MaxIntraOpParallelism", "Model", "Options", "Repeat", "PrivateThreadPool", "Root", "Shard", "Skip"};
 // Those that may leave an input before its end.
 constexpr std::array<std::string_view, 2> kLeaving = {"Take", "Zip"};
 // Those that TensorFlow has to see: with a function, a thread or an order that its rewriting changes.

@@ -34,7 +34,8 @@ proof::Promises Prover::Promise(const std::vector<Rows>& elements, const std::ve
     promises.elements.push_back(yield);
   }
   rows.resize(shares.size());  // fillers have none
-  for (size_t i = 0; i < shares.size(); ++i) promises.shares.push_back(fingerprints_.Promise(std::move(rows[i]), shares[i]));
+  for (size_t i = 0; i < shares.size(); ++i)
+    promises.shares.push_back(fingerprints_.Promise(std::move(rows[i]), shares[i]));
   return promises;
 }
 

@@ -182,7 +182,8 @@ class ReceiverOp : public DatasetOpKernel {
      private:
       absl::Status Take(IteratorContext* ctx, std::vector<Tensor>* out, bool* end) {
         Arrival arrival;  // tensors are freed when the mutex is not held
-        if (Engine::State() == EngineState::kForked) return Here(Engine::NotRunning());  // a thread that isn't there may hold the mutex
+        if (Engine::State() == EngineState::kForked)
+          return Here(Engine::NotRunning());  // a thread that isn't there may hold the mutex
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         iterator_.cancelled = false;
@@ -232,9 +233,10 @@ class ReceiverOp : public DatasetOpKernel {
         const OneAtATimeLock lock(&mu_);
         if (!sink()) return NoBatchesHere();
         if (symbolic && sink()->config().schedule == plan::Schedule::kDynamic) {
-          return Here({kFailedPrecondition, "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
-                                              "where no rank knows which elements the others have. Set it to False, or use "
-                                              "schedule=\"static\""});
+          return Here({kFailedPrecondition,
+                       "options with symbolic_checkpoint=True can't be used with schedule=\"dynamic\", "
+                       "where no rank knows which elements the others have. Set it to False, or use "
+                       "schedule=\"static\""});
         }
         const bool known = symbolic && iterator_.epoch != 0 && iterator_.epoch == words_epoch_ && !iterator_.over;
         SinkState state;
@@ -245,9 +247,10 @@ class ReceiverOp : public DatasetOpKernel {
         for (const Tensor& of_lane : words) bytes += of_lane.scalar<tensorflow::tstring>()().size();
         if (bytes > kMostState) {
           return Here({kInvalidArgument, "the states of " + std::to_string(words.size()) + " readers take " +
-                                               std::to_string(bytes >> 20) + " MiB together, and no more than " +
-                                               std::to_string(kMostState >> 20) + " can be saved. Use a smaller prefetch=, "
-                                               "smaller batches or smaller shuffle buffers"});
+                                             std::to_string(bytes >> 20) + " MiB together, and no more than " +
+                                             std::to_string(kMostState >> 20) +
+                                             " can be saved. Use a smaller prefetch=, "
+                                             "smaller batches or smaller shuffle buffers"});
         }
         absl::Status status;
         const auto put = [&](const std::string& key, uint64_t value) {
@@ -292,11 +295,13 @@ class ReceiverOp : public DatasetOpKernel {
         };
         SinkState state;
         state.kind = static_cast<SinkState::Kind>(get("kind"));
-        const bool without_buffers = reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // no such key in 0.1
+        const bool without_buffers =
+            reader->Contains(prefix(), "symbolic") && get("symbolic") != 0;  // no such key in 0.1
         if (symbolic && !without_buffers && status.ok() && state.kind != SinkState::kUnused) {
-          return Here({kFailedPrecondition, "this checkpoint was saved without symbolic_checkpoint=True, so it holds what the "
-                                            "buffers of the stages behind distribute_dataset had taken already, and "
-                                            "TensorFlow would drop that. Restore it with the options that it was saved with"});
+          return Here({kFailedPrecondition,
+                       "this checkpoint was saved without symbolic_checkpoint=True, so it holds what the "
+                       "buffers of the stages behind distribute_dataset had taken already, and "
+                       "TensorFlow would drop that. Restore it with the options that it was saved with"});
         }
         state.epoch = get("epoch");
         state.number = reader->Contains(prefix(), "number") ? get("number") : state.epoch;  // not in those of 0.1
@@ -324,8 +329,9 @@ class ReceiverOp : public DatasetOpKernel {
       Sink* sink() const { return dataset()->use_->sink(); }
 
       absl::Status NoBatchesHere() const {
-        return absl::FailedPreconditionError("channel '" + dataset()->arguments_.channel_name +
-                                             "' has no batches for a dedicated reader: call horovod_data.serve() there");
+        return absl::FailedPreconditionError(
+            "channel '" + dataset()->arguments_.channel_name +
+            "' has no batches for a dedicated reader: call horovod_data.serve() there");
       }
 
       mutable OneAtATime mu_;  // one GetNext at a time

@@ -31,8 +31,10 @@ class ScatterOp : public ExchangeOp {
     const bool roots = engine->world().me().trainer == root_;
     if (!refused_.empty()) {
       const auto status = absl::InvalidArgumentError(refused_);
-      if (roots) Refuse(engine.get(), status);
-      else engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
+      if (roots)
+        Refuse(engine.get(), status);
+      else
+        engine->exchange().Scatter(name_, root_, {}, [](const Outcome&, const Exchanged&) {});
       engine->post().Fetch();
       ctx->SetStatus(status);
       return done();
@@ -42,18 +44,18 @@ class ScatterOp : public ExchangeOp {
       if (!status.ok()) Refuse(engine.get(), status);
       OP_REQUIRES_OK_ASYNC(ctx, status, done);
     }
-    engine->exchange().Scatter(
-        name_, root_, std::move(parts), [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
-          Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
-            if (!outcome.ok()) return ToStatus(outcome);
-            Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
-            TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
-            number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
-            ctx->set_output(0, part);
-            ctx->set_output(1, number);
-            return absl::OkStatus();
-          });
-        });
+    engine->exchange().Scatter(name_, root_, std::move(parts),
+                               [this, ctx, engine, done](Outcome outcome, Exchanged exchanged) {
+                                 Later(ctx, done, [this, ctx, engine, outcome, exchanged] {
+                                   if (!outcome.ok()) return ToStatus(outcome);
+                                   Tensor part, number(tensorflow::DT_INT64, TensorShape({}));
+                                   TF_RETURN_IF_ERROR(Take(engine->world(), root_, exchanged, &part));
+                                   number.scalar<int64_t>()() = static_cast<int64_t>(exchanged.call);
+                                   ctx->set_output(0, part);
+                                   ctx->set_output(1, number);
+                                   return absl::OkStatus();
+                                 });
+                               });
     engine->post().Fetch();
   }
 
@@ -74,10 +76,10 @@ class ScatterOp : public ExchangeOp {
     bool odd = static_cast<int>(counts.size()) != n;
     for (int64_t c : counts) odd = __builtin_add_overflow(sum, c, &sum) || c < 0 || odd;
     if (odd || sum != rows) {
-      return absl::InvalidArgumentError(Where(world) + "splits=[" + absl::StrJoin(counts, ", ") + "] must be " +
-                                        std::to_string(n) + " numbers (one per rank), none negative, that add up to the " +
-                                        std::to_string(rows) + " rows of the tensor" +
-                                        (odd ? "" : "; their sum is " + std::to_string(sum)));
+      return absl::InvalidArgumentError(
+          Where(world) + "splits=[" + absl::StrJoin(counts, ", ") + "] must be " + std::to_string(n) +
+          " numbers (one per rank), none negative, that add up to the " + std::to_string(rows) + " rows of the tensor" +
+          (odd ? "" : "; their sum is " + std::to_string(sum)));
     }
     int64_t begin = 0;
     for (int t = 0; t < n; ++t) {
@@ -90,7 +92,8 @@ class ScatterOp : public ExchangeOp {
 
   // The others wait for their parts: they get the error instead.
   void Refuse(Engine* engine, const absl::Status& status) {
-    const auto share = MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
+    const auto share =
+        MakeShare({Text(std::string(status.message()))}, {false, true, Audience::kAnybody}, &engine->post());
     engine->exchange().Refuse(name_, root_, static_cast<int>(status.code()), *share);
   }
 
@@ -108,7 +111,8 @@ class ScatterGradientOp : public ExchangeOp {
     const auto number = static_cast<uint64_t>(ctx->input(1).scalar<int64_t>()());
     const Tensor& part = ctx->input(0);
     const World& world = engine->world();
-    const std::string wrong = Misfit(world, part, ctx->input(2));  // the root waits for its part: it gets the error in its place
+    const std::string wrong =
+        Misfit(world, part, ctx->input(2));  // the root waits for its part: it gets the error in its place
     const auto share = wrong.empty() ? RowsFor(engine.get(), root_, part) : ReasonFor(engine.get(), root_, wrong);
     engine->exchange().Give(name_, number, root_, *share);
     if (world.me().trainer != root_) {
@@ -122,11 +126,11 @@ class ScatterGradientOp : public ExchangeOp {
     auto parts = std::make_shared<Parts>(static_cast<size_t>(world.trainer_count()));
     for (int t = 0; t < world.trainer_count(); ++t) {
       engine->exchange().Expect(
-          name_, number, t,
-          [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
+          name_, number, t, [this, ctx, engine, parts, t, done](Outcome outcome, Exchanged exchanged) {
             Part& part = parts->of[static_cast<size_t>(t)];
             part = {std::move(outcome), std::move(exchanged)};
-            if (--parts->missing == 0) Later(ctx, done, [this, ctx, engine, parts] { return JoinAll(ctx, *engine, *parts); });
+            if (--parts->missing == 0)
+              Later(ctx, done, [this, ctx, engine, parts] { return JoinAll(ctx, *engine, *parts); });
           });
     }
     engine->post().Fetch();

@@ -56,8 +56,8 @@ Tensor TakeRows(const Tensor& whole, const Rows& rows, Allocator* memory) {
   return padded;
 }
 
-absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* lengths, const Rows& rows, Allocator* memory,
-                            Tensors* share) {
+absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* lengths, const Rows& rows,
+                            Allocator* memory, Tensors* share) {
   const size_t values = share->size();
   share->emplace_back();
   Rows at = rows;
@@ -65,8 +65,9 @@ absl::Status TakeRaggedRows(const Tensor* parts, size_t count, const int64_t* le
     const Tensor& whole = parts[level];
     const int64_t below = level + 1 < count ? parts[level + 1].NumElements() - 1 : parts[0].dim_size(0);
     const Tensor part = New(whole.dtype(), TensorShape({at.count + at.padding + 1}), memory);
-    const bool fits = whole.dtype() == tensorflow::DT_INT32 ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
-                                                            : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
+    const bool fits = whole.dtype() == tensorflow::DT_INT32
+                          ? TakeSplits<int32_t>(whole, below, lengths[level], &at, part)
+                          : TakeSplits<int64_t>(whole, below, lengths[level], &at, part);
     if (!fits) return absl::InvalidArgumentError("it is a ragged tensor whose row splits don't fit its values");
     share->push_back(part);
   }
@@ -120,8 +121,10 @@ int64_t SparseRows::PlaceOf(int64_t row) const {
   int64_t from = 0, to = indices_.dim_size(0);
   while (from < to) {
     const int64_t middle = from + (to - from) / 2;
-    if (RowAt(middle) < row) from = middle + 1;
-    else to = middle;
+    if (RowAt(middle) < row)
+      from = middle + 1;
+    else
+      to = middle;
   }
   return from;
 }
@@ -129,13 +132,13 @@ int64_t SparseRows::PlaceOf(int64_t row) const {
 absl::Status SparseRows::Check() const {
   const int64_t entries = indices_.dim_size(0), rows = shape_.flat<int64_t>()(0);
   if (values_.dims() != 1 || values_.NumElements() != entries) {
-    return absl::InvalidArgumentError("it is a sparse tensor of " + std::to_string(values_.NumElements()) + " values at " +
-                                      std::to_string(entries) + " places");
+    return absl::InvalidArgumentError("it is a sparse tensor of " + std::to_string(values_.NumElements()) +
+                                      " values at " + std::to_string(entries) + " places");
   }
   for (const int64_t place : {int64_t{0}, entries - 1}) {
     if (entries == 0 || (RowAt(place) >= 0 && RowAt(place) < rows)) continue;
-    return absl::InvalidArgumentError("it is a sparse tensor with a value in row " + std::to_string(RowAt(place)) + ", of " +
-                                      std::to_string(rows) + " rows");
+    return absl::InvalidArgumentError("it is a sparse tensor with a value in row " + std::to_string(RowAt(place)) +
+                                      ", of " + std::to_string(rows) + " rows");
   }
   return absl::OkStatus();
 }

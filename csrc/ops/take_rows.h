@@ -18,8 +18,8 @@ tensorflow::Tensor TakeRows(const tensorflow::Tensor& whole, const plan::Rows& r
 
 // `parts`: of a ragged leaf, for which there are RowsOf(). `lengths`: of each part, the values that each row of these splits has, as
 // its spec says it; -1: as many as they like. Then a row of padding has as many, too. Appends as many parts to the share.
-absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const int64_t* lengths, const plan::Rows& rows,
-                            tensorflow::Allocator* memory, Tensors* share);
+absl::Status TakeRaggedRows(const tensorflow::Tensor* parts, size_t count, const int64_t* lengths,
+                            const plan::Rows& rows, tensorflow::Allocator* memory, Tensors* share);
 
 // Whether these have rows that fit together: one dtype, and one shape but for axis 0.
 bool HaveRowsAlike(const tensorflow::Tensor& one, const tensorflow::Tensor& other);

@@ -40,7 +40,8 @@ void Rotation::Retire(int reader) {
 
 void Rotation::Forward(int reader, int64_t round) {
   State& its = readers_[static_cast<size_t>(reader)];
-  its.round = std::clamp(round, its.round, std::max(its.round, kMostRounds));  // a peer's, or a checkpoint's, may be any number
+  its.round =
+      std::clamp(round, its.round, std::max(its.round, kMostRounds));  // a peer's, or a checkpoint's, may be any number
 }
 
 int64_t Rotation::Ahead(int reader, int64_t window) const {

@@ -57,10 +57,10 @@ class Rotation {
  public:
   explicit Rotation(int readers);
   bool Done() const { return running_ == 0; }
-  int Reader() const;            // the reader of the step at hand. Requires !Done().
+  int Reader() const;  // the reader of the step at hand. Requires !Done().
   bool Runs(int reader) const { return readers_[static_cast<size_t>(reader)].runs; }
   void Advance(int reader) { ++readers_[static_cast<size_t>(reader)].round; }  // a step of this reader has been taken
-  void Retire(int reader);       // this reader has no more steps
+  void Retire(int reader);                                                     // this reader has no more steps
   // The reader's next step is that of a later round than we thought: the epoch goes on from a checkpoint.
   void Forward(int reader, int64_t round);
   int64_t Round(int reader) const { return readers_[static_cast<size_t>(reader)].round; }

@@ -18,12 +18,14 @@ Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
 struct Digest {
   uint64_t rows = 0;
   uint64_t order = 0;
-  uint64_t sum = 0;    // the same in any order
+  uint64_t sum = 0;  // the same in any order
 
   void Add(Fingerprint row);
   void Append(const Digest& behind);
 };
 
-inline bool operator==(const Digest& a, const Digest& b) { return a.rows == b.rows && a.order == b.order && a.sum == b.sum; }
+inline bool operator==(const Digest& a, const Digest& b) {
+  return a.rows == b.rows && a.order == b.order && a.sum == b.sum;
+}
 
 }  // namespace hvdata::proof

@@ -3,9 +3,11 @@
 // nothing whose code another file might come to use.
 #ifdef __AVX2__
 #define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "proof/fingerprint_avx2.h"
 
-uint64_t hvdata::proof::HashAvx2(const void* data, size_t bytes, uint64_t seed) { return XXH3_64bits_withSeed(data, bytes, seed); }
+#include <xxhash.h>
+
+uint64_t hvdata::proof::HashAvx2(const void* data, size_t bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
 #endif

@@ -20,7 +20,10 @@ Yield NotHandedOut(const Yield& element) { return {Digest(), element.digest.rows
 }  // namespace
 
 Ledger::Ledger(std::vector<std::string> names, plan::Schedule schedule)
-    : names_(std::move(names)), anyone_(schedule == plan::Schedule::kDynamic), next_(names_.size()), gone_(names_.size()) {
+    : names_(std::move(names)),
+      anyone_(schedule == plan::Schedule::kDynamic),
+      next_(names_.size()),
+      gone_(names_.size()) {
   Start({});
 }
 
@@ -77,15 +80,19 @@ void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& ha
     const bool skipped = i < had.size() && had[i];
     if (skipped) {  // an earlier run's
       next_[i] = turn + 1;
-      if (verified_before_) report_.rows[i] += promises.shares[i].rows.count(), ++report_.steps[i];
-      else if (owner < made.elements) Unverified(first + owner);
+      if (verified_before_)
+        report_.rows[i] += promises.shares[i].rows.count(), ++report_.steps[i];
+      else if (owner < made.elements)
+        Unverified(first + owner);
     } else if (owner < made.elements) {
       ++At(first + owner).open;
     }
   }
   if (promises.shares.empty()) return Fold();
-  if (anyone_) open_[first] = std::move(promises.shares[0]);
-  else made.shares = std::move(promises.shares);
+  if (anyone_)
+    open_[first] = std::move(promises.shares[0]);
+  else
+    made.shares = std::move(promises.shares);
   turns_.push_back(std::move(made));
   Fold();
 }
@@ -104,8 +111,10 @@ void Ledger::HadLeft(int trainer, uint64_t left, bool filler) {
   if (verified_before_) ++report_.steps[t];
   if (filler || i >= left_.size() || had_left_[i]) return;
   had_left_[i] = true;
-  if (verified_before_) report_.rows[t] += left_[i].rows.count();
-  else Unverified(first_left_ + i);
+  if (verified_before_)
+    report_.rows[t] += left_[i].rows.count();
+  else
+    Unverified(first_left_ + i);
   HandedOut(first_left_ + i);
 }
 
@@ -132,7 +141,9 @@ void Ledger::DropFrom(uint64_t turn) {
 
 std::string Ledger::Heard(int trainer, const wire::Checked& word) {
   const auto t = static_cast<size_t>(trainer);
-  std::string finding = word.tail ? HeardOfLeft(trainer, word) : anyone_ ? HeardOfElement(trainer, word) : HeardOfTurn(trainer, word);
+  std::string finding = word.tail ? HeardOfLeft(trainer, word)
+                        : anyone_ ? HeardOfElement(trainer, word)
+                                  : HeardOfTurn(trainer, word);
   report_.rows[t] += word.rows;
   ++report_.steps[t];
   if (!finding.empty()) finding = names_[t] + ", in its step " + std::to_string(word.step) + ": " + finding;
@@ -153,7 +164,8 @@ std::string Ledger::Missing(int trainer, int64_t shares) {
   report_.lost += rows;
   std::string finding = names_[t] + ", after its step " + std::to_string(report_.steps[t]) + ": " +
                         (shares > 0 ? std::to_string(shares) + " shares, of " + Rows(rows) + ", are lost"
-                                    : std::to_string(uint64_t{0} - static_cast<uint64_t>(shares)) + " shares more came than were sent (twice)");
+                                    : std::to_string(uint64_t{0} - static_cast<uint64_t>(shares)) +
+                                          " shares more came than were sent (twice)");
   if (report_.finding.empty()) report_.finding = finding;
   return finding;
 }
@@ -163,7 +175,8 @@ std::string Ledger::HeardOfTurn(int trainer, const wire::Checked& word) {
   const uint64_t due = next_[t];
   if (word.turn.n < due || word.turn.n < first_turn_) {  // the latter of one that has left, if it speaks all the same
     report_.twice += word.rows;
-    return Rows(word.rows) + " came twice: the share of the reader's step " + std::to_string(word.turn.n) + " came before";
+    return Rows(word.rows) + " came twice: the share of the reader's step " + std::to_string(word.turn.n) +
+           " came before";
   }
   if (word.turn.n >= NextTurn() && (t >= fillers_.size() || word.turn.n == ~uint64_t{0})) {
     report_.twice += word.rows;
@@ -174,7 +187,8 @@ std::string Ledger::HeardOfTurn(int trainer, const wire::Checked& word) {
     for (uint64_t turn = due; turn < word.turn.n && turn < NextTurn(); ++turn) {
       if (turn >= first_turn_) report_.lost += turns_[static_cast<size_t>(turn - first_turn_)].shares[t].rows.count();
     }
-    return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " + std::to_string(word.turn.n) + " came";
+    return "its share of the reader's step " + std::to_string(due) + " is lost: that of step " +
+           std::to_string(word.turn.n) + " came";
   }
   const size_t at = static_cast<size_t>(word.turn.n - first_turn_);
   if (at >= turns_.size()) return Compare(trainer, word, fillers_[t]);
@@ -191,7 +205,8 @@ std::string Ledger::HeardOfElement(int trainer, const wire::Checked& word) {
   const auto found = open_.find(element);
   if (found == open_.end()) {
     report_.twice += word.rows;
-    return Rows(word.rows) + " came twice: some rank has had element " + std::to_string(element) + " of the epoch before";
+    return Rows(word.rows) + " came twice: some rank has had element " + std::to_string(element) +
+           " of the epoch before";
   }
   std::string finding = Compare(trainer, word, found->second);
   open_.erase(found);
@@ -224,13 +239,14 @@ std::string Ledger::WhoseIs(int trainer, const wire::Checked& word, Fingerprint 
     const uint64_t turn = first_turn_ + k;
     for (size_t i = 0; i < turns_[k].shares.size(); ++i) {
       if (turns_[k].shares[i].seal != seal || (static_cast<int>(i) == trainer && turn == word.turn.n)) continue;
-      return "it got the share of " + names_[i] + " of the reader's step " + std::to_string(turn) + " in place of its own of step " +
-             std::to_string(word.turn.n);
+      return "it got the share of " + names_[i] + " of the reader's step " + std::to_string(turn) +
+             " in place of its own of step " + std::to_string(word.turn.n);
     }
   }
   for (const auto& [element, promise] : open_) {
     if (promise.seal == seal) {
-      return "it got element " + std::to_string(element) + " of the epoch in place of element " + std::to_string(word.position - 1);
+      return "it got element " + std::to_string(element) + " of the epoch in place of element " +
+             std::to_string(word.position - 1);
     }
   }
   return "";
@@ -255,7 +271,8 @@ std::string Ledger::Compare(int trainer, const wire::Checked& word, const Promis
   if (missing == extra) return ++report_.altered, "padding or weights are altered";
   std::string first;
   for (size_t i = 0; i < missing.size() && first.empty(); ++i) {
-    if (i >= extra.size() || missing[i] != extra[i]) first = ", from row " + std::to_string(i) + " of " + std::to_string(missing.size()) + " on";
+    if (i >= extra.size() || missing[i] != extra[i])
+      first = ", from row " + std::to_string(i) + " of " + std::to_string(missing.size()) + " on";
   }
   std::vector<Fingerprint> yielded = missing, only_missing, only_extra;
   std::sort(missing.begin(), missing.end());
@@ -283,7 +300,8 @@ std::string Ledger::Compare(int trainer, const wire::Checked& word, const Promis
 
 bool Ledger::HasAll(int trainer) const {
   if (gone_[static_cast<size_t>(trainer)]) return true;
-  const uint64_t all = fillers_.empty() ? std::min(NextTurn(), end_) : end_;  // with fillers it goes on beyond what was dealt
+  const uint64_t all =
+      fillers_.empty() ? std::min(NextTurn(), end_) : end_;  // with fillers it goes on beyond what was dealt
   return anyone_ ? open_.empty() : next_[static_cast<size_t>(trainer)] >= all;
 }
 
@@ -311,8 +329,10 @@ void Ledger::Fold() {
 Report Ledger::Close(uint64_t number, bool complete, std::string why) const {
   Report report = report_;
   for (const Element& element : elements_) {
-    if (element.open == 0) report.Add(element.yield);
-    else if (why.empty()) why = kBrokenOff;
+    if (element.open == 0)
+      report.Add(element.yield);
+    else if (why.empty())
+      why = kBrokenOff;
   }
   for (const auto& [number, yield] : had_) {
     if (number >= NextElement()) report.Add(yield);

@@ -31,9 +31,9 @@ class Ledger {
   // Where an epoch goes on: with the reader's step `turn` and element number `element`.
   struct Begin {
     uint64_t turn = 0, element = 0;
-    Report before = {};                   // what came before; its trainers are these, and others behind them
-    std::map<uint64_t, Yield> had = {};   // later ones that don't come again, by number
-    bool verified = true;                 // the run that had those and shares of later ones has kept an account
+    Report before = {};                  // what came before; its trainers are these, and others behind them
+    std::map<uint64_t, Yield> had = {};  // later ones that don't come again, by number
+    bool verified = true;                // the run that had those and shares of later ones has kept an account
   };
   void Start(Begin begin);
   // The next step, made of elements from number `first` on. Trainers of which `had` is true have had their share of it in an
@@ -97,14 +97,14 @@ class Ledger {
 
   const std::vector<std::string> names_;
   const bool anyone_;  // dynamic: a share is whoever's takes it
-  Report report_;                 // all folded elements; and the counts
-  Report passed_;                 // of each trainer's rows and steps, those of folded elements alone
+  Report report_;      // all folded elements; and the counts
+  Report passed_;      // of each trainer's rows and steps, those of folded elements alone
   bool verified_before_ = true;
   uint64_t first_ = 0;            // number of elements_[0]
   std::deque<Element> elements_;  // not folded
   uint64_t first_turn_ = 0;       // of turns_[0]
   uint64_t end_ = ~0ull;          // the turn that DropFrom was given
-  std::deque<Dealt> turns_;        // the last ones
+  std::deque<Dealt> turns_;       // the last ones
   std::vector<uint64_t> next_;    // static: by trainer, the turn whose share comes next
   std::vector<bool> gone_;
   std::map<uint64_t, Promise> open_;  // dynamic: by element

@@ -19,8 +19,10 @@ struct RowPrints {
 
   void Add(const Fingerprint* rows, size_t count) {
     for (size_t i = 0; i < count; ++i) digest.Add(rows[i]);
-    if (digest.rows <= kMostKept) each.insert(each.end(), rows, rows + count);
-    else ForgetEach();
+    if (digest.rows <= kMostKept)
+      each.insert(each.end(), rows, rows + count);
+    else
+      ForgetEach();
   }
   uint64_t count() const { return digest.rows; }
   void ForgetEach() { std::vector<Fingerprint>().swap(each); }  // and give the memory back

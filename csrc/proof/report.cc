@@ -13,7 +13,8 @@ template <typename Codec, typename R>
 void Fields(Codec* codec, R& r) {
   codec->Int("number", r.number), codec->Flag("complete", r.complete), codec->Int("elements", r.elements);
   codec->Int("rows", r.delivered.rows), codec->Int("order", r.delivered.order), codec->Int("sum", r.delivered.sum);
-  codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice), codec->Int("altered", r.altered);
+  codec->Int("dropped", r.dropped), codec->Int("lost", r.lost), codec->Int("twice", r.twice),
+      codec->Int("altered", r.altered);
   codec->Int("unverified", r.unverified), codec->Int("trainers", r.trainers);
   codec->Ints("rows", r.rows), codec->Ints("steps", r.steps), codec->Ints("listed", r.listed);
   codec->Text("channel", r.channel), codec->Ints("mode", r.mode), codec->Ints("ranks", r.ranks);

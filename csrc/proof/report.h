@@ -35,16 +35,16 @@ struct Report {
   uint64_t elements = 0;  // of the epoch up to here
   uint64_t dropped = 0, lost = 0, twice = 0, altered = 0;  // rows, or elements without rows
   uint64_t unverified = 0;                                 // elements that a run has delivered that kept no account
-  std::vector<uint64_t> rows, steps;                       // by trainer; behind this run's trainers those of earlier runs
-  std::vector<uint64_t> listed;                            // of each of the first elements: its rows, its order
+  std::vector<uint64_t> rows, steps;  // by trainer; behind this run's trainers those of earlier runs
+  std::vector<uint64_t> listed;       // of each of the first elements: its rows, its order
   std::string channel;
-  std::vector<uint8_t> mode;                               // plan::Batch, Schedule, Remainder
-  std::vector<uint64_t> ranks;                             // the trainers'
-  uint64_t trainers = 0;                                   // so many of these are this run's
-  std::string finding;                                     // the first thing that was wrong
-  std::string why;                                         // why the epoch was not complete
+  std::vector<uint8_t> mode;    // plan::Batch, Schedule, Remainder
+  std::vector<uint64_t> ranks;  // the trainers'
+  uint64_t trainers = 0;        // so many of these are this run's
+  std::string finding;          // the first thing that was wrong
+  std::string why;              // why the epoch was not complete
 
-  uint64_t most_listed = kMostListed;                      // not part of what is saved and sent
+  uint64_t most_listed = kMostListed;  // not part of what is saved and sent
 
   // The next element; what its trainers get of it is counted by CountShares.
   void Add(const Yield& element);

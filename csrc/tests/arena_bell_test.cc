@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/bell.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
+#include "arena/bell.h"
 #include "tests/arena_process.h"
 
 namespace hvdata {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/copy.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,6 +6,8 @@
 #include <cstring>
 #include <memory>
 #include <vector>
+
+#include "arena/copy.h"
 
 namespace hvdata {
 namespace {
@@ -20,9 +20,9 @@ TEST(CopyOut, CopiesEveryByteAndNoOther) {
   for (char& byte : from) byte = static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
   const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(256, kRoom + kSlack), std::free);
   char* const to = static_cast<char*>(memory.get());
-  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, kPastCaches - 1, kPastCaches, kPastCaches + 1,
-                             kPastCaches + 63, kPastCaches + 64, kPastCaches + 65, 2 * kPastCaches - 1,
-                             2 * kPastCaches + 4097, kRoom}) {
+  for (const size_t bytes :
+       {size_t{0}, size_t{1}, size_t{4096}, kPastCaches - 1, kPastCaches, kPastCaches + 1, kPastCaches + 63,
+        kPastCaches + 64, kPastCaches + 65, 2 * kPastCaches - 1, 2 * kPastCaches + 4097, kRoom}) {
     for (const size_t offset : {size_t{0}, size_t{1}, size_t{64}, size_t{77}}) {
       std::memset(to, 0x5a, kRoom + kSlack);
       CopyOut(to, from.data() + offset, bytes);

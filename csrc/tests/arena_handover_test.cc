@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/handover.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -10,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "arena/handover.h"
 #include "tests/arena_process.h"
 
 namespace hvdata {
@@ -142,7 +141,9 @@ TEST(Handover, NobodyListens) {
 TEST(Handover, TheOtherEndHasGone) {
   Listener listener;
   Handover caller = Handover::To(listener.name(), Later());
-  { Handover gone = listener.Accept(Later()); }
+  {
+    Handover gone = listener.Accept(Later());
+  }
   char byte;
   std::vector<int> fds;
   EXPECT_FALSE(caller.Receive(&byte, 1, 0, &fds));

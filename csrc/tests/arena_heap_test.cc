@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/heap.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
+
+#include "arena/heap.h"
 
 namespace hvdata {
 namespace {

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/region.h"
-#include "base/fork.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,6 +8,8 @@
 #include <fstream>
 #include <set>
 
+#include "arena/region.h"
+#include "base/fork.h"
 #include "tests/arena_process.h"
 
 namespace hvdata {

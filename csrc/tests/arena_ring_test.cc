@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/ring.h"
-
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -10,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "arena/ring.h"
 #include "tests/arena_checksum.h"
 #include "tests/arena_process.h"
 

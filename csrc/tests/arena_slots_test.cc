@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arena/slots.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "arena/ring.h"
+#include "arena/slots.h"
 #include "tests/arena_process.h"
 
 namespace hvdata {

@@ -29,12 +29,12 @@ constexpr uint64_t kArena = 128 << 20;  // room for a batch of 4 MiB however the
 constexpr uint64_t kMostInRing = 256;
 constexpr auto kSlice = std::chrono::seconds(1);
 
-#define REQUIRE(condition)                                                              \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
+#define REQUIRE(condition)                                                            \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
       std::fprintf(stderr, "arena_stress.cc:%d: not so: %s\n", __LINE__, #condition); \
-      _exit(1);                                                                         \
-    }                                                                                   \
+      _exit(1);                                                                       \
+    }                                                                                 \
   } while (0)
 
 // What all processes share besides the arena.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/descriptors.h"
-
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <memory>
+
+#include "base/descriptors.h"
 
 namespace hvdata {
 namespace {
@@ -45,7 +45,9 @@ TEST(DescriptorWatch, SeesAnotherFileInItsPlaceAndLeavesItAlone) {
 
 TEST(DescriptorWatch, ClosesItsOwn) {
   const int fd = NextDescriptor();
-  { const DescriptorWatch watch; }
+  {
+    const DescriptorWatch watch;
+  }
   EXPECT_LT(fcntl(fd, F_GETFD), 0);
 }
 

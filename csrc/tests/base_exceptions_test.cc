@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/exceptions.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -14,6 +12,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/exceptions.h"
 #include "base/threads.h"
 #include "tests/arena_process.h"
 
@@ -31,9 +30,8 @@ TEST(Guarded, SaysWhatTheProcessIsShortOf) {
   const Outcome memory = Guarded([]() -> Outcome { throw std::bad_alloc(); });
   EXPECT_EQ(memory.code, kResourceExhausted);
   EXPECT_NE(memory.message.find("no more memory"), std::string::npos);
-  const Outcome threads = Guarded([]() -> Outcome {
-    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
-  });
+  const Outcome threads = Guarded(
+      []() -> Outcome { throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)); });
   EXPECT_EQ(threads.code, kResourceExhausted);
   EXPECT_NE(threads.message.find("no more threads"), std::string::npos);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/interrupts.h"
-
 #include <gtest/gtest.h>
 
 #include <csignal>
+
+#include "base/interrupts.h"
 
 namespace hvdata {
 namespace {
@@ -18,7 +18,7 @@ TEST(Interrupts, AHandlerThatChainsToOursCutsNobodyOff) {
   const uint64_t counted = WatchInterrupts();
   mine.sa_handler = [](int signal) {  // as faulthandler.register(chain=True)
     ++second;
-    behind.sa_flags & SA_SIGINFO ? behind.sa_sigaction(signal, nullptr, nullptr) : behind.sa_handler(signal);
+    behind.sa_flags& SA_SIGINFO ? behind.sa_sigaction(signal, nullptr, nullptr) : behind.sa_handler(signal);
   };
   sigaction(SIGINT, &mine, &behind);
   EXPECT_EQ(WatchInterrupts(), counted);

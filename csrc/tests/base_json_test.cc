@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/json.h"
-
 #include <gtest/gtest.h>
+
+#include "base/json.h"
 
 namespace hvdata {
 namespace {
@@ -10,7 +10,8 @@ TEST(Json, TextIsQuoted) {
   EXPECT_EQ(Quoted(""), "\"\"");
   EXPECT_EQ(Quoted("a \"b\" \\ c\n"), "\"a \\\"b\\\" \\\\ c\\u000a\"");
   EXPECT_EQ(Quoted(std::string(1, '\0') + "\x1f\x7f"), "\"\\u0000\\u001f\x7f\"");
-  for (const char* text : {"caf\xc3\xa9", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+  for (const char* text :
+       {"caf\xc3\xa9", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
     EXPECT_EQ(Quoted(text), std::string("\"") + text + "\"");
   }
 }
@@ -31,7 +32,8 @@ TEST(Json, AnObjectHasItsMembersInOrder) {
   JsonObject object;
   object.Add("b", -1).Put("a \"quoted\"", JsonObject().Add("most", ~uint64_t{0}).Text());
   object.Add("none", std::vector<int64_t>()).Add("some", std::vector<int>{1, -2});
-  EXPECT_EQ(object.Text(), "{\"b\": -1, \"a \\\"quoted\\\"\": {\"most\": 18446744073709551615}, \"none\": [], \"some\": [1, -2]}");
+  EXPECT_EQ(object.Text(),
+            "{\"b\": -1, \"a \\\"quoted\\\"\": {\"most\": 18446744073709551615}, \"none\": [], \"some\": [1, -2]}");
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/mutex.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hvdata {
 namespace {
@@ -41,7 +40,9 @@ TEST(AfterUnlock, WaitsForTheLastOfNestedLocksAndKeepsTheOrder) {
     AfterUnlock(note(3));
   }
   EXPECT_EQ(ran, (Numbers{1, 2, 3}));
-  { const MutexLock a(&outer); }
+  {
+    const MutexLock a(&outer);
+  }
   EXPECT_EQ(ran, (Numbers{1, 2, 3})) << "once";
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/patience.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "base/patience.h"
 
 namespace hvdata {
 namespace {
@@ -103,8 +103,9 @@ TEST(Patience, SleepsUntilTheNextReportOrTheError) {
 
 // Whatever comes from outside: nothing overflows, nobody spins, and nothing is due that should not be.
 TEST(Patience, TakesAnyNumber) {
-  const double kAny[] = {0, -0.0, -1, 1e-300, 1e-9, 1e10, 1e18, 1e300, std::numeric_limits<double>::max(), kInfinity,
-                         -kInfinity, std::nan("")};
+  const double kAny[] = {
+      0,         -0.0,       -1,          1e-300, 1e-9, 1e10, 1e18, 1e300, std::numeric_limits<double>::max(),
+      kInfinity, -kInfinity, std::nan("")};
   for (const double stall : kAny) {
     for (const double timeout : kAny) {
       Wait wait(stall, timeout);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/stopwatch.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "base/stopwatch.h"
 
 namespace hvdata {
 namespace {

@@ -73,26 +73,32 @@ TEST(CertificateOfReaders, AsksWhetherTheyReadTheSame) {
       {{kEven, kOdd}, ""},
       {{{}, {}}, ""},
       {{{}, kOdd}, ""},
-      {{kEven, kEven}, "readers 0 and 1 yielded the same 5 rows in the same order: does each read a part of the data of its own?"},
-      {{kEven, {28, 26, 24, 22, 20}}, "readers 0 and 1 yielded the same 5 rows: does each read a part of the data of its own?"},
+      {{kEven, kEven},
+       "readers 0 and 1 yielded the same 5 rows in the same order: does each read a part of the data of its own?"},
+      {{kEven, {28, 26, 24, 22, 20}},
+       "readers 0 and 1 yielded the same 5 rows: does each read a part of the data of its own?"},
       {{kOdd, kEven, kEven, kEven},
        "readers 1, 2 and 3 yielded the same 5 rows in the same order: does each read a part of the data of its own?"},
       // The last ones may be left out of one of them (remainder="drop").
       {{kEven, {20, 22, 24}},
-       "readers 0 and 1 yielded the same first 3 rows in the same order: does each read a part of the data of its own?"},
+       "readers 0 and 1 yielded the same first 3 rows in the same order: does each read a part of the data of its "
+       "own?"},
       {{kEven, {20, 23, 25, 27, 29}}, ""},
   };
   for (const auto& [readers, note] : cases) {
     const Certificate certificate = Of(readers);
     EXPECT_EQ(certificate.note, note);
     EXPECT_EQ(certificate.Line().find(note) != std::string::npos, true) << certificate.Line();
-    EXPECT_NE(certificate.Record(false).find("\"note\": \"" + note + "\""), std::string::npos) << certificate.Record(false);
-    EXPECT_NE(certificate.Record(false).find("\"verdict\": \"complete\""), std::string::npos) << "it may well be meant so";
+    EXPECT_NE(certificate.Record(false).find("\"note\": \"" + note + "\""), std::string::npos)
+        << certificate.Record(false);
+    EXPECT_NE(certificate.Record(false).find("\"verdict\": \"complete\""), std::string::npos)
+        << "it may well be meant so";
   }
 }
 
 TEST(CertificateOfReaders, IsNotCompleteWhereOneHadAnUnverifiedRunBefore) {
-  for (const auto& [elements, said] : {std::pair<uint64_t, std::string>{1, "1 element was"}, {1234, "1,234 elements were"}}) {
+  for (const auto& [elements, said] :
+       {std::pair<uint64_t, std::string>{1, "1 element was"}, {1234, "1,234 elements were"}}) {
     std::map<int, proof::Report> reports = {{0, ReportOf(kEven)}, {1, ReportOf(kOdd)}};
     reports[1].AddUnverified(elements);
     const std::string why = said + " delivered by a run that was not verified";

@@ -38,7 +38,9 @@ class Injected : public testing::TestWithParam<unsigned> {};
 // One share of an epoch is harmed. Swapped: with the next one that goes to another trainer. False: it was given back unused.
 bool RunInjected(unsigned seed, bool* by_step) {
   std::mt19937 random(seed);
-  const auto draw = [&](int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); };
+  const auto draw = [&](int from, int to) {
+    return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1));
+  };
   Job::Options options;
   options.seed = 2 * seed + 1;  // verified
   options.trainers = draw(2, 4);
@@ -77,9 +79,12 @@ bool RunInjected(unsigned seed, bool* by_step) {
     const auto& data = std::get<wire::Data>(header.message);
     const uint64_t reader = token.element / 10000 % 100;
     met.push_back({trainer, {}});
-    if (!dynamic) met.back().steps = {data.turn.n, data.turn.n * readers + reader};
-    else if (injection.harm == Harm::kDouble) met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
-    else met.back().steps = {data.step.n};
+    if (!dynamic)
+      met.back().steps = {data.turn.n, data.turn.n * readers + reader};
+    else if (injection.harm == Harm::kDouble)
+      met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
+    else
+      met.back().steps = {data.step.n};
     const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
     if (readers > 1 && of_tail) met.back().steps = {steps + data.step.n};
     if (its_other) {  // it comes too late for its own step: it gets what was meant for another
@@ -89,15 +94,25 @@ bool RunInjected(unsigned seed, bool* by_step) {
     const int row = static_cast<int>(random() % static_cast<unsigned>(options.rows));
     const auto put = [&, &bundle = bundle](const Token& other) { bundle = std::make_shared<Token>(other); };
     switch (injection.harm) {
-      case Harm::kAlter: put({token.element ^ (1ull << (random() % 20)), token.trainer, token.rows}); break;
-      case Harm::kDrop: copies->clear(); break;
-      case Harm::kDouble: copies->push_back(copies->front()); break;
+      case Harm::kAlter:
+        put({token.element ^ (1ull << (random() % 20)), token.trainer, token.rows});
+        break;
+      case Harm::kDrop:
+        copies->clear();
+        break;
+      case Harm::kDouble:
+        copies->push_back(copies->front());
+        break;
       case Harm::kSwap:
         held = bundle;
         put({token.element, (token.trainer + 1) % options.trainers, token.rows});
         break;
-      case Harm::kLoseRow: put({token.element, token.trainer, token.rows, row}); break;
-      case Harm::kDoubleRow: put({token.element, token.trainer, token.rows, -1, row}); break;
+      case Harm::kLoseRow:
+        put({token.element, token.trainer, token.rows, row});
+        break;
+      case Harm::kDoubleRow:
+        put({token.element, token.trainer, token.rows, -1, row});
+        break;
     }
   };
   Job job(options, Job::Elements(elements));
@@ -131,10 +146,12 @@ bool RunInjected(unsigned seed, bool* by_step) {
       // its reader knows: it names the step that it has come to. And a copy of the last share is a share of no step: of that, too,
       // only the count tells, with the steps that the rank has had.
       by_count = by_count || (copies_or_none && text.find("shares of this epoch, and ") != std::string::npos);
-      by_count = by_count || (injection.harm == Harm::kDouble && text.find("came than were sent (twice)") != std::string::npos);
+      by_count = by_count ||
+                 (injection.harm == Harm::kDouble && text.find("came than were sent (twice)") != std::string::npos);
     }
     *by_step = *by_step && named;
-    EXPECT_TRUE(named || by_count) << "seed " << seed << ", harm " << static_cast<int>(injection.harm) << (dynamic ? ", dynamic" : "") << ": " << text;
+    EXPECT_TRUE(named || by_count) << "seed " << seed << ", harm " << static_cast<int>(injection.harm)
+                                   << (dynamic ? ", dynamic" : "") << ": " << text;
   }
   return true;
 }
@@ -144,10 +161,12 @@ TEST_P(Injected, IsFoundOnEveryRank) {
   for (unsigned i = 0; i < 100; ++i) {
     int tries = 0;
     bool by_step = true;
-    while (!RunInjected(GetParam() * 100 + i, &by_step)) ASSERT_LT(++tries, 50) << "seed " << GetParam() * 100 + i << ": never handed out";
+    while (!RunInjected(GetParam() * 100 + i, &by_step))
+      ASSERT_LT(++tries, 50) << "seed " << GetParam() * 100 + i << ": never handed out";
     named += by_step;
   }
-  std::cout << named << " of 100 injections named by rank and step on every rank, the others by rank and count on some\n";
+  std::cout << named
+            << " of 100 injections named by rank and step on every rank, the others by rank and count on some\n";
   EXPECT_GE(named, 70);
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Injected, testing::Range(0u, 10u));
@@ -167,15 +186,18 @@ TEST_P(LeftAlone, IsCertified) {
   });
   uint64_t all = 0;
   for (const uint64_t length : lengths) all += length;
-  const uint64_t dropped = options.remainder == plan::Remainder::kDrop ? all % static_cast<uint64_t>(options.trainers) : 0;
+  const uint64_t dropped =
+      options.remainder == plan::Remainder::kDrop ? all % static_cast<uint64_t>(options.trainers) : 0;
   std::string record = job.record();
   for (int i = 0; record.empty() && i < 600; ++i) {  // where a rank was held up, the others end without it
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     record = job.record();
   }
   EXPECT_NE(record.find("\"verdict\": \"complete\""), std::string::npos) << record;
-  EXPECT_NE(record.find("\"rows\": " + std::to_string(all - dropped) + ","), std::string::npos) << record << ", of " << all;
-  EXPECT_NE(record.find("\"dropped\": " + std::to_string(dropped) + ","), std::string::npos) << record << ", of " << all;
+  EXPECT_NE(record.find("\"rows\": " + std::to_string(all - dropped) + ","), std::string::npos)
+      << record << ", of " << all;
+  EXPECT_NE(record.find("\"dropped\": " + std::to_string(dropped) + ","), std::string::npos)
+      << record << ", of " << all;
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, LeftAlone, testing::Range(0u, 48u));
 
@@ -189,7 +211,8 @@ TEST(Certificate, IsOneLine) {
   report.why = "ValueError: bad row\nTraceback (most recent call last):\n  ...";
   const Certificate certificate({{0, report}});
   EXPECT_EQ(certificate.Line(),
-            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, 0 altered");
+            "channel train, epoch 2, not complete (ValueError: bad row): 1 row, each delivered once; 0 lost, 0 twice, "
+            "0 altered");
   const std::string record = certificate.Record(true);
   EXPECT_NE(record.find("Traceback"), std::string::npos) << record;
   EXPECT_EQ(record.find('\n'), std::string::npos) << record;
@@ -211,11 +234,15 @@ TEST(Certificate, SaysTheErrorOfTheReaderThatHadOne) {
   for (const int failed : {0, 1, 2}) {
     std::map<int, proof::Report> reports;
     for (int reader = 0; reader < 3; ++reader) {
-      reports[reader] = OfReader(static_cast<uint64_t>(reader), reader == failed ? "bad row" : reader == 2 ? "" : proof::kBrokenOff);
+      reports[reader] = OfReader(static_cast<uint64_t>(reader), reader == failed ? "bad row"
+                                                                : reader == 2    ? ""
+                                                                                 : proof::kBrokenOff);
     }
-    EXPECT_NE(Certificate(reports).Line().find("not complete (bad row)"), std::string::npos) << Certificate(reports).Line();
+    EXPECT_NE(Certificate(reports).Line().find("not complete (bad row)"), std::string::npos)
+        << Certificate(reports).Line();
   }
-  EXPECT_NE(Certificate({{0, OfReader(0, "")}, {1, OfReader(1, proof::kBrokenOff)}}).Line().find("(it was broken off)"), std::string::npos);
+  EXPECT_NE(Certificate({{0, OfReader(0, "")}, {1, OfReader(1, proof::kBrokenOff)}}).Line().find("(it was broken off)"),
+            std::string::npos);
 }
 
 // What a killed job or a full disk has left of a line takes no other one with it.
@@ -279,12 +306,15 @@ TEST(Certifier, WhatAnEarlierRunHasAccountedForMakesItNotComplete) {
       said.complete = true;
       said.trainers = 1, said.ranks = {static_cast<uint64_t>(reader)};
       said.rows = said.steps = {0};
-      if (reader != over) said.channel = "train", said.number = 1, said.rows = {3}, said.steps = {1}, said.delivered.rows = 3;
+      if (reader != over)
+        said.channel = "train", said.number = 1, said.rows = {3}, said.steps = {1}, said.delivered.rows = 3;
       certifier.OnReport(reader, MakeHeader(1, 1, wire::Report{said.Encode()}));
     }
     const std::string record = certifier.Last()["train"];
     EXPECT_NE(record.find("\"verdict\": \"not complete\""), std::string::npos) << record;
-    EXPECT_NE(record.find("what reader " + std::to_string(over) + " delivered is accounted for by an earlier run"), std::string::npos) << record;
+    EXPECT_NE(record.find("what reader " + std::to_string(over) + " delivered is accounted for by an earlier run"),
+              std::string::npos)
+        << record;
   }
 }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes for a channel before it is made, or when it is gone; and what is known of channels that are gone.
-#include "channel/channels.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "channel/channels.h"
 #include "channel/reader_epoch.h"
 #include "channel_job.h"
 
@@ -30,11 +29,10 @@ class ChannelsTest : public testing::Test {
     return source;
   }
   void Come(uint32_t number, int trainer, wire::Message message) {
-    channels_.Deliver(world_.audience[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)), nullptr);
+    channels_.Deliver(world_.audience[static_cast<size_t>(trainer)], MakeHeader(number, 1, std::move(message)),
+                      nullptr);
   }
-  void Restores(uint32_t number, int trainer) {
-    Come(number, trainer, wire::Restore{1, 1, 1, 4, Turn(2), 0, "words"});
-  }
+  void Restores(uint32_t number, int trainer) { Come(number, trainer, wire::Restore{1, 1, 1, 4, Turn(2), 0, "words"}); }
   static int64_t NextEpoch(Source* source) {
     uint64_t number = 0;
     return source->WaitEpoch(std::chrono::milliseconds(0), &number);

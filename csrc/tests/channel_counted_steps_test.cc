@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel_source_fixture.h"
-
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <thread>
+
+#include "channel_source_fixture.h"
 
 namespace hvdata {
 namespace {
@@ -50,7 +50,8 @@ TEST_F(CountedStepsTest, TheDealerGoesOnToAnEndThatIsNear) {
     source_->Finish({});
     EXPECT_EQ(source_->Linger(), Wish::kStop);
     source_->End();
-    EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"})) << "they have left, and are to know what was dropped";
+    EXPECT_EQ(Sent(), go ? Texts() : (Texts{"0 END e1 0,0,0", "1 END e1 0,0,0"}))
+        << "they have left, and are to know what was dropped";
   }
 }
 
@@ -164,7 +165,8 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   EXPECT_EQ(source_->Await(), Wish::kElement);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "a truncated record"});
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("channel train, epoch 1, step 2] a truncated record"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("channel train, epoch 1, step 2] a truncated record"),
+            std::string::npos);
   source_->End();
 }
 

@@ -306,9 +306,14 @@ TEST_P(DynamicSimulation, EveryElementIsTakenOnce) {
       case 0:  // to the source
         if (me.out.empty()) break;
         switch (me.out.front().kind) {
-          case Message::kTaken: lanes->Taken(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b)); break;
-          case Message::kRecalled: lanes->Recalled(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b)); break;
-          default: lanes->Close(t, LaneStep(me.out.front().a));
+          case Message::kTaken:
+            lanes->Taken(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b));
+            break;
+          case Message::kRecalled:
+            lanes->Recalled(t, LaneStep(me.out.front().a), LaneStep(me.out.front().b));
+            break;
+          default:
+            lanes->Close(t, LaneStep(me.out.front().a));
         }
         me.out.pop_front();
         break;

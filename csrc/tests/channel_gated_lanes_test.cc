@@ -170,7 +170,8 @@ TEST_P(GatedSimulation, EveryoneGetsWhatIsAllowedOnceInOrderAndBounded) {
   for (int round = 0; !lanes->AllClosed(); ++round) {
     ASSERT_LT(round, 100000) << "no progress";
     ASSERT_FALSE(HasFatalFailure());
-    if (lanes->RoomFor(1) && below(2) && lanes->dealt() < mine) lanes->Deal(MakeStep(lanes->dealt(), static_cast<int>(n)));
+    if (lanes->RoomFor(1) && below(2) && lanes->dealt() < mine)
+      lanes->Deal(MakeStep(lanes->dealt(), static_cast<int>(n)));
     if (fills && !filled && lanes->dealt() == mine && below(2)) {
       filled = true;
       lanes->Fill(MakeStep(1000, static_cast<int>(n)));

@@ -10,7 +10,8 @@ class GroupedJob : public ReadersJob {
   Job::Options Groups() {
     Job::Options options = Shape();
     options.grouped = true;
-    options.trainers = options.readers * (1 + static_cast<int>(GetParam() / 4 % 2)) + static_cast<int>(GetParam() / 8 % 2);
+    options.trainers =
+        options.readers * (1 + static_cast<int>(GetParam() / 4 % 2)) + static_cast<int>(GetParam() / 8 % 2);
     if (options.remainder == plan::Remainder::kPartial) options.batch = plan::Batch::kGlobal;
     return options;
   }
@@ -58,7 +59,8 @@ TEST_P(GroupedJob, AllEndInTheSameStep) {
       Iteration iteration(&job, t);
       while (iteration.Take(1)) Dawdle(&mine);
       EXPECT_TRUE(iteration.outcome.ok()) << iteration.outcome.message;
-      EXPECT_EQ(iteration.numbers, Shares(epoch, options, epochs[epoch - 1])[static_cast<size_t>(t)]) << "trainer " << t;
+      EXPECT_EQ(iteration.numbers, Shares(epoch, options, epochs[epoch - 1])[static_cast<size_t>(t)])
+          << "trainer " << t;
     }
   });
 }
@@ -131,7 +133,8 @@ TEST_P(GroupedJob, SavedByAllAndGoneOnWith) {
     const bool sees_the_end = base == expected[t].size() && t % 2 == 0;
     // A reader begins when one of its ranks does, one that trains when its own does: a rank that takes nothing keeps others from
     // seeing that there is nothing.
-    return sees_the_end ? ~0ull : std::max<uint64_t>(base + t % spread, options.dedicated && !expected[t].empty() ? 0 : 1);
+    return sees_the_end ? ~0ull
+                        : std::max<uint64_t>(base + t % spread, options.dedicated && !expected[t].empty() ? 0 : 1);
   });
 }
 
@@ -173,7 +176,8 @@ TEST(OneGroupedJob, WhoKeepsTheOthersWaiting) {
   EXPECT_FALSE(alone.Take());
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
   EXPECT_NE(alone.outcome.message.find("reader 0 on node0 has step 0 and waits for reader 1 on node1, which has not"),
-            std::string::npos) << alone.outcome.message;
+            std::string::npos)
+      << alone.outcome.message;
 }
 
 }  // namespace

@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "any_seconds.h"
 #include "channel/certifier.h"
-#include "channel/step_coordinator.h"
 #include "channel/sink.h"
 #include "channel/source.h"
-#include "any_seconds.h"
+#include "channel/step_coordinator.h"
 #include "channel_job_dealer.h"
 #include "plain_messages.h"
 
@@ -157,7 +157,7 @@ class Job {
     std::unique_ptr<Sink> sink;
     std::unique_ptr<Source> source;
     std::unique_ptr<StepCoordinator> coordinator;  // on reader 0
-    std::unique_ptr<Certifier> certifier;      // there, too
+    std::unique_ptr<Certifier> certifier;          // there, too
     std::thread network, dealer;
     std::atomic<bool> left{false};
     std::mutex mu;
@@ -222,7 +222,8 @@ class Job {
     uint64_t number = 0;
     for (int64_t next = 0; (next = node->source->WaitEpoch(std::chrono::milliseconds(50), &number)) >= 0;) {
       if (next == 0) continue;
-      JobDealer(node->source.get(), &pipeline_, options_.has_fillers, options_.rows).RunEpoch(static_cast<uint64_t>(next));
+      JobDealer(node->source.get(), &pipeline_, options_.has_fillers, options_.rows)
+          .RunEpoch(static_cast<uint64_t>(next));
     }
   }
 
@@ -244,7 +245,8 @@ class Iteration {
       outcome = sink_->Next(&iterator, &arrival, &end);
       if (!outcome.ok() || end) return false;
       const Token& token = TokenOf(arrival.bundle);
-      if (sink_->config().verify) outcome = sink_->Confirm(iterator, arrival, PromiseOf(token, token.element >= kFiller));
+      if (sink_->config().verify)
+        outcome = sink_->Confirm(iterator, arrival, PromiseOf(token, token.element >= kFiller));
       if (!outcome.ok()) return false;
       if (token.trainer >= 0) {
         EXPECT_EQ(token.trainer, trainer_);

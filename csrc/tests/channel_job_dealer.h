@@ -62,8 +62,10 @@ class JobDealer {
       Outcome outcome = DealOne(&end);
       if (outcome.ok() && !end) continue;
       if (epoch_->fills() && (outcome.ok() || source_->config().on_error_continue)) Fill();
-      if (outcome.ok()) epoch_->Finish({});
-      else epoch_->FinishFailed(std::move(outcome));
+      if (outcome.ok())
+        epoch_->Finish({});
+      else
+        epoch_->FinishFailed(std::move(outcome));
       break;
     }
     while (epoch_->Linger() == ReaderEpoch::Wish::kSave) AnswerSaves();
@@ -96,7 +98,8 @@ class JobDealer {
   bool dynamic() const { return source_->config().schedule == plan::Schedule::kDynamic; }
 
   // As Checkpoint::Resume. True when nothing is left of the epoch.
-  bool Resume(const std::map<int, wire::Restore>& handed, std::vector<Position>* positions, Turn* turn, TailStep* tail_taken) {
+  bool Resume(const std::map<int, wire::Restore>& handed, std::vector<Position>* positions, Turn* turn,
+              TailStep* tail_taken) {
     positions->assign(static_cast<size_t>(world_.audience_count()), handed.begin()->second.position);
     bool behind = true, found = false, uneven = false, running = false;
     State first;
@@ -195,12 +198,15 @@ class JobDealer {
     if (group.size() < whole && !has_fillers_) return {kInvalidArgument, "no filler"};
     for (int t = 0; t < (dynamic() ? 1 : n); ++t) {
       const auto at = static_cast<size_t>(t);
-      if (whole == 1) step.shares.push_back(ShareOf(group[0], dynamic() ? -1 : t));
-      else step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
+      if (whole == 1)
+        step.shares.push_back(ShareOf(group[0], dynamic() ? -1 : t));
+      else
+        step.shares.push_back(at < group.size() ? ShareOf(group[at], t) : ShareOf(group[0], t, true));
     }
     for (const auto& share : step.shares) step.promises.shares.push_back(Promised(share));
     if (group.size() == 1) step.promises.elements.push_back(YieldOf(step.promises.shares));
-    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i) step.promises.elements.push_back(YieldOf({step.promises.shares[i]}));
+    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i)
+      step.promises.elements.push_back(YieldOf({step.promises.shares[i]}));
     epoch_->Deal(std::move(step));
     return {};
   }

@@ -103,8 +103,7 @@ TEST_P(AnyJob, AnErrorReachesEveryoneInTheSameStepAndTheNextEpochWorks) {
     EXPECT_EQ(first.outcome.code, 15);
     EXPECT_EQ(first.outcome.message, "[reader " + std::to_string(culprit) + " on " + host +
                                          ", channel train, epoch 1, step " + std::to_string(failing) +
-                                         (readers > 1 ? " of its own" : "") +
-                                         "] record 7 is corrupt");
+                                         (readers > 1 ? " of its own" : "") + "] record 7 is corrupt");
     EXPECT_EQ(first.numbers.size(), failing * readers + readers - 1);
     Iteration second(&job, t);
     EXPECT_FALSE(second.Take());
@@ -226,9 +225,11 @@ TEST_P(AnyJob, SaveAndRestoreContinueTheOrder) {
 TEST_P(AnyJob, SomeAreExhaustedWhenAllSave) {
   Job::Options options = Shape(GetParam());
   options.readers = 1;
-  options.verify = options.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
+  options.verify =
+      options.verify && GetParam() == 1;  // at the end of such an epoch some wait for the others' word, for seconds
   options.fits_itself = false;
-  const uint64_t length = static_cast<uint64_t>(options.prefetch++);  // the end can be seen though a rank has taken nothing
+  const uint64_t length =
+      static_cast<uint64_t>(options.prefetch++);  // the end can be seen though a rank has taken nothing
   std::vector<SinkState> states(static_cast<size_t>(options.trainers));
   std::vector<Numbers> numbers(states.size());
   const auto exhausted = [&](int t) { return (static_cast<unsigned>(t) + GetParam()) % 2 == 0; };
@@ -266,10 +267,12 @@ TEST(OneJob, RestoringIntoAnEpochThatIsUnderWayFailsItForAll) {
   Job job({}, Job::Elements(100));
   Iteration first(&job, 0), second(&job, 1);
   EXPECT_TRUE(first.Take(1));
-  const Outcome restored = job.sink(1).Restore(&second.iterator, {SinkState::kRunning, 1, 1, 2, 0, {{3, Turn(3), "0 3 0"}}});
+  const Outcome restored =
+      job.sink(1).Restore(&second.iterator, {SinkState::kRunning, 1, 1, 2, 0, {{3, Turn(3), "0 3 0"}}});
   EXPECT_EQ(restored.code, kFailedPrecondition);
   EXPECT_NE(restored.message.find("rank 1 on node1 restored a checkpoint into epoch 1, which another rank has begun"),
-            std::string::npos) << restored.message;
+            std::string::npos)
+      << restored.message;
   EXPECT_FALSE(first.Take());
   EXPECT_EQ(first.outcome.code, kFailedPrecondition);
   EXPECT_NE(first.outcome.message.find("rank 1 on node1 restored a checkpoint"), std::string::npos);
@@ -355,14 +358,17 @@ TEST(OneJob, WhoWaitsForWhom) {
   EXPECT_FALSE(alone.Take());
   const std::string log = AnySeconds(testing::internal::GetCapturedStderr());
   EXPECT_EQ(alone.numbers.size(), 2u);
-  const std::string reason = "waited N s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "
-                             "waits until rank 1 on node1 (has not begun this epoch) has taken more of them";
-  EXPECT_EQ(log, "horovod_data: [reader 0 on node0, channel train, epoch 1, step 2] rank 0 on node0 waits for this step: " +
-                     reason.substr(reason.find(": ") + 2) +
-                     "\nhorovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n");
+  const std::string reason =
+      "waited N s for step 2 from reader 0 on node0: reader 0 on node0 has dealt 2 steps and "
+      "waits until rank 1 on node1 (has not begun this epoch) has taken more of them";
+  EXPECT_EQ(log,
+            "horovod_data: [reader 0 on node0, channel train, epoch 1, step 2] rank 0 on node0 waits for this step: " +
+                reason.substr(reason.find(": ") + 2) +
+                "\nhorovod_data: [rank 0 on node0, channel train, epoch 1, step 2] has " + reason + "\n");
   EXPECT_EQ(alone.outcome.code, kDeadlineExceeded);
-  EXPECT_EQ(AnySeconds(alone.outcome.message), "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +
-                                                   ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
+  EXPECT_EQ(AnySeconds(alone.outcome.message),
+            "[rank 0 on node0, channel train, epoch 1, step 2] " + reason +
+                ". Mend that, or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ std::vector<Numbers> Expected(uint64_t epoch, std::vector<Stretch> readers, size
   }
   for (size_t first = 0; first < left.size(); first += n) {
     if (first + n > left.size() && remainder == plan::Remainder::kDrop) break;
-    for (size_t t = 0; t < n; ++t) shares[t].push_back(first + t < left.size() ? left[first + t] : left[first] + kFiller);
+    for (size_t t = 0; t < n; ++t)
+      shares[t].push_back(first + t < left.size() ? left[first + t] : left[first] + kFiller);
   }
   return shares;
 }
@@ -127,7 +128,8 @@ TEST_P(ReadersJob, SavedByAllAndGoneOnWith) {
   const auto n = static_cast<size_t>(options.trainers);
   const std::vector<Numbers> expected = Expected(1, Whole(lengths), n, options.remainder);
   // A rank that takes nothing has not begun: a reader that trains waits until its own rank has, and any with prefetch=1 until all have.
-  const uint64_t base = std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated && options.prefetch > 1 ? 0 : 1);
+  const uint64_t base =
+      std::max<uint64_t>(random_() % (expected[0].size() + 1), options.dedicated && options.prefetch > 1 ? 0 : 1);
   SaveAndGoOn(options, options, lengths, expected, [&](size_t t) {
     return std::min<uint64_t>(base + t % static_cast<size_t>(options.prefetch + 1), expected[t].size());
   });
@@ -144,10 +146,12 @@ TEST_P(ReadersJob, SavedByAllFarApartAndGoneOnWith) {
   later.prefetch = 1 + static_cast<int>(random_() % 3);
   later.fits_itself = GetParam() % 2 == 0;
   const Lengths lengths(static_cast<size_t>(options.readers), 40);
-  const std::vector<Numbers> expected = Expected(1, Whole(lengths), static_cast<size_t>(options.trainers), options.remainder);
+  const std::vector<Numbers> expected =
+      Expected(1, Whole(lengths), static_cast<size_t>(options.trainers), options.remainder);
   const uint64_t base = random_() % (expected[0].size() / 2);
   SaveAndGoOn(options, later, lengths, expected, [&](size_t t) {
-    return std::min<uint64_t>(base + (t == 0 ? 0 : 1 + (GetParam() + t) % static_cast<size_t>(options.prefetch)), expected[t].size());
+    return std::min<uint64_t>(base + (t == 0 ? 0 : 1 + (GetParam() + t) % static_cast<size_t>(options.prefetch)),
+                              expected[t].size());
   });
 }
 
@@ -303,7 +307,8 @@ TEST(ReadersJobs, OneRankAloneIsRestoredWithinARound) {
         EXPECT_TRUE(job.sink(0).Restore(&iterations[0]->iterator, state).ok());
         job.RunTrainers([&](int t) {
           EXPECT_FALSE(iterations[static_cast<size_t>(t)]->Take());
-          EXPECT_TRUE(iterations[static_cast<size_t>(t)]->outcome.ok()) << iterations[static_cast<size_t>(t)]->outcome.message;
+          EXPECT_TRUE(iterations[static_cast<size_t>(t)]->outcome.ok())
+              << iterations[static_cast<size_t>(t)]->outcome.message;
           rest[static_cast<size_t>(t)] = iterations[static_cast<size_t>(t)]->numbers;
         });
         for (size_t t = 0; t < 2; ++t) {

@@ -40,8 +40,8 @@ class SinkTest : public testing::Test {
       if (on_send_) on_send_(h);
       const Plain plain = PlainOf(h.message);
       std::lock_guard<std::mutex> lock(mu_);
-      sent_.push_back("r" + std::to_string(world_.SourceIndex(member)) + " " + h.name() + " e" + std::to_string(h.epoch) + " " +
-                      std::to_string(plain.step) + "," + std::to_string(plain.a));
+      sent_.push_back("r" + std::to_string(world_.SourceIndex(member)) + " " + h.name() + " e" +
+                      std::to_string(h.epoch) + " " + std::to_string(plain.step) + "," + std::to_string(plain.a));
       claims_ += KindOf(h) == Kind::kClaim ? 1 : 0;
       if (on_sent_) AfterUnlock([this, h] { on_sent_(h); });
     });
@@ -71,8 +71,8 @@ class SinkTest : public testing::Test {
 
   // Restores an iterator; the reader agrees.
   void Restore(SinkIterator* iterator, const SinkState& state) {
-    const Outcome outcome = Beside([&] { return sink_->Restore(iterator, state); },
-                                   [&] { Say(0, Make(Kind::kState, 1, 0, ++restores_)); });
+    const Outcome outcome =
+        Beside([&] { return sink_->Restore(iterator, state); }, [&] { Say(0, Make(Kind::kState, 1, 0, ++restores_)); });
     EXPECT_TRUE(outcome.ok()) << outcome.message;
   }
 

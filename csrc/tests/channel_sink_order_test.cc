@@ -24,16 +24,19 @@ TEST_P(SinkOfSchedule, NothingIsTakenBehindALeave) {
   };
   std::future<void> left;
   Texts before_bye;
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
-    Data(1, 0);
-    in_taken.get_future().wait();
-    left = std::async(std::launch::async, [&] {
-      sink_->Leave({kUnavailable, "shut down"});
-      before_bye = Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
-    });
-    EXPECT_EQ(left.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout) << "Leave must not overtake a TAKEN";
-    go_on.set_value();
-  });
+  const Outcome outcome = Beside([&] { return Next(&iterator); },
+                                 [&] {
+                                   Data(1, 0);
+                                   in_taken.get_future().wait();
+                                   left = std::async(std::launch::async, [&] {
+                                     sink_->Leave({kUnavailable, "shut down"});
+                                     before_bye =
+                                         Sent();  // here the engine sends BYE, and an op that is dropped RELEASE
+                                   });
+                                   EXPECT_EQ(left.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout)
+                                       << "Leave must not overtake a TAKEN";
+                                   go_on.set_value();
+                                 });
   left.get();
   EXPECT_TRUE(outcome.ok()) << "the share was taken";
   EXPECT_EQ(before_bye, (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
@@ -67,7 +70,8 @@ TEST_F(SinkTest, AnswersThatNobodyWaitsForAreDropped) {
   EXPECT_EQ(outcome.code, kCancelled);
   Say(0, Make(Kind::kState, 1, 0, 1, "late"));
   for (const int64_t request : {2, 3, -1, 0}) Say(0, Make(Kind::kState, 1, 0, request, "never asked for"));
-  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, Make(Kind::kState, 1, 0, 2, "words")); });
+  outcome =
+      Beside([&] { return sink_->Save(&iterator, &state); }, [&] { Say(0, Make(Kind::kState, 1, 0, 2, "words")); });
   EXPECT_TRUE(outcome.ok()) << outcome.message;
   EXPECT_EQ(state.lanes.at(0).words, "words") << "not what came before it was asked for";
 }
@@ -97,24 +101,44 @@ TEST_P(AnySinkMessages, CrashNothing) {
       const auto few = [&] { return static_cast<int64_t>(random() % 4); };
       Header header;
       switch (random() % 6) {
-        case 0: header.message = MessageOf(Kind::kEnd, {0, few() == 0 ? kInternal : kOk, few(), "text"}); break;
-        case 1: header.message = MessageOf(Kind::kState, {0, few() + step / 20, 0, "text"}); break;
-        case 2: header.message = MessageOf(Kind::kRecall, {}); break;
-        case 3: header.message = wire::Filled(random() % wire::kKinds, filler); break;
-        default: header.message = MessageOf(Kind::kData, {static_cast<uint64_t>(few()), few(), few(), ""});
+        case 0:
+          header.message = MessageOf(Kind::kEnd, {0, few() == 0 ? kInternal : kOk, few(), "text"});
+          break;
+        case 1:
+          header.message = MessageOf(Kind::kState, {0, few() + step / 20, 0, "text"});
+          break;
+        case 2:
+          header.message = MessageOf(Kind::kRecall, {});
+          break;
+        case 3:
+          header.message = wire::Filled(random() % wire::kKinds, filler);
+          break;
+        default:
+          header.message = MessageOf(Kind::kData, {static_cast<uint64_t>(few()), few(), few(), ""});
       }
       header.channel = 7;
       header.epoch = random() % 8 ? iterator->epoch : filler.Number();
       sink_->Handle(reader, std::move(header), std::make_shared<int>(step));
       switch (random() % 60) {
-        case 0: sink_->Save(iterator.get(), &state); break;
-        case 1: sink_->Restore(iterator.get(), state); break;
+        case 0:
+          sink_->Save(iterator.get(), &state);
+          break;
+        case 1:
+          sink_->Restore(iterator.get(), state);
+          break;
         case 2:
           sink_->Drop(iterator.get());
           iterator = std::make_unique<SinkIterator>();
           break;
-        case 3: case 4: case 5: case 6: case 7: shares += Next(iterator.get()).ok() && !end_; break;
-        default: break;
+        case 3:
+        case 4:
+        case 5:
+        case 6:
+        case 7:
+          shares += Next(iterator.get()).ok() && !end_;
+          break;
+        default:
+          break;
       }
     }
     sink_->Drop(iterator.get());
@@ -123,7 +147,8 @@ TEST_P(AnySinkMessages, CrashNothing) {
   EXPECT_GT(shares, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, AnySinkMessages, testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
+INSTANTIATE_TEST_SUITE_P(Schedules, AnySinkMessages,
+                         testing::Values(plan::Schedule::kStatic, plan::Schedule::kDynamic));
 
 }  // namespace
 }  // namespace hvdata

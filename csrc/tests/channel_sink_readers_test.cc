@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer of several readers.
-#include "channel_sink_fixture.h"
-
 #include <algorithm>
 #include <random>
+
+#include "channel_sink_fixture.h"
 
 namespace hvdata {
 namespace {
@@ -23,8 +23,9 @@ class ReadersSinkTest : public SinkTest {
   }
   // Element `number` of its reader, the first or second of two of a step that is number `turn` there.
   void Share(int reader, uint64_t number, uint64_t turn, uint64_t epoch = 1) {
-    sink_->Handle(reader, MakeMessage(Kind::kData, epoch, turn, static_cast<int64_t>(2 * (turn + 1)), static_cast<int64_t>(turn)),
-                  std::make_shared<Token>(Token{number, -1}));
+    sink_->Handle(
+        reader, MakeMessage(Kind::kData, epoch, turn, static_cast<int64_t>(2 * (turn + 1)), static_cast<int64_t>(turn)),
+        std::make_shared<Token>(Token{number, -1}));
   }
   // `left` elements are left, and `had` of the last steps behind us.
   void End(int reader, uint64_t step, int64_t left = 0, int64_t had = 0, std::string no_filler = "") {
@@ -78,8 +79,10 @@ TEST_P(AnyEnds, TheRotationIsThatOfRounds) {
     std::vector<uint64_t> said(lengths.size(), 0);
     for (int r : words) {
       const auto at = static_cast<size_t>(r);
-      if (said[at] == lengths[at]) End(r, said[at]);
-      else Share(r, at * 100 + said[at], said[at]);
+      if (said[at] == lengths[at])
+        End(r, said[at]);
+      else
+        Share(r, at * 100 + said[at], said[at]);
       ++said[at];
     }
   };
@@ -99,32 +102,40 @@ INSTANTIATE_TEST_SUITE_P(Seeds, AnyEnds, testing::Range(0u, 200u));
 TEST_F(ReadersSinkTest, TheLastStepsAreClaimedWithinTheWindow) {
   MakeReaders(5, plan::Remainder::kPad);
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    for (int r = 0; r < 5; ++r) End(r, 0, 1);  // each has one left: of 5 elements ours are 1 and 3, and a filler
-    AwaitClaims(2);
-    const Texts sent = Sent();
-    EXPECT_EQ(Texts(sent.end() - 2, sent.end()), (Texts{"r1 CLAIM e1 0,0", "r3 CLAIM e1 1,0"})) << "the window is 2";
-    Share(3, 31, 1);
-    Share(1, 11, 0);
-  }), 11);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           for (int r = 0; r < 5; ++r)
+                             End(r, 0, 1);  // each has one left: of 5 elements ours are 1 and 3, and a filler
+                           AwaitClaims(2);
+                           const Texts sent = Sent();
+                           EXPECT_EQ(Texts(sent.end() - 2, sent.end()), (Texts{"r1 CLAIM e1 0,0", "r3 CLAIM e1 1,0"}))
+                               << "the window is 2";
+                           Share(3, 31, 1);
+                           Share(1, 11, 0);
+                         }),
+            11);
   EXPECT_EQ(Sent(), (Texts{"r4 CLAIM e1 2,0"}));
   EXPECT_EQ(Number(&iterator), 31);
   EXPECT_EQ(Sent(), Texts());
   Share(4, 45, 2);
   EXPECT_EQ(Number(&iterator), 45);
-  EXPECT_EQ(sink_->Awaited(iterator), world_.SourceName(0)) << "nobody's word is next, and there is none behind the last reader";
+  EXPECT_EQ(sink_->Awaited(iterator), world_.SourceName(0))
+      << "nobody's word is next, and there is none behind the last reader";
   EXPECT_EQ(Number(&iterator), -1);
-  EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 0,0", "r4 CLOSE e1 0,0"}));
+  EXPECT_EQ(Sent(),
+            (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,0", "r3 CLOSE e1 0,0", "r4 CLOSE e1 0,0"}));
 }
 
 TEST_F(ReadersSinkTest, EachReaderHearsWhatIsDroppedOfIts) {
   MakeReaders(3);
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    for (int r = 0; r < 3; ++r) End(r, 0, 1);
-    AwaitClaims(1);
-    Share(1, 11, 0);
-  }), 11);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           for (int r = 0; r < 3; ++r) End(r, 0, 1);
+                           AwaitClaims(1);
+                           Share(1, 11, 0);
+                         }),
+            11);
   Sent();
   EXPECT_EQ(Number(&iterator), -1);
   EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 0,0", "r1 CLOSE e1 0,0", "r2 CLOSE e1 0,1"}));
@@ -137,11 +148,13 @@ TEST_F(ReadersSinkTest, WithoutAFillerTheStepFailsOnEveryRank) {
     config.remainder = plan::Remainder::kPartial;
     SinkTest::Make(std::move(config), MakeWorld(self, 2, 3, true));
     SinkIterator iterator;
-    EXPECT_EQ(NumberBeside(&iterator, [&] {
-      for (int r = 0; r < 3; ++r) End(r, 0, 1, 0, r == 2 ? "'x' is a scalar" : "");
-      AwaitClaims(2);
-      Share(self - 3, 7, 0);
-    }), 7);
+    EXPECT_EQ(NumberBeside(&iterator,
+                           [&] {
+                             for (int r = 0; r < 3; ++r) End(r, 0, 1, 0, r == 2 ? "'x' is a scalar" : "");
+                             AwaitClaims(2);
+                             Share(self - 3, 7, 0);
+                           }),
+              7);
     const Outcome outcome = Next(&iterator);
     EXPECT_EQ(outcome.code, kInvalidArgument);
     EXPECT_EQ(outcome.message, "[reader 2 on host2, channel train, epoch 1, step 1] 'x' is a scalar");
@@ -152,10 +165,12 @@ TEST_F(ReadersSinkTest, WithoutAFillerTheStepFailsOnEveryRank) {
 TEST_F(ReadersSinkTest, AReadersErrorComesInItsTurn) {
   MakeReaders(2);
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    Say(1, Make(Kind::kEnd, 1, 0, kInternal, "broken"));
-    Share(0, 1, 0);
-  }), 1);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           Say(1, Make(Kind::kEnd, 1, 0, kInternal, "broken"));
+                           Share(0, 1, 0);
+                         }),
+            1);
   Sent();
   const Outcome outcome = Next(&iterator);
   EXPECT_EQ(outcome.code, kInternal);
@@ -166,10 +181,13 @@ TEST_F(ReadersSinkTest, AReadersErrorComesInItsTurn) {
 TEST_F(ReadersSinkTest, DynamicTakesFromWhoeverHasSomethingInTurn) {
   MakeReaders(3, plan::Remainder::kDrop, plan::Schedule::kDynamic, 4);
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r1 OPEN e1 0,1", "r2 OPEN e1 0,1"})) << "the window's parts";
-    Share(2, 20, 0);
-  }), 20);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r1 OPEN e1 0,1", "r2 OPEN e1 0,1"}))
+                               << "the window's parts";
+                           Share(2, 20, 0);
+                         }),
+            20);
   EXPECT_EQ(Sent(), (Texts{"r2 TAKEN e1 1,2"}));
   Share(2, 21, 0);
   Share(1, 10, 0);
@@ -215,10 +233,13 @@ TEST_F(ReadersSinkTest, WhatWasAskedOfAnotherReaderAndIsNotNeededGoesBack) {
   EXPECT_EQ(NumberBeside(&iterator, [&] { Share(0, 0, 0); }), 0);
   for (int r = 0; r < 2; ++r) Say(r, Make(Kind::kRecall, 1, 0));
   Sent();
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2", "r1 TAKEN e1 0,1"})) << "nobody knows which reader has something";
-    Share(1, 10, 0);
-  }), 10);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2", "r1 TAKEN e1 0,1"}))
+                               << "nobody knows which reader has something";
+                           Share(1, 10, 0);
+                         }),
+            10);
   EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,1", "r1 TAKEN e1 1,1"})) << "no more, for now";
   Share(0, 1, 0);  // was on its way
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
@@ -236,21 +257,25 @@ TEST_F(ReadersSinkTest, EachReaderRecallsItsOwn) {
   EXPECT_EQ(Sent(), (Texts{"r0 RECALLED e1 1,1"}));
   EXPECT_EQ(Number(&iterator), 10) << "the other reader's is still ours";
   EXPECT_EQ(Sent(), (Texts{"r1 TAKEN e1 1,3"}));
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2"})) << "one is asked for";
-    Share(1, 11, 0);
-  }), 11);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,2"})) << "one is asked for";
+                           Share(1, 11, 0);
+                         }),
+            11);
   EXPECT_EQ(Sent().back(), "r1 TAKEN e1 2,4");
 }
 
 TEST_F(ReadersSinkTest, RestoringOneRankAloneTheOthersLearnTheTurnsFromTheReaders) {
   MakeReaders(3, plan::Remainder::kDrop, plan::Schedule::kStatic, 1);
   SinkIterator iterator;  // of rank 1, which restored nothing; saved was when reader 2 was at hand, in round 4
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    Share(0, 50, 5);
-    Share(1, 150, 5);
-    Share(2, 240, 4);
-  }), 240);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           Share(0, 50, 5);
+                           Share(1, 150, 5);
+                           Share(2, 240, 4);
+                         }),
+            240);
   EXPECT_EQ(Number(&iterator), 50);
   EXPECT_EQ(Number(&iterator), 150);
   Share(2, 250, 5);
@@ -285,11 +310,15 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
   EXPECT_EQ(state.lanes[1].turn.n, 0u);
   ASSERT_TRUE(sink_->Restore(&again, state).ok());
   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e2 2,3", "r1 RESTORE e2 0,4"}));
-  EXPECT_EQ(NumberBeside(&again, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 CLOSE e1 1,0", "r1 CLOSE e1 0,0", "r0 OPEN e2 0,1", "r1 OPEN e2 0,1"}));
-    Share(0, 2, 1, 2);
-    Share(1, 10, 0, 2);
-  }), 10) << "reader 1 is at hand";
+  EXPECT_EQ(NumberBeside(&again,
+                         [&] {
+                           EXPECT_EQ(Sent(),
+                                     (Texts{"r0 CLOSE e1 1,0", "r1 CLOSE e1 0,0", "r0 OPEN e2 0,1", "r1 OPEN e2 0,1"}));
+                           Share(0, 2, 1, 2);
+                           Share(1, 10, 0, 2);
+                         }),
+            10)
+      << "reader 1 is at hand";
   EXPECT_EQ(Number(&again), 2);
   // An error of either reader is the answer.
   on_sent_ = [this](const Header& h) {
@@ -308,7 +337,8 @@ TEST_F(ReadersSinkTest, AStateOfOtherReadersOrRanksIsRefused) {
   Outcome outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 2, 0, {{1, Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("saved when 1 reader(s) dealt to it, and can't go on with 2"), std::string::npos);
-  outcome = sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 4, 1, {{1, Turn(1), "words"}, {1, Turn(1), "words"}}});
+  outcome =
+      sink_->Restore(&iterator, {SinkState::kRunning, 3, 3, 4, 1, {{1, Turn(1), "words"}, {1, Turn(1), "words"}}});
   EXPECT_EQ(outcome.code, kInvalidArgument);
   EXPECT_NE(outcome.message.find("make together for 4 ranks, and can't go on with 2"), std::string::npos);
   EXPECT_EQ(Sent(), Texts());
@@ -328,12 +358,14 @@ TEST_F(ReadersSinkTest, TheLastStepsAreSavedAndGoneOnWith) {
   MakeReaders(4);  // drop; each has one left: 2 last steps, ours are those of readers 1 and 3
   Answer();
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    for (int r = 0; r < 4; ++r) End(r, 0, 1);
-    AwaitClaims(2);
-    Share(1, 11, 0);
-    Share(3, 31, 1);
-  }), 11);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           for (int r = 0; r < 4; ++r) End(r, 0, 1);
+                           AwaitClaims(2);
+                           Share(1, 11, 0);
+                           Share(3, 31, 1);
+                         }),
+            11);
   SinkState state;
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());
   EXPECT_EQ(state.tail_taken, 1u);
@@ -346,11 +378,13 @@ TEST_F(ReadersSinkTest, TheLastStepsAreSavedAndGoneOnWith) {
     if (own) {
       ASSERT_TRUE(sink_->Restore(&again, state).ok());
     }
-    EXPECT_EQ(NumberBeside(&again, [&] {
-      for (int r = 0; r < 4; ++r) End(r, 0, 1, own ? 0 : 1);
-      AwaitClaims(1);
-      Share(3, 31, 1);
-    }), 31);
+    EXPECT_EQ(NumberBeside(&again,
+                           [&] {
+                             for (int r = 0; r < 4; ++r) End(r, 0, 1, own ? 0 : 1);
+                             AwaitClaims(1);
+                             Share(3, 31, 1);
+                           }),
+              31);
     const Texts sent = Sent();
     EXPECT_EQ(std::count(sent.begin(), sent.end(), "r3 CLAIM e1 1,0"), 1);
     EXPECT_EQ(std::count(sent.begin(), sent.end(), "r1 CLAIM e1 0,0"), 0);
@@ -362,11 +396,13 @@ TEST_F(ReadersSinkTest, AnExhaustedIteratorKeepsTheTurnsOfItsEpoch) {
   MakeReaders(2);
   Answer();
   SinkIterator iterator;
-  EXPECT_EQ(NumberBeside(&iterator, [&] {
-    Share(0, 1, 0);
-    End(1, 0);
-    End(0, 1);
-  }), 1);
+  EXPECT_EQ(NumberBeside(&iterator,
+                         [&] {
+                           Share(0, 1, 0);
+                           End(1, 0);
+                           End(0, 1);
+                         }),
+            1);
   EXPECT_EQ(Number(&iterator), -1);
   SinkState state;
   ASSERT_TRUE(sink_->Save(&iterator, &state).ok());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel_sink_fixture.h"
-
 #include <csignal>
+
+#include "channel_sink_fixture.h"
 
 namespace hvdata {
 namespace {
@@ -38,12 +38,13 @@ TEST_F(SinkTest, DataOfAClosedEpochIsDropped) {
   EXPECT_TRUE(Beside([&] { return Next(&first); }, [&] { Data(1, 0); }).ok());
   sink_->Drop(&first);
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 CLOSE e1 1,0"}));
-  const Outcome outcome = Beside([&] { return Next(&second); }, [&] {
-    Data(1, 1);
-    Say(0, Make(Kind::kEnd, 1, 2));
-    Say(0, Make(Kind::kRecall, 1, 0));
-    Say(0, Make(Kind::kEnd, 2, 0));
-  });
+  const Outcome outcome = Beside([&] { return Next(&second); },
+                                 [&] {
+                                   Data(1, 1);
+                                   Say(0, Make(Kind::kEnd, 1, 2));
+                                   Say(0, Make(Kind::kRecall, 1, 0));
+                                   Say(0, Make(Kind::kEnd, 2, 0));
+                                 });
   EXPECT_TRUE(outcome.ok() && end_);
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
@@ -53,9 +54,9 @@ TEST_F(SinkTest, AnEpochThatWasWrongIsNoErrorOfTheNext) {
   Make(plan::Schedule::kStatic);
   SinkIterator first, second;
   const Header wrong = MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"});
-  const Outcome ended = Beside([&] { return Next(&first); }, [&] {
-    Say(0, MakeHeader(7, 1, wire::End{LaneStep(0), kDataLoss, "1 row altered", false, 0, 0, "", 0}));
-  });
+  const Outcome ended =
+      Beside([&] { return Next(&first); },
+             [&] { Say(0, MakeHeader(7, 1, wire::End{LaneStep(0), kDataLoss, "1 row altered", false, 0, 0, "", 0})); });
   EXPECT_EQ(ended.code, kDataLoss);
   Say(0, wrong);
   sink_->Drop(&first);
@@ -77,7 +78,8 @@ TEST_F(SinkTest, WhoWaitsInTheNextHearsOfItThere) {
   EXPECT_TRUE(Beside([&] { return Next(&first); }, [&] { Data(1, 0); }).ok());
   sink_->Drop(&first);
   Sent();
-  const Outcome told = Beside([&] { return Next(&second); }, [&] { Say(0, MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"})); });
+  const Outcome told = Beside([&] { return Next(&second); },
+                              [&] { Say(0, MakeHeader(7, 1, wire::Verified{kDataLoss, "1 row altered"})); });
   EXPECT_EQ(told.code, kDataLoss);
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e2 0,2", "r0 CLOSE e2 0,0"}));
 }
@@ -96,10 +98,11 @@ TEST_F(SinkTest, WhoHearsThatAnEpochIsWrongBeforeBeginningItLeavesItAtOnceAndTak
 TEST_F(SinkTest, SeveralReadersTakeTurnsAndShareTheWindow) {
   Make(plan::Schedule::kStatic, 3);
   SinkIterator iterator;
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
-    Data(1, 0, 1);  // not its turn
-    Data(1, 0, 0);
-  });
+  const Outcome outcome = Beside([&] { return Next(&iterator); },
+                                 [&] {
+                                   Data(1, 0, 1);  // not its turn
+                                   Data(1, 0, 0);
+                                 });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,1", "r1 OPEN e1 0,1", "r2 OPEN e1 0,0",  //
                            "r0 TAKEN e1 1,1", "r2 TAKEN e1 0,1"}));
@@ -128,11 +131,12 @@ TEST_F(SinkTest, ARecallHandsBackWhatIsNotTaken) {
 TEST_F(SinkTest, ARecallWhileNextWaitsIsADemand) {
   Make(plan::Schedule::kDynamic);
   SinkIterator iterator;
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
-    Say(0, Make(Kind::kRecall, 1, 0));
-    EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 RECALLED e1 0,1"}));
-    Data(1, 0);
-  });
+  const Outcome outcome = Beside([&] { return Next(&iterator); },
+                                 [&] {
+                                   Say(0, Make(Kind::kRecall, 1, 0));
+                                   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 RECALLED e1 0,1"}));
+                                   Data(1, 0);
+                                 });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(Sent(), (Texts{"r0 TAKEN e1 1,1"}));
 }
@@ -147,14 +151,15 @@ TEST_F(SinkTest, MessagesLeaveInTheOrderInWhichTheyCameAbout) {
     in_taken.set_value();
     go_on.get_future().wait();
   };
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] {
-    Data(1, 0);
-    in_taken.get_future().wait();
-    std::thread recall([&] { Say(0, Make(Kind::kRecall, 1, 0)); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    go_on.set_value();
-    recall.join();
-  });
+  const Outcome outcome = Beside([&] { return Next(&iterator); },
+                                 [&] {
+                                   Data(1, 0);
+                                   in_taken.get_future().wait();
+                                   std::thread recall([&] { Say(0, Make(Kind::kRecall, 1, 0)); });
+                                   std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                                   go_on.set_value();
+                                   recall.join();
+                                 });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 TAKEN e1 1,3", "r0 RECALLED e1 1,1"}));
 }
@@ -189,7 +194,8 @@ TEST_F(SinkTest, ASupersededIteratorSaysSo) {
   const Outcome outcome = Next(&older);
   EXPECT_EQ(outcome.code, kFailedPrecondition);
   EXPECT_NE(outcome.message.find("this iterator was superseded: a newer one of the same channel runs on this rank "
-                                 "(epoch 2)"), std::string::npos);
+                                 "(epoch 2)"),
+            std::string::npos);
   sink_->Drop(&older);
   EXPECT_EQ(Sent(), Texts()) << "the newer one goes on";
 }
@@ -199,8 +205,9 @@ TEST_F(SinkTest, CancelEndsAWait) {
   SinkIterator iterator;
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { sink_->Cancel(&iterator); });
   EXPECT_EQ(outcome.code, kCancelled);
-  EXPECT_EQ(outcome.message, "[rank 1 on node1, channel train, epoch 1, step 0] the iterator was cancelled while it "
-                             "waited for step 0 from reader 0 on host0");
+  EXPECT_EQ(outcome.message,
+            "[rank 1 on node1, channel train, epoch 1, step 0] the iterator was cancelled while it "
+            "waited for step 0 from reader 0 on host0");
 }
 
 TEST_F(SinkTest, CtrlCEndsAWaitAndStillReachesTheHandlerBefore) {
@@ -210,15 +217,17 @@ TEST_F(SinkTest, CtrlCEndsAWaitAndStillReachesTheHandlerBefore) {
   sigaction(SIGINT, &handler, &before);
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
-  const Outcome outcome = Beside([&] { return Next(&iterator); }, [] {
-    struct sigaction now = {};
-    do {  // until it watches
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      sigaction(SIGINT, nullptr, &now);
-    } while ((now.sa_flags & SA_SIGINFO) == 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // and has counted what was before
-    raise(SIGINT);
-  });
+  const Outcome outcome =
+      Beside([&] { return Next(&iterator); },
+             [] {
+               struct sigaction now = {};
+               do {  // until it watches
+                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                 sigaction(SIGINT, nullptr, &now);
+               } while ((now.sa_flags & SA_SIGINFO) == 0);
+               std::this_thread::sleep_for(std::chrono::milliseconds(100));  // and has counted what was before
+               raise(SIGINT);
+             });
   sigaction(SIGINT, &before, nullptr);
   EXPECT_EQ(outcome.code, kCancelled);
   EXPECT_NE(outcome.message.find("interrupted (SIGINT) while it waited for step 0"), std::string::npos);
@@ -252,7 +261,8 @@ TEST_F(SinkTest, TheTimeLimitNamesTheReason) {
             "on host0: it sleeps\n");
   EXPECT_EQ(outcome.code, kDeadlineExceeded);
   EXPECT_EQ(AnySeconds(outcome.message),
-            "[rank 1 on node1, channel train, epoch 1, step 0] waited N s for step 0 from reader 0 on host0: it sleeps. Mend that, "
+            "[rank 1 on node1, channel train, epoch 1, step 0] waited N s for step 0 from reader 0 on host0: it "
+            "sleeps. Mend that, "
             "or raise the limit with HOROVOD_DATA_TIMEOUT (seconds; 0: never)");
 }
 
@@ -260,8 +270,11 @@ TEST_F(SinkTest, AReaderThatSaysNothing) {
   Make(plan::Schedule::kStatic, 1, 10, 0.1);
   SinkIterator iterator;
   const Outcome outcome = Next(&iterator);
-  EXPECT_NE(outcome.message.find("reader 0 on host0 has not answered either: it writes a large state for a checkpoint, its "
-                                 "process is stopped, or its link is silent"), std::string::npos) << outcome.message;
+  EXPECT_NE(
+      outcome.message.find("reader 0 on host0 has not answered either: it writes a large state for a checkpoint, its "
+                           "process is stopped, or its link is silent"),
+      std::string::npos)
+      << outcome.message;
   EXPECT_EQ(Sent(), (Texts{"r0 OPEN e1 0,2", "r0 WHY e1 0,0"}));
 }
 
@@ -273,10 +286,11 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   EXPECT_EQ(state.kind, SinkState::kUnused);
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Sent();
-  Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 0,1"}));
-    Say(0, Make(Kind::kState, 1, 0, 1, "words"));
-  });
+  Outcome outcome = Beside([&] { return sink_->Save(&iterator, &state); },
+                           [&] {
+                             EXPECT_EQ(Sent(), (Texts{"r0 SAVE e1 0,1"}));
+                             Say(0, Make(Kind::kState, 1, 0, 1, "words"));
+                           });
   EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
@@ -284,9 +298,8 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   EXPECT_EQ(state.lanes[0].position, 1u);
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
   EXPECT_EQ(state.lanes[0].words, "words");
-  outcome = Beside([&] { return sink_->Save(&iterator, &state); }, [&] {
-    Say(0, MakeMessage(Kind::kState, 1, 0, 2, kFailedPrecondition, "a stateful function"));
-  });
+  outcome = Beside([&] { return sink_->Save(&iterator, &state); },
+                   [&] { Say(0, MakeMessage(Kind::kState, 1, 0, 2, kFailedPrecondition, "a stateful function")); });
   EXPECT_EQ(outcome.code, kFailedPrecondition);
   EXPECT_EQ(outcome.message, "a stateful function");
 }
@@ -295,10 +308,11 @@ TEST_F(SinkTest, RestoringWaitsForTheReader) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
   const SinkState state{SinkState::kRunning, 3, 3, 2, 0, {{5, Turn(5), "words"}}};
-  const Outcome outcome = Beside([&] { return sink_->Restore(&iterator, state); }, [&] {
-    EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
-    Say(0, Make(Kind::kState, 1, 0, 1));
-  });
+  const Outcome outcome = Beside([&] { return sink_->Restore(&iterator, state); },
+                                 [&] {
+                                   EXPECT_EQ(Sent(), (Texts{"r0 RESTORE e1 5,1"}));
+                                   Say(0, Make(Kind::kState, 1, 0, 1));
+                                 });
   EXPECT_TRUE(outcome.ok());
   SinkState again;
   EXPECT_TRUE(sink_->Save(&iterator, &again).ok());
@@ -312,7 +326,8 @@ TEST_F(SinkTest, ARestoredIteratorCountsItsStepsAnew) {
   EXPECT_TRUE(Beside([&] { return Next(&iterator); }, [&] { Data(1, 0); }).ok());
   Data(1, 1);  // it says nothing before it takes this one
   EXPECT_TRUE(Next(&iterator).ok());
-  const Outcome restored = Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, Make(Kind::kState, 1, 0, 1)); });
+  const Outcome restored =
+      Beside([&] { return sink_->Restore(&iterator, SinkState()); }, [&] { Say(0, Make(Kind::kState, 1, 0, 1)); });
   EXPECT_TRUE(restored.ok()) << restored.message;
   const Outcome outcome = Beside([&] { return Next(&iterator); }, [&] { sink_->Fail({kUnavailable, "gone"}); });
   EXPECT_EQ(outcome.message, "[rank 1 on node1, channel train, epoch 2, step 0] gone");
@@ -357,7 +372,8 @@ TEST_F(SinkTest, WhatIsRestoredBelongsToItsIterator) {
 TEST_F(SinkTest, AStateOfNoKindIsRefused) {
   Make(plan::Schedule::kStatic);
   SinkIterator iterator;
-  const Outcome outcome = sink_->Restore(&iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, 0, {{5, Turn(5), "words"}}});
+  const Outcome outcome =
+      sink_->Restore(&iterator, {static_cast<SinkState::Kind>(3), 3, 3, 2, 0, {{5, Turn(5), "words"}}});
   EXPECT_EQ(outcome.code, kDataLoss);
   EXPECT_NE(outcome.message.find("channel train"), std::string::npos) << outcome.message;
   EXPECT_EQ(Sent(), Texts());

@@ -23,7 +23,8 @@ class GroupedTest : public SourceTest {
     for (int t = 0; t < 2; ++t) source_->OnOpen(t, epoch, limit);
   }
   void Go(uint64_t epoch, uint64_t step, Tells tells = Tells::kAllHave, Outcome outcome = {}) {
-    source_->Handle(world_.readers[0], MakeHeader(0, epoch, wire::Go{tells, Turn(step), outcome.code, outcome.message}));
+    source_->Handle(world_.readers[0],
+                    MakeHeader(0, epoch, wire::Go{tells, Turn(step), outcome.code, outcome.message}));
   }
   std::string LogOf(const std::function<void()>& what) {
     testing::internal::CaptureStderr();
@@ -55,7 +56,7 @@ TEST_F(GroupedTest, AStepIsReportedAndReleasedByTheOthersWord) {
 TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   Go(1, 1);
   Go(2, 0, Tells::kEndsThere);  // the next one is over before it has begun
-  Go(1, 0);     // overtaken
+  Go(1, 0);                     // overtaken
   OpenAll(1);
   Begin(1);
   Deal();
@@ -72,7 +73,9 @@ TEST_F(GroupedTest, AWordThatCameBeforeTheEpochBeginsHereIsKept) {
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 2, 0);
   const std::string log = LogOf([&] { source_->End(); });
-  EXPECT_NE(log.find("what the pipeline of this reader would still have yielded, if anything, is left out"), std::string::npos) << log;
+  EXPECT_NE(log.find("what the pipeline of this reader would still have yielded, if anything, is left out"),
+            std::string::npos)
+      << log;
 }
 
 // Said at the epoch's end, when it is known what this reader had.
@@ -87,10 +90,11 @@ TEST_F(GroupedTest, AnotherReadersEndLeavesOutWhatIsReadyHere) {
   EXPECT_EQ(Sent(), (Texts{"2 END e1 1,0,0", "3 END e1 1,0,0"}));
   EXPECT_EQ(source_->Await(), Wish::kStop);
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
-  EXPECT_EQ(LogOf([&] { source_->End(); }),
-            "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
-            "has ended, and with it the epoch; 1 step(s) that this reader had ready are left out, and all that its pipeline "
-            "would still have yielded\n");
+  EXPECT_EQ(
+      LogOf([&] { source_->End(); }),
+      "horovod_data: [reader 1 on host1, channel train, epoch 1, step 1] remainder=\"drop\": the data of another host "
+      "has ended, and with it the epoch; 1 step(s) that this reader had ready are left out, and all that its pipeline "
+      "would still have yielded\n");
 }
 
 TEST_F(GroupedTest, AnErrorHereAndOneElsewhere) {
@@ -126,8 +130,9 @@ TEST_F(GroupedTest, WithAnotherHostAFailureMayBeAnEnd) {
     EXPECT_NE(log.find("step 0] broken. on_reader_error=\"continue\": " + what), std::string::npos) << log;
     return Sent();
   };
-  EXPECT_EQ(said(plan::Remainder::kDrop, "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
-                                         "at least 1"),
+  EXPECT_EQ(said(plan::Remainder::kDrop,
+                 "as at the end of a host's data the epoch is over on all hosts (remainder=\"drop\"); "
+                 "at least 1"),
             (Texts{"r0 READY e1 0,9,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
   EXPECT_EQ(said(plan::Remainder::kPad, "the epoch goes on, for the ranks of this host without rows; at least 1"),
             (Texts{"r0 READY e1 0,10,13 [reader 1 on host1, channel train, epoch 1, step 0] broken"}));
@@ -248,17 +253,21 @@ TEST_F(GroupedTest, AHostThatIsNotHeldByItselfAsksWhoIsBehind) {
   const std::string has = "2 BECAUSE e1 0,0,0 reader 1 on host1 has step 0 and waits for reader 0 on host0, which ";
   EXPECT_EQ(Sent(), (Texts{has + "keeps the readers of all hosts in step: it has not answered", "r0 READY e1 2,6,0"}))
       << "its own ranks wait for steps that are here";
-  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "") << "the reason may follow";
+  EXPECT_EQ(LogOf([&] { Go(1, 0, Tells::kBehind, {kOk, "reader 0 on host0, which has not"}); }), "")
+      << "the reason may follow";
   EXPECT_EQ(Sent(), (Texts{has + "has not"}));
-  const std::string place = "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0] rank 2 on node2 waits for this step: ";
+  const std::string place =
+      "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0] rank 2 on node2 waits for this step: ";
   const std::string held = "reader 1 on host1 has step 0 and waits for reader 0 on host0, which has not";
-  EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n") << "it asks again, and no reason has followed";
+  EXPECT_EQ(LogOf([&] { source_->OnWhy(0, 1, 0); }), place + held + "\n")
+      << "it asks again, and no reason has followed";
   EXPECT_EQ(Sent(), (Texts{has + "has not", "r0 READY e1 2,6,0"}));
   Go(1, 0, Tells::kBecause, {kOk, "reader 0 on host0, which has not: it sleeps"});
   EXPECT_EQ(Sent(), (Texts{has + "has not: it sleeps"}));
   Go(1, 0, Tells::kExplain);
-  EXPECT_EQ(Sent(), (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
-                           "node3 has taken more of them"}));
+  EXPECT_EQ(Sent(),
+            (Texts{"r0 READY e1 0,8,0 reader 1 on host1 has dealt 2 steps and waits until rank 2 on node2, rank 3 on "
+                   "node3 has taken more of them"}));
   Go(1, 2);
   Sent();
   source_->OnTaken(0, 1, 2, 4);

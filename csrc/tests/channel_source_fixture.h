@@ -112,12 +112,14 @@ class SourceTest : public testing::Test {
     world_ = std::move(world);
     config.name = "train";
     config.batch = plan::Batch::kPerRank;
-    source_ = std::make_unique<PlainSource>(config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
-      EXPECT_EQ(share != nullptr, KindOf(h) == Kind::kData);
-      EXPECT_TRUE(HoldsLocks()) << "what is sent is sent in the order in which it was decided upon";
-      const Member& to = world_.members[static_cast<size_t>(member)];
-      sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " + TextOf(h));
-    });
+    source_ = std::make_unique<PlainSource>(
+        config, &world_, stall_seconds_, [this](int member, Header h, const Share* share) {
+          EXPECT_EQ(share != nullptr, KindOf(h) == Kind::kData);
+          EXPECT_TRUE(HoldsLocks()) << "what is sent is sent in the order in which it was decided upon";
+          const Member& to = world_.members[static_cast<size_t>(member)];
+          sent_.push_back((to.trains() ? std::to_string(to.trainer) : "r" + std::to_string(to.reader)) + " " +
+                          TextOf(h));
+        });
   }
   Texts Sent() { return std::exchange(sent_, {}); }
   int64_t NextEpoch() { return source_->WaitEpoch(std::chrono::milliseconds(0), &number_); }

@@ -27,7 +27,8 @@ class TurnsTest : public SourceTest {
   void Leave(uint64_t first, uint64_t count, bool fillers, std::string no_filler = "") {
     std::vector<ReaderEpoch::Left> left;
     for (uint64_t k = first; k < first + count; ++k) {
-      left.push_back({std::make_shared<Token>(Token{k, -1}), MakeToken(k, -1), fillers ? MakeToken(k + 100, -1) : nullptr});
+      left.push_back(
+          {std::make_shared<Token>(Token{k, -1}), MakeToken(k, -1), fillers ? MakeToken(k + 100, -1) : nullptr});
     }
     source_->Leave(std::move(left), first, std::move(no_filler));
   }
@@ -98,9 +99,9 @@ TEST_F(TurnsTest, WhatIsLeftGoesToWhoClaimsIt) {
   EXPECT_EQ(Sent(), (Texts{"1 DATA e1 0,2,0"}));
   source_->OnClaim(0, 1, 0, 0, true);
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,2,0"}));
-  source_->OnClaim(0, 1, 0, 1, false);   // there is no such
+  source_->OnClaim(0, 1, 0, 1, false);  // there is no such
   source_->OnClaim(0, 1, 0, -1, false);
-  source_->OnClaim(0, 2, 0, 0, false);   // of another epoch
+  source_->OnClaim(0, 2, 0, 0, false);  // of another epoch
   EXPECT_EQ(Sent(), Texts());
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 1);
   EXPECT_EQ(source_->Linger(), Wish::kStop);
@@ -128,8 +129,9 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
   EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0 of "
-                                                    "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0 of "
+            "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
 }
 
 TEST_F(TurnsTest, OnlyPerRankStaticBatchesHaveATail) {
@@ -154,7 +156,8 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
-  const std::string end = " END e1 2,13," + std::to_string(kLost) + " [reader 1 on host1, channel train, epoch 1, step 2 of its "
+  const std::string end = " END e1 2,13," + std::to_string(kLost) +
+                          " [reader 1 on host1, channel train, epoch 1, step 2 of its "
                           "own] broken";
   EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end})) << "which counts only if nobody is left";
 }
@@ -169,7 +172,8 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   testing::internal::CaptureStderr();
   source_->Finish({kInternal, "no such checkpoint"});
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  const std::string end = " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
+  const std::string end =
+      " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
   EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end}));
 }
 

@@ -135,10 +135,13 @@ TEST(SourceThreads, WhatIsSentLeavesInTheOrderInWhichItWasDecidedUpon) {
         const auto at = static_cast<size_t>(t);
         uint64_t answered = 0;
         while (!ended[at]) {
-          const bool recalled = recalls[at] > answered;  // looked at first: nothing is sent between a recall and its answer
-          const uint64_t taken = sent[at];               // all of it, so that a recall takes nothing back
-          if (recalled) source.OnRecalled(t, 1, taken, taken + 1), ++answered;
-          else source.OnTaken(t, 1, taken, taken + 4);
+          const bool recalled =
+              recalls[at] > answered;       // looked at first: nothing is sent between a recall and its answer
+          const uint64_t taken = sent[at];  // all of it, so that a recall takes nothing back
+          if (recalled)
+            source.OnRecalled(t, 1, taken, taken + 1), ++answered;
+          else
+            source.OnTaken(t, 1, taken, taken + 4);
           if (taken % 7 == 0) source.OnWhy(t, 1, taken);
           std::this_thread::yield();
         }
@@ -167,7 +170,8 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
   std::mt19937_64 random(seed);
   const bool grouped = seed % 4 == 3;
   const bool dedicated = seed % 8 < 4;
-  const World world = grouped ? MakeWorld(dedicated ? 1 : 2, 4, 2, dedicated, true) : MakeWorld(0, 2, 1 + static_cast<int>(seed % 2), dedicated);
+  const World world = grouped ? MakeWorld(dedicated ? 1 : 2, 4, 2, dedicated, true)
+                              : MakeWorld(0, 2, 1 + static_cast<int>(seed % 2), dedicated);
   ASSERT_TRUE(world.me().reads());
   ChannelConfig config;
   config.name = "train";
@@ -195,7 +199,8 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
       const std::map<int, wire::Restore> handed = source.Begin(static_cast<uint64_t>(next), [] {});
       std::vector<Position> positions;
       uint64_t turn = 0;
-      if (!handed.empty()) positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position);
+      if (!handed.empty())
+        positions.assign(static_cast<size_t>(world.audience_count()), handed.begin()->second.position);
       for (const auto& [trainer, restore] : handed) {
         positions[static_cast<size_t>(trainer)] = restore.position;
         turn = restore.turn.n;
@@ -209,8 +214,10 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
           source.Deal(MakeStep(source.Steps(), shares));
         } else {
           source.Dropped(1, 1);
-          if (mine() % 2) source.FinishFailed({kInternal, "broken"});
-          else source.Finish({});
+          if (mine() % 2)
+            source.FinishFailed({kInternal, "broken"});
+          else
+            source.Finish({});
           break;
         }
       }
@@ -226,8 +233,10 @@ TEST_P(Babel, NothingThatIsSaidBringsTheReaderDown) {
     if (below(500) == 0) epoch = any();
     auto kind = static_cast<Kind>(below(static_cast<uint64_t>(Kind::kBye) + 1));
     if (kind == Kind::kRelease && below(20) > 0) kind = Kind::kOpen;  // not everybody is to be gone at once
-    wire::Message message = MessageOf(kind, {any(), static_cast<int64_t>(any()), static_cast<int64_t>(below(3)), "text"});
-    if (kind == Kind::kGo) message = wire::Go{static_cast<wire::Go::Tells>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
+    wire::Message message =
+        MessageOf(kind, {any(), static_cast<int64_t>(any()), static_cast<int64_t>(below(3)), "text"});
+    if (kind == Kind::kGo)
+      message = wire::Go{static_cast<wire::Go::Tells>(below(5)), Turn(any()), below(2) ? kInternal : kOk, "text"};
     if (auto* restore = std::get_if<wire::Restore>(&message)) {
       restore->number = any();
       restore->turn = Turn(any());

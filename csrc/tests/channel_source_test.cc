@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel_source_fixture.h"
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <future>
 #include <thread>
+
+#include "channel_source_fixture.h"
 
 namespace hvdata {
 namespace {
@@ -381,7 +381,8 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
   };
   source_->OnTaken(0, 1, 1, 2);
   EXPECT_EQ(AnySeconds(log_of_a_wait()),
-            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 1] nothing has moved for N s: reader 0 on host0 has dealt "
+            "horovod_data: [reader 0 on host0, channel train, epoch 1, step 1] nothing has moved for N s: reader 0 on "
+            "host0 has dealt "
             "1 steps and waits until rank 1 on node1 has taken more of them\n");
 }
 
@@ -412,8 +413,9 @@ TEST_F(SourceTest, TheReaderSaysWhy) {
   source_->OnOpen(0, 1, 1);
   Begin(1);
   EXPECT_EQ(source_->Await(), Wish::kElement);
-  EXPECT_EQ(why(1), "the pipeline of reader 0 on host0 has not produced step 0 for 0 s (a Python generator that sleeps "
-                    "can't be interrupted)");
+  EXPECT_EQ(why(1),
+            "the pipeline of reader 0 on host0 has not produced step 0 for 0 s (a Python generator that sleeps "
+            "can't be interrupted)");
   source_->Deal(MakeStep(0, 2));
   source_->OnOpen(1, 1, 1);
   source_->OnTaken(0, 1, 1, 2);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel/step_coordinator.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <thread>
 
+#include "channel/step_coordinator.h"
 #include "channel_job.h"
 
 namespace hvdata {
@@ -28,8 +27,10 @@ class StepCoordinatorTest : public testing::Test {
     std::lock_guard<std::mutex> lock(mu_);
     Texts texts;
     for (const auto& [reader, go] : std::exchange(gos_, {})) {
-      std::string text = "r" + std::to_string(reader) + " e" + std::to_string(go.epoch) + " " + std::to_string(go.steps.n);
-      if (go.tells == Tells::kEndsThere) text += go.code == kOk ? " end" : " end!" + std::to_string(go.code) + " " + go.text;
+      std::string text =
+          "r" + std::to_string(reader) + " e" + std::to_string(go.epoch) + " " + std::to_string(go.steps.n);
+      if (go.tells == Tells::kEndsThere)
+        text += go.code == kOk ? " end" : " end!" + std::to_string(go.code) + " " + go.text;
       if (go.tells == Tells::kBehind) text += " behind: " + go.text;
       if (go.tells == Tells::kBecause) text += " since: " + go.text;
       if (go.tells == Tells::kExplain) text += " why?";
@@ -46,11 +47,11 @@ class StepCoordinatorTest : public testing::Test {
   };
   std::vector<std::pair<int, Told>> gos_;
   StepCoordinator in_step_{&world_, [this](int member, wire::Header h, const Share* share) {
-                    EXPECT_TRUE(std::holds_alternative<wire::Go>(h.message) && share == nullptr);
-                    std::lock_guard<std::mutex> lock(mu_);
-                    const int reader = world_.members[static_cast<size_t>(member)].reader;
-                    gos_.push_back({reader, {std::get<wire::Go>(std::move(h.message)), h.epoch}});
-                  }};
+                             EXPECT_TRUE(std::holds_alternative<wire::Go>(h.message) && share == nullptr);
+                             std::lock_guard<std::mutex> lock(mu_);
+                             const int reader = world_.members[static_cast<size_t>(member)].reader;
+                             gos_.push_back({reader, {std::get<wire::Go>(std::move(h.message)), h.epoch}});
+                           }};
 };
 
 TEST_F(StepCoordinatorTest, AStepGoesOutWhenEveryReaderHasIt) {
@@ -75,10 +76,11 @@ TEST_F(StepCoordinatorTest, AReaderThatCannotFillFailsOnlyWhereAShareIsNeeded) {
     Ready(1, Says::kFills, 2, epoch, scalar);
     Ready(2, Says::kFills, 2, epoch);
     EXPECT_EQ(Gos(), Texts()) << "reader 0 may have ended too";
-    Ready(0, last, last == Says::kHas ? 3 : 2, epoch, last == Says::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
-    EXPECT_EQ(Gos(), ToAll(e + (last == Says::kHas    ? " 2 end!3 [r1] a scalar"
+    Ready(0, last, last == Says::kHas ? 3 : 2, epoch,
+          last == Says::kFailed ? Outcome(kInternal, "[r0] broken") : Outcome());
+    EXPECT_EQ(Gos(), ToAll(e + (last == Says::kHas     ? " 2 end!3 [r1] a scalar"
                                 : last == Says::kFills ? " 2 end"
-                                                         : " 2 end!13 [r0] broken")));
+                                                       : " 2 end!13 [r0] broken")));
   }
 }
 
@@ -128,9 +130,10 @@ TEST_F(StepCoordinatorTest, HostsThatGoOnFromACheckpointMayDoSoFromDifferentStep
 }
 
 TEST_F(StepCoordinatorTest, OneThatGoesOnBesideOneThatBeginsAnewIsAnErrorForAll) {
-  const std::string text = "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
-                           ": each host's reader has its own place, so restore the iterator on every rank, each from what "
-                           "it saved itself";
+  const std::string text =
+      "this reader goes on from a checkpoint, but the epoch begins anew on " + world_.ReaderName(2) +
+      ": each host's reader has its own place, so restore the iterator on every rank, each from what "
+      "it saved itself";
   Ready(1, Says::kGoesOn, 5, 1, {kOk, "[r1] "});
   EXPECT_EQ(Gos(), Texts());
   Ready(2, Says::kHas, 1);
@@ -344,7 +347,8 @@ TEST_P(AnyOrder, OneAndTheSameEnd) {
       over[at] = go.tells == Tells::kEndsThere;
       for (size_t other = 0; other < scripts.size(); ++other) {
         const bool filled = said[other] > scripts[other].steps && scripts[other].last == Says::kFills;
-        EXPECT_TRUE(filled || go.steps.n <= std::min(said[other], scripts[other].steps)) << "reader " << other << " has it not";
+        EXPECT_TRUE(filled || go.steps.n <= std::min(said[other], scripts[other].steps))
+            << "reader " << other << " has it not";
       }
     }
   }

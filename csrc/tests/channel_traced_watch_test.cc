@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel/traced_watch.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "channel/traced_watch.h"
 
 namespace hvdata {
 namespace {
@@ -47,7 +47,7 @@ TEST(TracedWatch, AnEpochOfATrainer) {
   Sleep();
   watch.At(2, 0);
   watch.TurnTo(Does::kReceives);
-  std::vector<std::string> wanted{"epoch begins e1 s0", "receive e1 s0",  "wait for data e1 s0 7", "receive e1 s0 7",
+  std::vector<std::string> wanted{"epoch begins e1 s0", "receive e1 s0", "wait for data e1 s0 7", "receive e1 s0 7",
                                   "step e1 s0",         "receive e1 s1", "epoch ends e1 s1",      "epoch begins e2 s0"};
   EXPECT_EQ(Taken(&log), wanted);
 }
@@ -81,7 +81,8 @@ TEST(TracedWatch, NoMomentIsShownTwice) {
   std::vector<TraceEvent> rest;
   log.Take(&rest);
   ASSERT_EQ(rest.size(), 2u);
-  EXPECT_LT(rest[0].end - rest[0].begin, (watch.Read()[static_cast<size_t>(Does::kServes)]) - 1500000) << "from there on";
+  EXPECT_LT(rest[0].end - rest[0].begin, (watch.Read()[static_cast<size_t>(Does::kServes)]) - 1500000)
+      << "from there on";
 }
 
 TEST(TracedWatch, WhatLastsIsShownInPieces) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // An epoch on a trainer, message by message: the moments between them, that threads rarely meet.
-#include "channel/trainer_epoch.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "channel/trainer_epoch.h"
 #include "channel_job.h"
 #include "plain_messages.h"
 
@@ -19,11 +18,13 @@ class DynamicTrainerEpochTest : public testing::Test {
   void Open(int readers) {
     world_ = MakeWorld(readers + 1, 2, readers, true);
     config_.schedule = plan::Schedule::kDynamic;
-    epoch_ = std::make_unique<TrainerEpoch>(config_, world_, 1, SinkState(), &window_, [this](int reader, const wire::Message& message) {
-      const wire::Header header = MakeHeader(7, 1, message);
-      const Plain plain = PlainOf(message);
-      told_.push_back("r" + std::to_string(reader) + " " + header.name() + " " + std::to_string(plain.step) + "," + std::to_string(plain.a));
-    });
+    epoch_ = std::make_unique<TrainerEpoch>(
+        config_, world_, 1, SinkState(), &window_, [this](int reader, const wire::Message& message) {
+          const wire::Header header = MakeHeader(7, 1, message);
+          const Plain plain = PlainOf(message);
+          told_.push_back("r" + std::to_string(reader) + " " + header.name() + " " + std::to_string(plain.step) + "," +
+                          std::to_string(plain.a));
+        });
     Told();
   }
   Texts Told() { return std::exchange(told_, {}); }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "channel/window.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "channel/window.h"
 #include "channel_lanes_recorder.h"
 
 namespace hvdata {
@@ -57,7 +56,8 @@ TEST(WindowTest, StaysWhereNobodyWaits) {
 
 // Its reader would be woken for every few steps.
 TEST(WindowTest, HasWhatAQuickRankWorksOffInAMillisecond) {
-  for (const auto& [step_ns, steps] : std::vector<std::pair<int64_t, int>>{{1000, 64}, {20000, 64}, {100000, 16}, {300000, 4}, {600000, 2}}) {
+  for (const auto& [step_ns, steps] :
+       std::vector<std::pair<int64_t, int>>{{1000, 64}, {20000, 64}, {100000, 16}, {300000, 4}, {600000, 2}}) {
     Window window(0, kMany, false);
     window.Came(4);
     for (int i = 0; i < 1000; ++i) window.Took(step_ns);
@@ -182,7 +182,8 @@ TEST(FairShareTest, ASlowOneHoldsTwoBeyondItsPartOfThePace) {
       while (lanes->RoomFor(1)) lanes->Deal(Sized(lanes->dealt(), 1, 1));
     };
     uint64_t taken[2] = {0, 0};
-    const uint64_t settled = 100 + 64 * times;  // what lay with the slow one when it was as quick, to all appearances, has gone
+    const uint64_t settled =
+        100 + 64 * times;  // what lay with the slow one when it was as quick, to all appearances, has gone
     for (uint64_t step = 0; step < settled + 1000; ++step) {
       deal();
       for (const int t : {0, 1}) {
@@ -193,7 +194,8 @@ TEST(FairShareTest, ASlowOneHoldsTwoBeyondItsPartOfThePace) {
       if (step < settled) continue;
       deal();
       EXPECT_EQ(counter.sent[0] - taken[0], 64u);
-      EXPECT_LE(counter.sent[1] - taken[1], 2 + (64 + times - 1) / times + 1) << times << " times slower, at step " << step;
+      EXPECT_LE(counter.sent[1] - taken[1], 2 + (64 + times - 1) / times + 1)
+          << times << " times slower, at step " << step;
     }
   }
 }

@@ -73,7 +73,7 @@ inline HostLink* To(const HostLinks& links, int member) {
 
 // The links of every member.
 inline std::vector<std::unique_ptr<HostLinks>> Connect(const std::vector<Member>& members, Payload payload,
-                                                   uint64_t arena_bytes, Lie lie = {}) {
+                                                       uint64_t arena_bytes, Lie lie = {}) {
   ThreadCollectives collectives(members.size(), std::move(lie));
   std::vector<std::unique_ptr<HostLinks>> links(members.size());
   std::vector<std::thread> ranks;

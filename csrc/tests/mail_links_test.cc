@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mail/host_links.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -9,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "mail/host_links.h"
 #include "tests/arena_process.h"
 #include "tests/mail_links_job.h"
 

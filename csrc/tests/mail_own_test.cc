@@ -40,7 +40,8 @@ class OwnPostTest : public testing::Test {
       delivering_ = false;
     };
     ways.broken = [this](const std::string& what) { broken_ += what + "\n"; };
-    post_ = std::make_unique<Post>(&world_, std::move(Connect(members, Payload::kAuto, 1 << 20).front()), std::move(ways));
+    post_ =
+        std::make_unique<Post>(&world_, std::move(Connect(members, Payload::kAuto, 1 << 20).front()), std::move(ways));
   }
   void Send(uint64_t number, uint64_t sender = 0, const Share* share = nullptr) {
     post_->Send(0, MakeHeader(kChannel, sender, wire::Save{static_cast<int64_t>(number)}), share);
@@ -204,7 +205,8 @@ TEST_F(PostTest, AHandlerWithoutMemoryBreaksARingToo) {
   });
   ASSERT_EQ(fetched.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   const MutexLock lock(&parties_[1].mu);
-  EXPECT_EQ(parties_[1].broken.rfind("a message can't be delivered: this process can have no more memory", 0), 0u) << parties_[1].broken;
+  EXPECT_EQ(parties_[1].broken.rfind("a message can't be delivered: this process can have no more memory", 0), 0u)
+      << parties_[1].broken;
 }
 
 // The one at work has looked at the rings already, and another thread leaves what it finds there to it.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader on one host, three ranks on another: what comes by their porter, and what straight.
-#include "mail/porters.h"
-
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "mail/placement.h"
+#include "mail/porters.h"
 #include "tests/mail_post_fixture.h"
 #include "wire/mailbag.h"
 #include "wire/passed_on.h"
@@ -18,12 +17,15 @@
 namespace hvdata {
 namespace {
 
-Member Rank(const std::string& host, int trainer, int reader = -1, int group = 0) { return {host, 0, 0, reader, trainer, group}; }
+Member Rank(const std::string& host, int trainer, int reader = -1, int group = 0) {
+  return {host, 0, 0, reader, trainer, group};
+}
 
 std::vector<int> PortersOf(const std::vector<Member>& members) { return Porters(World::Of(0, members)); }
 
 TEST(Porters, TheFirstRankOfEachHostThatReadsAfar) {
-  EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2), Rank("b", 3), Rank("c", 4)}), (std::vector<int>{-1, -1, 2, 2, -1}));
+  EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("a", 1), Rank("b", 2), Rank("b", 3), Rank("c", 4)}),
+            (std::vector<int>{-1, -1, 2, 2, -1}));
   EXPECT_EQ(PortersOf({Rank("a", 0, 0), Rank("b", 1), Rank("a", 2), Rank("b", 3)}), (std::vector<int>{-1, 1, -1, 1}));
 }
 
@@ -34,7 +36,8 @@ TEST(Porters, AReaderOfTheHostWhereThereIsOne) {
 }
 
 TEST(Porters, NoneWhereEachHostHasItsOwnReader) {
-  EXPECT_EQ(PortersOf({Rank("a", 0, 0, 0), Rank("a", 1, -1, 0), Rank("b", 2, 1, 1), Rank("b", 3, -1, 1)}), (std::vector<int>(4, -1)));
+  EXPECT_EQ(PortersOf({Rank("a", 0, 0, 0), Rank("a", 1, -1, 0), Rank("b", 2, 1, 1), Rank("b", 3, -1, 1)}),
+            (std::vector<int>(4, -1)));
 }
 
 TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
@@ -47,7 +50,8 @@ TEST(Porters, HaveLinksWithTheOthersOfTheirHost) {
   EXPECT_LE(links[1]->passage->segment().arena, uint64_t{4} << 20);
   EXPECT_EQ(links[0]->passage, nullptr);
   for (const int self : {2, 3}) EXPECT_EQ(links[static_cast<size_t>(self)]->links.size(), 1u);
-  for (const auto& one : Connect(members, Payload::kMessage, 64 << 20)) EXPECT_EQ(one->porters, (std::vector<int>(4, -1)));
+  for (const auto& one : Connect(members, Payload::kMessage, 64 << 20))
+    EXPECT_EQ(one->porters, (std::vector<int>(4, -1)));
 }
 
 TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
@@ -55,7 +59,8 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches travel as "
+            "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches "
+            "travel as "
             "messages\n");
   for (const auto& one : links) EXPECT_EQ(one->porters, (std::vector<int>{-1, 1, -1, 1}));
 }
@@ -72,7 +77,7 @@ class PorterTest : public testing::Test {
     World world;
     HostLinks* links = nullptr;
     std::unique_ptr<Post> post;
-    std::deque<Sent> sent;  // by MPI
+    std::deque<Sent> sent;                      // by MPI
     std::vector<std::pair<int, uint64_t>> got;  // from whom, number
     std::string broken;
   };
@@ -94,7 +99,8 @@ class PorterTest : public testing::Test {
         party.got.emplace_back(member, number);
         const auto blocks = std::static_pointer_cast<Blocks>(bundle);
         for (size_t i = 0; i < header.components.size(); ++i) {
-          EXPECT_EQ(static_cast<int64_t>(Checksum((*blocks)[i].data, (*blocks)[i].size) >> 1), header.components[i].dims[0]);
+          EXPECT_EQ(static_cast<int64_t>(Checksum((*blocks)[i].data, (*blocks)[i].size) >> 1),
+                    header.components[i].dims[0]);
         }
       };
       ways.broken = [&party](const std::string& what) { party.broken += what; };
@@ -200,7 +206,8 @@ TEST_F(PorterTest, WhatIsPassedOnComesAsFromItsSenderAndRings) {
     Send(kReader, kFirst, bytes, bytes);
     PassOn(kReader, kFirst, BytesOf(TakeSent(kReader)));
     EXPECT_EQ(door.bell->rung, rung + 1);
-    EXPECT_EQ(party(kPorter).links->passage->Read().taken > 0, bytes >= kWorthSharing) << "the rank reads it where it was received";
+    EXPECT_EQ(party(kPorter).links->passage->Read().taken > 0, bytes >= kWorthSharing)
+        << "the rank reads it where it was received";
     EXPECT_TRUE(post(kFirst).Fetch());
     EXPECT_EQ(party(kFirst).got.back(), (std::pair<int, uint64_t>{kReader, bytes}));
     EXPECT_EQ(party(kPorter).links->passage->Read().taken, 0u) << "and gives it back";
@@ -225,7 +232,8 @@ TEST_F(PorterTest, OrderIsKeptBetweenTheTwoWays) {
   EXPECT_EQ(party(kFirst).got.size(), 3u);
   Arrive(kReader, std::move(sent[3]));
   ASSERT_EQ(party(kFirst).got.size(), 6u);
-  for (uint64_t number = 1; number <= 6; ++number) EXPECT_EQ(party(kFirst).got[number - 1], (std::pair<int, uint64_t>{kReader, number}));
+  for (uint64_t number = 1; number <= 6; ++number)
+    EXPECT_EQ(party(kFirst).got[number - 1], (std::pair<int, uint64_t>{kReader, number}));
   ExpectAllWell();
 }
 
@@ -260,7 +268,8 @@ TEST_F(PorterTest, WithoutRoomInSharedMemoryItIsCopied) {
 
 TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
   post(kPorter).PassOn(kReader, kReader, 1, "x");
-  EXPECT_NE(party(kPorter).broken.find("something for member 0 has come here from rank 0 on a, but can't be passed on"), std::string::npos)
+  EXPECT_NE(party(kPorter).broken.find("something for member 0 has come here from rank 0 on a, but can't be passed on"),
+            std::string::npos)
       << party(kPorter).broken;
   post(kSecond).PassOn(kReader, 99, 1, "x");
   EXPECT_NE(party(kSecond).broken.find("something for member 99"), std::string::npos);
@@ -269,7 +278,8 @@ TEST_F(PorterTest, WhatMakesNoSenseBreaksTheLine) {
   passed.bytes = 1;
   EXPECT_TRUE(party(kPorter).links->links.at(kFirst)->Put({wire::Encode(passed), "x"}));
   post(kFirst).Fetch();
-  EXPECT_NE(party(kFirst).broken.find("what rank 1 on b passes on can't be read: it is from member 3, who does not send this way"),
+  EXPECT_NE(party(kFirst).broken.find(
+                "what rank 1 on b passes on can't be read: it is from member 3, who does not send this way"),
             std::string::npos)
       << party(kFirst).broken;
 }

@@ -67,15 +67,15 @@ class PostTest : public testing::Test {
     World world;
     std::unique_ptr<Post> post;
     Mutex mu;
-    std::vector<Got> got;               // under mu
-    std::unique_ptr<Signal> signal;     // a channel's waiting thread
-    std::string broken;                 // under mu
+    std::vector<Got> got;            // under mu
+    std::unique_ptr<Signal> signal;  // a channel's waiting thread
+    std::string broken;              // under mu
     // MPI towards us.
     std::mutex flying_mu;
     std::condition_variable flying_changed;
     std::vector<InFlight> flying;
-    bool landed = false;                // nothing more will be sent
-    bool held = false;                  // by a test
+    bool landed = false;  // nothing more will be sent
+    bool held = false;    // by a test
     std::thread mpi;
   };
   static constexpr uint32_t kChannel = 5;
@@ -111,8 +111,8 @@ class PostTest : public testing::Test {
       };
       party.post = std::make_unique<Post>(&party.world, std::move(links[static_cast<size_t>(self)]), std::move(ways));
       // The reader waits in its source for what comes up, the trainer in its sink for what comes down.
-      party.signal = std::make_unique<Signal>(self == 0 ? party.post->source_door(kChannel)
-                                                        : party.post->sink_door(kChannel));
+      party.signal =
+          std::make_unique<Signal>(self == 0 ? party.post->source_door(kChannel) : party.post->sink_door(kChannel));
       party.mpi = std::thread([this, self, seed] { Carry(self, seed * 2 + static_cast<unsigned>(self)); });
     }
   }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mail/post.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +7,9 @@
 #include <random>
 #include <thread>
 
-#include "tests/mail_post_fixture.h"
 #include "mail/placement.h"
+#include "mail/post.h"
+#include "tests/mail_post_fixture.h"
 
 namespace hvdata {
 namespace {
@@ -146,7 +145,9 @@ TEST_F(PostTest, AFullRingCostsMessagesAndKeepsOrder) {
   }
 }
 
-Header Taken(uint32_t channel, uint64_t limit) { return MakeHeader(channel, 0, wire::Taken{LaneStep(limit), LaneStep(limit)}); }
+Header Taken(uint32_t channel, uint64_t limit) {
+  return MakeHeader(channel, 0, wire::Taken{LaneStep(limit), LaneStep(limit)});
+}
 
 TEST_F(PostTest, ATakenThatTheReaderDoesNotWaitForRingsNothing) {
   Start(Payload::kAuto);
@@ -248,7 +249,9 @@ TEST_F(PostTest, ANumberThatCannotBeIsReported) {
     }
     {
       const MutexLock lock(&parties_[1].mu);
-      EXPECT_EQ(parties_[1].broken.rfind("message number " + std::to_string(number) + " from rank 0 on a has come already", 0), 0u)
+      EXPECT_EQ(parties_[1].broken.rfind(
+                    "message number " + std::to_string(number) + " from rank 0 on a has come already", 0),
+                0u)
           << parties_[1].broken;
       EXPECT_TRUE(parties_[1].got.empty());
       parties_[1].broken.clear();

@@ -106,11 +106,14 @@ void ExpectAllLinked(const Met& met) {
 // One line, with this number in it.
 void ExpectOneLine(const std::string& said, size_t strangers) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_NE(said.find("[rank 0 on a] " + std::to_string(strangers) + " connection(s) to the socket"), std::string::npos) << said;
+  EXPECT_NE(said.find("[rank 0 on a] " + std::to_string(strangers) + " connection(s) to the socket"), std::string::npos)
+      << said;
   EXPECT_LT(said.size(), 500u);
 }
 
-TEST(Strangers, NobodyComes) { EXPECT_EQ(MeetWhile([](const auto&, const auto&) {}).said, ""); }
+TEST(Strangers, NobodyComes) {
+  EXPECT_EQ(MeetWhile([](const auto&, const auto&) {}).said, "");
+}
 
 TEST(Strangers, WhoSaysNothingIsNotWaitedFor) {
   std::vector<int> silent;

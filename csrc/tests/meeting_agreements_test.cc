@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "meeting/agreements.h"
-
 #include <gtest/gtest.h>
 
 #include <deque>
 #include <thread>
 
 #include "channel_job.h"
+#include "meeting/agreements.h"
 #include "wire/codec.h"
 
 namespace hvdata {
@@ -129,13 +128,17 @@ TEST_F(AgreementsTest, ACoordinatorThatDoesNotAnswerIsNamedAndThenGivenUp) {
   At(1).Begin("x", "distribute_dataset 'train'");
   testing::internal::CaptureStderr();
   std::optional<Outcome> result;
-  for (int i = 0; i < 1000 && !result; ++i) result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
+  for (int i = 0; i < 1000 && !result; ++i)
+    result = At(1).Wait(1, std::chrono::milliseconds(20));  // nothing is delivered
   EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
-            "horovod_data: [rank 0 on node0] has waited N s in distribute_dataset 'train' for reader 0 on host0, which brings all ranks "
+            "horovod_data: [rank 0 on node0] has waited N s in distribute_dataset 'train' for reader 0 on host0, which "
+            "brings all ranks "
             "together and does not answer\n");
   ASSERT_TRUE(result);
   EXPECT_EQ(result->code, kDeadlineExceeded);
-  EXPECT_EQ(AnySeconds(result->message).find("distribute_dataset 'train': has waited N s for reader 0 on host0, which brings"), 0u)
+  EXPECT_EQ(AnySeconds(result->message)
+                .find("distribute_dataset 'train': has waited N s for reader 0 on host0, which brings"),
+            0u)
       << result->message;
 }
 
@@ -152,8 +155,9 @@ TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
   const auto result = Result(2, 2);
   ASSERT_TRUE(result);
   EXPECT_EQ(result->code, kUnavailable);
-  EXPECT_EQ(result->message, "distribute_dataset: rank 0 on node0 has shut down and will not take part. Every rank "
-                             "must make the same calls in the same order");
+  EXPECT_EQ(result->message,
+            "distribute_dataset: rank 0 on node0 has shut down and will not take part. Every rank "
+            "must make the same calls in the same order");
 }
 
 TEST_F(AgreementsTest, ARefusalAnswersWhoWaitsAndWhoComes) {
@@ -194,7 +198,8 @@ TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   testing::internal::CaptureStderr();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "horovod_data: [rank 0 on node0] has waited\n")
+      << "and not once more";
   std::this_thread::sleep_for(std::chrono::milliseconds(2600));
   const auto result = At(1).Wait(1, std::chrono::milliseconds(0));
   ASSERT_TRUE(result);

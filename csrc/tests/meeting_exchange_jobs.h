@@ -2,8 +2,6 @@
 // Ranks that scatter and gather, in one process: messages from each to each are delivered when a test says so.
 #pragma once
 
-#include "meeting/exchange.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "channel_job.h"
+#include "meeting/exchange.h"
 
 namespace hvdata {
 
@@ -29,7 +28,8 @@ class Jobs {
   explicit Jobs(int trainers, unsigned seed = 0, double stall = 10, double timeout = 10) : random_(seed) {
     for (int m = 0; m < trainers; ++m) {
       std::vector<Member> members;
-      for (int t = 0; t < trainers; ++t) members.push_back({"node" + std::to_string(t), 0, 0, t == trainers - 1 ? 0 : -1, t});
+      for (int t = 0; t < trainers; ++t)
+        members.push_back({"node" + std::to_string(t), 0, 0, t == trainers - 1 ? 0 : -1, t});
       worlds_.push_back(std::make_unique<World>(World::Of(m, std::move(members))));
       exchanges_.push_back(std::make_unique<Exchange>(
           worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share* share) {
@@ -64,8 +64,10 @@ class Jobs {
       got_[static_cast<size_t>(trainer)].push_back(all);
       auto nothing = std::make_shared<Share>();
       nothing->bundle = std::make_shared<Token>(Token{0, -1});
-      if (refuse) (*this)[trainer].EndGather(name, call, {kInvalidArgument, "they don't fit"}, nullptr);
-      else (*this)[trainer].EndGather(name, call, {}, nothing.get());
+      if (refuse)
+        (*this)[trainer].EndGather(name, call, {kInvalidArgument, "they don't fit"}, nullptr);
+      else
+        (*this)[trainer].EndGather(name, call, {}, nothing.get());
     };
     (*this)[trainer].Gather(name, root, share, collected, Note(trainer, name == "" ? name : name.substr(2)));
   }
@@ -74,8 +76,8 @@ class Jobs {
     return [this, trainer, name](Outcome outcome, Exchanged e) {
       EXPECT_FALSE(HoldsLocks());
       got_[static_cast<size_t>(trainer)].push_back(
-          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) + " #" +
-                             std::to_string(TokenOf(e.bundle).element)
+          outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) +
+                             " #" + std::to_string(TokenOf(e.bundle).element)
                        : std::to_string(outcome.code) + " " + outcome.message);
       if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !gone_.count(trainer)) Leave(trainer);
     };
@@ -92,8 +94,10 @@ class Jobs {
     auto [header, bundle] = std::move(flying_[way].front());
     flying_[way].pop_front();
     if (gone_.count(way.second)) return true;
-    if (const auto* bye = std::get_if<wire::Bye>(&header.message)) (*this)[way.second].OnGone(way.first, bye->told);
-    else (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
+    if (const auto* bye = std::get_if<wire::Bye>(&header.message))
+      (*this)[way.second].OnGone(way.first, bye->told);
+    else
+      (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
     return true;
   }
   void DeliverAll(int only = -1) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "meeting/exchange.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <thread>
 
+#include "meeting/exchange.h"
 #include "meeting_exchange_jobs.h"
 
 namespace hvdata {
@@ -93,7 +92,8 @@ TEST(ExchangeTest, RanksThatDisagreeAboutTheRootAllFail) {
       ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
       EXPECT_NE(got[0].find("3 [rank " + std::to_string(t)), std::string::npos) << got[0];
       EXPECT_NE(got[0].find("root=" + std::to_string(roots[static_cast<size_t>(t)]) + " on rank " + std::to_string(t)),
-                std::string::npos) << got[0];
+                std::string::npos)
+          << got[0];
     }
     for (int t = 0; t < n; ++t) jobs.Scatter(t, "a", 0);  // the next one is not disturbed
     jobs.DeliverAll();
@@ -110,15 +110,17 @@ TEST(ExchangeTest, ARootThatHasCalledFirstFailsToo) {
   jobs.DeliverAll();
   for (int t : {0, 1}) {
     const std::string where = "[rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] ";
-    EXPECT_EQ(jobs.Got(t), (Texts{"3 " + where + "the ranks disagree in scatter(): root=0 on rank 0 on node0; root=1 on rank 1 "
+    EXPECT_EQ(jobs.Got(t), (Texts{"3 " + where +
+                                  "the ranks disagree in scatter(): root=0 on rank 0 on node0; root=1 on rank 1 "
                                   "on node1. Every rank must make the same scatter calls, with the same root"}));
   }
   EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()), "") << "the errors say it";
 }
 
 TEST(ExchangeTest, OneWhoHasLeftIsNamedButWhatItSentCounts) {
-  const std::string text = "] rank 1 on node1 has shut down and takes no part in this scatter. Every rank must make the same "
-                           "scatter calls";
+  const std::string text =
+      "] rank 1 on node1 has shut down and takes no part in this scatter. Every rank must make the same "
+      "scatter calls";
   for (const int root : {0, 1}) {
     Jobs jobs(3);
     for (int t = 0; t < 3; ++t) jobs.Scatter(t, "a", root);
@@ -169,9 +171,12 @@ TEST(ExchangeTest, OneThatNeverTookPartEndsTheOthersWaitsInASecond) {
     }
     EXPECT_LE(ticks, 9);
     for (int t : {1, 2}) {
-      EXPECT_EQ(got[t], (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) + ", scatter 'a', call 0] rank 0 "
-                               "on node0 has shut down and takes no part in this scatter. Every rank must make the same scatter "
-                               "calls"}));
+      EXPECT_EQ(
+          got[t],
+          (Texts{"14 [rank " + std::to_string(t) + " on node" + std::to_string(t) +
+                 ", scatter 'a', call 0] rank 0 "
+                 "on node0 has shut down and takes no part in this scatter. Every rank must make the same scatter "
+                 "calls"}));
     }
   }
 }
@@ -184,12 +189,17 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
   jobs.DeliverAll();
   testing::internal::CaptureStderr();
   jobs.TickAll();
-  const std::string order = ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
+  const std::string order =
+      ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
   EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not made this "
-            "call; rank 1 on node1 waits in scatter 'b', call 0" + order +
-            "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not made this "
-            "call; rank 0 on node0 waits in scatter 'a', call 0" + order);
+            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not "
+            "made this "
+            "call; rank 1 on node1 waits in scatter 'b', call 0" +
+                order +
+                "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has "
+                "not made this "
+                "call; rank 0 on node0 waits in scatter 'a', call 0" +
+                order);
 }
 
 // The same where each waits for the other's part, because neither is the root of its own call.
@@ -200,12 +210,17 @@ TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
   jobs.DeliverAll();
   testing::internal::CaptureStderr();
   jobs.TickAll();
-  const std::string order = ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not sent its "
-            "part; rank 1 on node1 waits in scatter 'b', call 0" + order +
-            "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent its "
-            "part; rank 0 on node0 waits in scatter 'a', call 0" + order);
+  const std::string order =
+      ", which this rank has not made: where calls block, all ranks must make them in the same order\n";
+  EXPECT_EQ(
+      AnySeconds(testing::internal::GetCapturedStderr()),
+      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 1 on node1, which has not sent its "
+      "part; rank 1 on node1 waits in scatter 'b', call 0" +
+          order +
+          "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent "
+          "its "
+          "part; rank 0 on node0 waits in scatter 'a', call 0" +
+          order);
 }
 
 // A root that has made both calls at once waits for a third rank, as does who waits for its part; a refusal waits for nobody.
@@ -220,13 +235,16 @@ TEST(ExchangeTest, CallsThatOnlyWaitForAThirdRankDoNotCross) {
   jobs.DeliverAll();
   testing::internal::CaptureStderr();
   jobs.TickAll();
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made this "
-            "call\n"
-            "horovod_data: [rank 0 on node0, scatter 'b', call 0] has waited N s for rank 1 on node1, rank 2 on node2, which has "
-            "not made this call\n"
-            "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
-            "part\n");
+  EXPECT_EQ(
+      AnySeconds(testing::internal::GetCapturedStderr()),
+      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made "
+      "this "
+      "call\n"
+      "horovod_data: [rank 0 on node0, scatter 'b', call 0] has waited N s for rank 1 on node1, rank 2 on node2, which "
+      "has "
+      "not made this call\n"
+      "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
+      "part\n");
 }
 
 TEST(ExchangeTest, ARefusalReachesAllOthers) {
@@ -261,8 +279,9 @@ TEST(ExchangeTest, GathersAreMatchedByNameNumberAndSender) {
   jobs.Leave(1);
   jobs[0].Expect("a", 2, 1, jobs.Note(0, "a"));
   jobs.TickAll();
-  EXPECT_EQ(jobs.Got(0), (Texts{"14 [rank 0 on node0, scatter 'a', call 2] rank 1 on node1 has shut down and takes no part "
-                                "in this scatter. Every rank must make the same scatter calls"}));
+  EXPECT_EQ(jobs.Got(0),
+            (Texts{"14 [rank 0 on node0, scatter 'a', call 2] rank 1 on node1 has shut down and takes no part "
+                   "in this scatter. Every rank must make the same scatter calls"}));
 }
 
 TEST(ExchangeTest, AFailureEndsEveryWaitNowAndLater) {
@@ -285,24 +304,28 @@ TEST(ExchangeTest, WhoeverIsMissingIsReportedAndThenGivenUp) {
   testing::internal::CaptureStderr();
   jobs.TickAll();
   jobs.TickAll();
-  EXPECT_EQ(AnySeconds(testing::internal::GetCapturedStderr()),
-            "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made "
-            "this call\n"
-            "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
-            "part\n");
+  EXPECT_EQ(
+      AnySeconds(testing::internal::GetCapturedStderr()),
+      "horovod_data: [rank 0 on node0, scatter 'a', call 0] has waited N s for rank 2 on node2, which has not made "
+      "this call\n"
+      "horovod_data: [rank 1 on node1, scatter 'a', call 0] has waited N s for rank 0 on node0, which has not sent its "
+      "part\n");
   std::this_thread::sleep_for(std::chrono::seconds(3));
   jobs.TickAll();
   for (const auto& [t, who] : {std::pair(0, "rank 2 on node2, which has not made this call"),
                                std::pair(1, "rank 0 on node0, which has not sent its part")}) {
     const std::string rank = std::to_string(t);
     const std::string at = "4 [rank " + rank + " on node" + rank + ", scatter 'a', call 0] has waited N s for ";
-    EXPECT_EQ(jobs.Got(t), (Texts{at + who + ". Every rank must make the same scatter calls; the limit is "
-                                             "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
+    EXPECT_EQ(jobs.Got(t), (Texts{at + who +
+                                  ". Every rank must make the same scatter calls; the limit is "
+                                  "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
   }
   jobs.Scatter(2, "a", 0);
   jobs.DeliverAll();
-  EXPECT_EQ(jobs.Got(2), (Texts{"4 [rank 2 on node2, scatter 'a', call 0] rank 0 on node0, the root, has given this call up: it has waited N s "
-                                "for rank 2 on node2, which has not made this call. Every rank must make the same scatter calls; the limit is "
+  EXPECT_EQ(jobs.Got(2), (Texts{"4 [rank 2 on node2, scatter 'a', call 0] rank 0 on node0, the root, has given this "
+                                "call up: it has waited N s "
+                                "for rank 2 on node2, which has not made this call. Every rank must make the same "
+                                "scatter calls; the limit is "
                                 "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}))
       << "the late one does not wait as long again";
 }
@@ -318,8 +341,10 @@ TEST(ExchangeTest, ARootThatGivesACallUpTellsThoseWhoWait) {
   jobs[0].Tick();
   jobs.DeliverAll();
   EXPECT_EQ(jobs.Got(0).size(), 1u);
-  EXPECT_EQ(jobs.Got(1), (Texts{"4 [rank 1 on node1, scatter 'a', call 0] rank 0 on node0, the root, has given this call up: it has waited N s "
-                                "for rank 2 on node2, which has not made this call. Every rank must make the same scatter calls; the limit is "
+  EXPECT_EQ(jobs.Got(1), (Texts{"4 [rank 1 on node1, scatter 'a', call 0] rank 0 on node0, the root, has given this "
+                                "call up: it has waited N s "
+                                "for rank 2 on node2, which has not made this call. Every rank must make the same "
+                                "scatter calls; the limit is "
                                 "HOROVOD_DATA_TIMEOUT (seconds; 0: never)"}));
 }
 

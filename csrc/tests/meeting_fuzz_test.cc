@@ -22,13 +22,20 @@ wire::Message AnyMessage(std::mt19937_64* random) {
   const auto number = [&] { return (*random)() % 8 ? static_cast<uint64_t>((*random)() % 5) : filler.Number(); };
   const std::string name((*random)() % 3, 'a');
   switch ((*random)() % 8) {
-    case 0: return wire::Scatter{name, number(), few(), few() == 0 ? 3 : 0, few() == 0 ? "an error" : ""};
-    case 1: return wire::Gather{name, number()};
-    case 2: return wire::Called{name, number(), few(), few()};
-    case 3: return wire::Left{{few(), few()}};
-    case 4: return wire::WhoLeft();
-    case 5: return wire::Hello{static_cast<int64_t>(number()), "call", name};
-    default: return wire::Filled((*random)() % wire::kKinds, filler);
+    case 0:
+      return wire::Scatter{name, number(), few(), few() == 0 ? 3 : 0, few() == 0 ? "an error" : ""};
+    case 1:
+      return wire::Gather{name, number()};
+    case 2:
+      return wire::Called{name, number(), few(), few()};
+    case 3:
+      return wire::Left{{few(), few()}};
+    case 4:
+      return wire::WhoLeft();
+    case 5:
+      return wire::Hello{static_cast<int64_t>(number()), "call", name};
+    default:
+      return wire::Filled((*random)() % wire::kKinds, filler);
   }
 }
 
@@ -66,15 +73,24 @@ TEST(MeetingFuzz, Exchange) {
           exchange.Scatter(name, any, std::move(parts), note());
           break;
         }
-        case 1: exchange.Refuse(name, any, kInternal, Share()); break;
-        case 2: exchange.Give(name, random() % 5, any, Share()); break;
-        case 3: exchange.Expect(name, random() % 5, any, note()); break;
+        case 1:
+          exchange.Refuse(name, any, kInternal, Share());
+          break;
+        case 2:
+          exchange.Give(name, random() % 5, any, Share());
+          break;
+        case 3:
+          exchange.Expect(name, random() % 5, any, note());
+          break;
         case 4:
           if (random() % 50 == 0) exchange.OnGone(static_cast<int>(random() % 4), {any, -7, 1 << 30});
           break;
-        case 5: exchange.Tick(); break;
+        case 5:
+          exchange.Tick();
+          break;
         default:
-          exchange.Handle(static_cast<int>(random() % 4), MakeHeader(0, 0, AnyMessage(&random)), FreedWithoutLocks(step));
+          exchange.Handle(static_cast<int>(random() % 4), MakeHeader(0, 0, AnyMessage(&random)),
+                          FreedWithoutLocks(step));
       }
     }
     EXPECT_GT(answered, 100) << "too few calls came to an end by themselves";
@@ -98,10 +114,17 @@ TEST(MeetingFuzz, Agreements) {
       if (const auto* hello = std::get_if<wire::Hello>(&message)) agreements.On(member, *hello);
       if (const auto* verdict = std::get_if<wire::Verdict>(&message)) agreements.On(member, *verdict);
       switch (random() % 40) {
-        case 0: agreements.Begin("mine", "call"); break;
-        case 1: agreements.Wait(static_cast<int64_t>(random() % 5), std::chrono::milliseconds(0)); break;
-        case 2: agreements.Tick(); break;
-        default: break;
+        case 0:
+          agreements.Begin("mine", "call");
+          break;
+        case 1:
+          agreements.Wait(static_cast<int64_t>(random() % 5), std::chrono::milliseconds(0));
+          break;
+        case 2:
+          agreements.Tick();
+          break;
+        default:
+          break;
       }
       if (step == kSteps / 2) agreements.OnGone(member);
       if (step == kSteps * 3 / 4) agreements.Refuse("no");

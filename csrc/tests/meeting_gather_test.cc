@@ -26,7 +26,8 @@ TEST(GatherTest, TheRootGetsAllPartsWhoeverComesFirst) {
     for (int t : {0, 2}) EXPECT_EQ(jobs.Got(t), (Texts{"a 0 #0", "a 1 #0"})) << "seed " << seed;
     Texts root = jobs.Got(1);
     std::sort(root.begin(), root.end());
-    EXPECT_EQ(root, (Texts{"a 0 #0", "a 1 #0", "parts of 0: 100 101 102", "parts of 1: 100 101 102"})) << "seed " << seed;
+    EXPECT_EQ(root, (Texts{"a 0 #0", "a 1 #0", "parts of 0: 100 101 102", "parts of 1: 100 101 102"}))
+        << "seed " << seed;
   }
 }
 
@@ -79,7 +80,8 @@ TEST(GatherTest, RanksThatDisagreeAboutTheRootAllFail) {
       const Texts got = jobs.Got(t);
       ASSERT_EQ(got.size(), 1u) << "seed " << seed << " trainer " << t;
       EXPECT_NE(got[0].find("the ranks disagree in gather(): root="), std::string::npos) << got[0];
-      EXPECT_NE(got[0].find("Every rank must make the same gather calls, with the same root"), std::string::npos) << got[0];
+      EXPECT_NE(got[0].find("Every rank must make the same gather calls, with the same root"), std::string::npos)
+          << got[0];
     }
     for (int t = 0; t < 3; ++t) jobs.Gather(t, kA, 0);
     jobs.DeliverAll();
@@ -101,7 +103,8 @@ TEST(GatherTest, OneWhoHasLeftIsNamedButWhatItGaveCounts) {
   jobs.Gather(0, kUnnamed, 2);
   jobs.Gather(2, kUnnamed, 2);
   jobs.DeliverAll();
-  const std::string why = "rank 1 on node1 has shut down and takes no part in this gather. Every rank must make the same gather calls";
+  const std::string why =
+      "rank 1 on node1 has shut down and takes no part in this gather. Every rank must make the same gather calls";
   EXPECT_EQ(jobs.Got(2), (Texts{"14 [rank 2 on node2, gather, call 1] " + why}));
   EXPECT_EQ(jobs.Got(0), (Texts{unnamed + " 0 #0", "14 [rank 0 on node0, gather, call 1] " + why}));
 }
@@ -113,11 +116,12 @@ TEST(GatherTest, WhoeverIsMissingIsReported) {
   jobs.DeliverAll();
   testing::internal::CaptureStderr();
   jobs.TickAll();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "horovod_data: [rank 0 on node0, gather 'a', call 0] has waited 0 s for rank 2 on node2, which has not made "
-            "this call\n"
-            "horovod_data: [rank 1 on node1, gather 'a', call 0] has waited 0 s for rank 0 on node0, which has not got all "
-            "parts\n");
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "horovod_data: [rank 0 on node0, gather 'a', call 0] has waited 0 s for rank 2 on node2, which has not made "
+      "this call\n"
+      "horovod_data: [rank 1 on node1, gather 'a', call 0] has waited 0 s for rank 0 on node0, which has not got all "
+      "parts\n");
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bundle that is not what it should be is an error, and no crash.
-#include "ops/bundle.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "engine/hooks.h"
+#include "ops/bundle.h"
 
 namespace hvdata {
 
@@ -26,7 +25,8 @@ TEST(TakeTensors, OfNoBundleIsAnError) {
   std::vector<Tensor> tensors(1);
   const absl::Status status = TakeTensors(nullptr, &tensors);
   EXPECT_FALSE(status.ok());
-  EXPECT_NE(std::string(status.message()).find("a share came without its tensors"), std::string::npos) << status.message();
+  EXPECT_NE(std::string(status.message()).find("a share came without its tensors"), std::string::npos)
+      << status.message();
   EXPECT_EQ(tensors.size(), 1u) << "what was there stays";
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What TensorFlow itself would not let through, but a state that was damaged may hold: an error, and no read beyond the values.
-#include "ops/take_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "ops/take_rows.h"
 
 namespace hvdata {
 namespace {
@@ -41,11 +41,13 @@ TEST(TakeRaggedRows, OfTheMiddleWithPadding) {
 }
 
 TEST(TakeRaggedRows, SplitsThatDoNotFitAreAnError) {
-  for (const std::vector<int64_t>& splits : {std::vector<int64_t>{0, 1, 9}, {-1, 1, 3}, {0, 2, 1}, {INT64_MIN, 0, INT64_MAX}}) {
+  for (const std::vector<int64_t>& splits :
+       {std::vector<int64_t>{0, 1, 9}, {-1, 1, 3}, {0, 2, 1}, {INT64_MIN, 0, INT64_MAX}}) {
     Tensors share;
     const absl::Status status = Ragged(splits, {0, 2, 0}, &share);
     EXPECT_FALSE(status.ok());
-    EXPECT_NE(std::string(status.message()).find("row splits don't fit its values"), std::string::npos) << status.message();
+    EXPECT_NE(std::string(status.message()).find("row splits don't fit its values"), std::string::npos)
+        << status.message();
   }
 }
 
@@ -54,7 +56,8 @@ TEST(JoinRows, OneAfterTheOther) {
   Tensor whole;
   ASSERT_TRUE(JoinRows(numbers, &whole).ok());
   EXPECT_EQ(Listed<int64_t>(whole), (std::vector<int64_t>{1, 2, 3}));
-  const Tensors texts{Vector<tensorflow::tstring>({"a"}), Vector<tensorflow::tstring>({"", "longer than what lies in the string itself"})};
+  const Tensors texts{Vector<tensorflow::tstring>({"a"}),
+                      Vector<tensorflow::tstring>({"", "longer than what lies in the string itself"})};
   ASSERT_TRUE(JoinRows(texts, &whole).ok());
   EXPECT_EQ(Listed<tensorflow::tstring>(whole),
             (std::vector<tensorflow::tstring>{"a", "", "longer than what lies in the string itself"}));
@@ -63,7 +66,8 @@ TEST(JoinRows, OneAfterTheOther) {
 TEST(JoinRows, MoreThanATensorCanHaveAreAnError) {
   const Tensors parts(2, Tensor(tensorflow::DT_FLOAT, TensorShape({int64_t{1} << 62, 0})));
   Tensor whole;
-  EXPECT_EQ(JoinRows(parts, &whole).message(), "the ranks have more rows than a tensor can have. Gather fewer at a time");
+  EXPECT_EQ(JoinRows(parts, &whole).message(),
+            "the ranks have more rows than a tensor can have. Gather fewer at a time");
 }
 
 TEST(HaveRowsAlike, DtypeAndAllAxesButTheFirst) {

@@ -16,10 +16,41 @@ namespace hvdata {
 
 // In the order of wire::Message.
 enum class Kind : size_t {
-  kHello, kAbsent, kVerdict, kOpen, kTaken, kClose, kRecalled, kRelease, kWhy, kSave, kRestore, kWithdraw, kClaim, kData, kEnd,
-  kRecall, kBecause, kState, kNumbered, kReady, kGo, kScatter, kGather, kCalled, kWhoLeft, kLeft, kBye,
-  kChecked, kReport, kVerified, kHowLong, kTimes,
-  kPing, kPong, kEvents,
+  kHello,
+  kAbsent,
+  kVerdict,
+  kOpen,
+  kTaken,
+  kClose,
+  kRecalled,
+  kRelease,
+  kWhy,
+  kSave,
+  kRestore,
+  kWithdraw,
+  kClaim,
+  kData,
+  kEnd,
+  kRecall,
+  kBecause,
+  kState,
+  kNumbered,
+  kReady,
+  kGo,
+  kScatter,
+  kGather,
+  kCalled,
+  kWhoLeft,
+  kLeft,
+  kBye,
+  kChecked,
+  kReport,
+  kVerified,
+  kHowLong,
+  kTimes,
+  kPing,
+  kPong,
+  kEvents,
 };
 static_assert(static_cast<size_t>(Kind::kEvents) + 1 == std::variant_size_v<wire::Message>);
 
@@ -65,7 +96,8 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Claim& m) { return {m.step, I(m.left), m.filler, ""}; }
     P operator()(const wire::Data& m) { return {m.step.n, I(m.position), I(m.turn.n), ""}; }
     P operator()(const wire::End& m) {
-      return {m.step.n, m.code, I(m.left | m.tail_taken << kTailShift) | (m.lost ? kLost : 0), m.code == 0 ? m.no_filler : m.text};
+      return {m.step.n, m.code, I(m.left | m.tail_taken << kTailShift) | (m.lost ? kLost : 0),
+              m.code == 0 ? m.no_filler : m.text};
     }
     P operator()(const wire::Recall&) { return {}; }
     P operator()(const wire::Because& m) { return {0, 0, 0, m.text}; }
@@ -97,35 +129,59 @@ inline wire::Message MessageOf(Kind kind, Plain p) {
   const LaneStep step(p.step), limit(u(p.a));
   const auto code = static_cast<int32_t>(p.b);
   switch (kind) {
-    case Kind::kOpen: return wire::Open{limit};
-    case Kind::kTaken: return wire::Taken{step, limit};
-    case Kind::kClose: return wire::Close{step, p.a};
-    case Kind::kRecalled: return wire::Recalled{step, limit};
-    case Kind::kRelease: return wire::Release();
-    case Kind::kWhy: return wire::Why{p.step};
-    case Kind::kSave: return wire::Save{p.a};
-    case Kind::kRestore: return wire::Restore{p.a, u(p.b), 0, p.step, Turn(), 0, p.text};
-    case Kind::kWithdraw: return wire::Withdraw();
-    case Kind::kClaim: return wire::Claim{p.step, u(p.a), p.b != 0, false};
-    case Kind::kData: return wire::Data{step, Turn(u(p.b)), u(p.a)};
+    case Kind::kOpen:
+      return wire::Open{limit};
+    case Kind::kTaken:
+      return wire::Taken{step, limit};
+    case Kind::kClose:
+      return wire::Close{step, p.a};
+    case Kind::kRecalled:
+      return wire::Recalled{step, limit};
+    case Kind::kRelease:
+      return wire::Release();
+    case Kind::kWhy:
+      return wire::Why{p.step};
+    case Kind::kSave:
+      return wire::Save{p.a};
+    case Kind::kRestore:
+      return wire::Restore{p.a, u(p.b), 0, p.step, Turn(), 0, p.text};
+    case Kind::kWithdraw:
+      return wire::Withdraw();
+    case Kind::kClaim:
+      return wire::Claim{p.step, u(p.a), p.b != 0, false};
+    case Kind::kData:
+      return wire::Data{step, Turn(u(p.b)), u(p.a)};
     case Kind::kEnd: {
       const uint64_t rest = u(p.b & ~kLost);
-      wire::End end{step, static_cast<int32_t>(p.a), "", (p.b & kLost) != 0, rest & ((1ull << kTailShift) - 1), rest >> kTailShift, ""};
+      wire::End end{step,
+                    static_cast<int32_t>(p.a),
+                    "",
+                    (p.b & kLost) != 0,
+                    rest & ((1ull << kTailShift) - 1),
+                    rest >> kTailShift,
+                    ""};
       (p.a == 0 ? end.no_filler : end.text) = p.text;
       return end;
     }
-    case Kind::kRecall: return wire::Recall();
-    case Kind::kBecause: return wire::Because{p.text};
-    case Kind::kState: return wire::State{p.a, code, p.text};
-    case Kind::kNumbered: return wire::Numbered{u(p.a)};
-    case Kind::kReady: return wire::Ready{static_cast<wire::Ready::Says>(p.a), Turn(p.step), code, p.text};
-    case Kind::kGo: return wire::Go{static_cast<wire::Go::Tells>(p.a), Turn(p.step), code, p.text};
-    default: return wire::Bye();
+    case Kind::kRecall:
+      return wire::Recall();
+    case Kind::kBecause:
+      return wire::Because{p.text};
+    case Kind::kState:
+      return wire::State{p.a, code, p.text};
+    case Kind::kNumbered:
+      return wire::Numbered{u(p.a)};
+    case Kind::kReady:
+      return wire::Ready{static_cast<wire::Ready::Says>(p.a), Turn(p.step), code, p.text};
+    case Kind::kGo:
+      return wire::Go{static_cast<wire::Go::Tells>(p.a), Turn(p.step), code, p.text};
+    default:
+      return wire::Bye();
   }
 }
 
-inline wire::Header MakeMessage(Kind kind, uint64_t epoch, uint64_t step = 0, int64_t a = 0, int64_t b = 0, std::string text = "",
-                                uint32_t channel = 0) {
+inline wire::Header MakeMessage(Kind kind, uint64_t epoch, uint64_t step = 0, int64_t a = 0, int64_t b = 0,
+                                std::string text = "", uint32_t channel = 0) {
   return MakeHeader(channel, epoch, MessageOf(kind, {step, a, b, std::move(text)}));
 }
 

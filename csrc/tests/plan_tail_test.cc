@@ -78,7 +78,8 @@ TEST(Tail, AllSmallOnes) {
             const Tail::Share share = tail.At(static_cast<int64_t>(step), static_cast<int>(card % n));
             const bool real = card < all.size();
             const Element expected = real ? all[card] : all[step * n];
-            ASSERT_EQ(Element(share.reader, share.element), expected) << testing::PrintToString(left) << " card " << card;
+            ASSERT_EQ(Element(share.reader, share.element), expected)
+                << testing::PrintToString(left) << " card " << card;
             ASSERT_EQ(share.filler, !real);
             ASSERT_EQ(tail.Short(static_cast<int64_t>(step)), step * n + n > all.size());
             if (real) --lost[static_cast<size_t>(share.reader)];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hash is that of xxHash on every machine, whatever instructions it is computed with.
-#include "proof/fingerprint.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "proof/fingerprint.h"
 
 #define XXH_INLINE_ALL
 #define XXH_VECTOR XXH_SCALAR
@@ -27,7 +27,8 @@ TEST(Fingerprint, IsThatOfPlainInstructions) {
   std::string bytes(1 << 16, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   for (int i = 0; i < 4000; ++i) {
-    const size_t size = i < 600 ? static_cast<size_t>(i) : random() % (bytes.size() / 2), begin = random() % (bytes.size() / 2);
+    const size_t size = i < 600 ? static_cast<size_t>(i) : random() % (bytes.size() / 2),
+                 begin = random() % (bytes.size() / 2);
     const uint64_t seed = i % 3 == 0 ? 0 : random();
     ASSERT_EQ(Hash(bytes.data() + begin, size, seed), XXH3_64bits_withSeed(bytes.data() + begin, size, seed)) << size;
   }

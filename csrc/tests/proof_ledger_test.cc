@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader's book over a checkpoint: what it takes from the run before, and what it hands to the next one.
-#include "proof/ledger.h"
-
 #include <gtest/gtest.h>
 
 #include <utility>
 
+#include "proof/ledger.h"
 #include "wire/codec.h"
 
 namespace hvdata::proof {
@@ -56,8 +55,10 @@ class OneRun {
   void Deal(const std::vector<bool>& had = {}) {
     Promises promises;
     for (size_t t = 0; t < trainers_; ++t) promises.shares.push_back(PromiseOf(1000 * turn_ + 100 * t, turn_ + t + 1));
-    if (each() == 1) promises.elements.push_back(YieldOf(promises.shares));
-    else for (const Promise& share : promises.shares) promises.elements.push_back(YieldOf({share}));
+    if (each() == 1)
+      promises.elements.push_back(YieldOf(promises.shares));
+    else
+      for (const Promise& share : promises.shares) promises.elements.push_back(YieldOf({share}));
     shares_[turn_] = promises.shares;
     ledger_.Deal(element_, std::move(promises), had);
     ++turn_;
@@ -113,7 +114,8 @@ TEST(Ledger, NoNumberOfAPeersLeadsOutside) {
   run.Deal();
   for (const uint64_t turn : {uint64_t{41}, ~uint64_t{0}}) {
     const std::string finding = run->Heard(1, WordOfTurn(turn));
-    EXPECT_NE(finding.find("the reader's step " + std::to_string(turn) + ", which it has not dealt"), std::string::npos);
+    EXPECT_NE(finding.find("the reader's step " + std::to_string(turn) + ", which it has not dealt"),
+              std::string::npos);
   }
   EXPECT_NE(run->Missing(1, INT64_MIN).find("9223372036854775808 shares more came"), std::string::npos);
   run.Hear(0, 40);

@@ -15,9 +15,7 @@ namespace {
 
 constexpr size_t kTurns = 9;
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double Median(std::vector<double> all) {
   std::nth_element(all.begin(), all.begin() + static_cast<long>(all.size() / 2), all.end());
@@ -39,8 +37,9 @@ void Measure(size_t row, const std::vector<char>& from, std::vector<char>* to) {
     copy.push_back(copied - hashed);
   }
   const double bytes = static_cast<double>(rows * row) / 1e9;
-  std::printf("%9zu B rows: fingerprints %6.2f GB/s, memcpy %6.2f GB/s: %.2f of its rate (%llx)\n", row, bytes / Median(hash),
-              bytes / Median(copy), Median(copy) / Median(hash), static_cast<unsigned long long>(digest.order + (*to)[0]));
+  std::printf("%9zu B rows: fingerprints %6.2f GB/s, memcpy %6.2f GB/s: %.2f of its rate (%llx)\n", row,
+              bytes / Median(hash), bytes / Median(copy), Median(copy) / Median(hash),
+              static_cast<unsigned long long>(digest.order + (*to)[0]));
 }
 
 }  // namespace

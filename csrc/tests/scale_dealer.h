@@ -55,9 +55,12 @@ class MadeUpDealer {
     const uint64_t steps = steps_(number);
     uint64_t step = 0;
     for (Wish wish; (wish = epoch->Await()) != Wish::kStop;) {
-      if (wish == Wish::kSave) Refuse(epoch.get());
-      else if (step < steps) epoch->Deal(Make(*source, number, step++));
-      else break;
+      if (wish == Wish::kSave)
+        Refuse(epoch.get());
+      else if (step < steps)
+        epoch->Deal(Make(*source, number, step++));
+      else
+        break;
     }
     epoch->Finish({});
     while (epoch->Linger() == Wish::kSave) Refuse(epoch.get());

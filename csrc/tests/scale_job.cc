@@ -37,27 +37,40 @@ struct Options {
   int64_t hosts = 1;
   int64_t rows = 16, row_bytes = 4096;  // of one rank's batch
   int64_t prefetch = 2;
-  int64_t steps = 100;        // of an epoch
-  int64_t rounds = 3;         // epochs that are measured, in each channel
-  int64_t by_mpi = 0;         // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
-  int64_t paced_steps = 0;    // of an epoch in which ranks sleep for `pace_ms` after each step
+  int64_t steps = 100;      // of an epoch
+  int64_t rounds = 3;       // epochs that are measured, in each channel
+  int64_t by_mpi = 0;       // epochs of the same rows by MPI's own calls, from one dedicated reader, in the end
+  int64_t paced_steps = 0;  // of an epoch in which ranks sleep for `pace_ms` after each step
   int64_t pace_ms = 100;
-  int64_t idle_ms = 0;        // that everybody does nothing for
+  int64_t idle_ms = 0;  // that everybody does nothing for
   int64_t alter_trainer = -1, alter_step = 0;
-  double launched = 0;        // when the launcher was started, by CLOCK_MONOTONIC
-  std::string out;            // a file for the figures, as JSON
+  double launched = 0;  // when the launcher was started, by CLOCK_MONOTONIC
+  std::string out;      // a file for the figures, as JSON
 
   bool Set(const std::string& name, const std::string& value) {
-    const std::map<std::string, int64_t*> numbers{
-        {"hosts", &hosts}, {"rows", &rows}, {"row_bytes", &row_bytes}, {"prefetch", &prefetch}, {"steps", &steps},
-        {"rounds", &rounds}, {"by_mpi", &by_mpi}, {"paced_steps", &paced_steps}, {"pace_ms", &pace_ms}, {"idle_ms", &idle_ms},
-        {"alter_trainer", &alter_trainer}, {"alter_step", &alter_step}};
+    const std::map<std::string, int64_t*> numbers{{"hosts", &hosts},
+                                                  {"rows", &rows},
+                                                  {"row_bytes", &row_bytes},
+                                                  {"prefetch", &prefetch},
+                                                  {"steps", &steps},
+                                                  {"rounds", &rounds},
+                                                  {"by_mpi", &by_mpi},
+                                                  {"paced_steps", &paced_steps},
+                                                  {"pace_ms", &pace_ms},
+                                                  {"idle_ms", &idle_ms},
+                                                  {"alter_trainer", &alter_trainer},
+                                                  {"alter_step", &alter_step}};
     const auto number = numbers.find(name);
-    if (number != numbers.end()) *number->second = std::atoll(value.c_str());
-    else if (name == "launched") launched = std::atof(value.c_str());
-    else if (name == "readers") readers = value;
-    else if (name == "out") out = value;
-    else return false;
+    if (number != numbers.end())
+      *number->second = std::atoll(value.c_str());
+    else if (name == "launched")
+      launched = std::atof(value.c_str());
+    else if (name == "readers")
+      readers = value;
+    else if (name == "out")
+      out = value;
+    else
+      return false;
     return true;
   }
 };
@@ -115,7 +128,8 @@ class Figures {
 
 class Process {
  public:
-  Process(Options options, int rank, int processes) : options_(std::move(options)), rank_(rank), processes_(processes) {}
+  Process(Options options, int rank, int processes)
+      : options_(std::move(options)), rank_(rank), processes_(processes) {}
 
   bool Run(double began, double initialized) {
     figures_.Add("main", began - options_.launched);
@@ -226,8 +240,10 @@ class Process {
         const Outcome outcome = sink->Next(&iterator, &arrival, &end);
         if (!Good(outcome) || end) break;
         last = Now();
-        if (steps++ == 0) first = last;
-        else waited += last - asked;
+        if (steps++ == 0)
+          first = last;
+        else
+          waited += last - asked;
         if (!Good(Looked(sink.get(), iterator, arrival))) break;
         if (pace_ms > 0) usleep(static_cast<useconds_t>(1000 * pace_ms));
       }
@@ -249,9 +265,11 @@ class Process {
     const auto* const bytes = static_cast<const Bytes*>(arrival.bundle.get());
     const auto rows = static_cast<size_t>(options_.rows);
     if (bytes == nullptr || bytes->size != rows * rows_.bytes()) {
-      return {kInternal, sink->Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
+      return {kInternal,
+              sink->Where(iterator.epoch, iterator.taken - 1) + "the share has not the size that it has to have"};
     }
-    const auto lane = static_cast<size_t>(world.AudienceIndex(world.self)), lanes = static_cast<size_t>(world.audience_count());
+    const auto lane = static_cast<size_t>(world.AudienceIndex(world.self)),
+               lanes = static_cast<size_t>(world.audience_count());
     const auto reader = static_cast<uint64_t>(world.members[static_cast<size_t>(world.sources[0])].reader);
     std::vector<proof::Fingerprint> prints;
     std::vector<char> wanted(rows_.bytes());
@@ -263,7 +281,8 @@ class Process {
       ++rows_seen_;
       if (prints.back() == rows_.FingerprintOf(wanted.data()) || !outcome.ok()) continue;
       outcome = {kDataLoss, sink->Where(iterator.epoch, iterator.taken - 1) + "row " + std::to_string(i) +
-                                " of this share, row " + std::to_string(row) + " of the epoch, is not what the source made"};
+                                " of this share, row " + std::to_string(row) +
+                                " of the epoch, is not what the source made"};
     }
     if (sink->config().verify) Good(sink->Confirm(iterator, arrival, MadeUpRows::Promised(std::move(prints))));
     return outcome;
@@ -334,7 +353,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (options.row_bytes < 32 || options.rows < 1 || options.hosts < 1 || options.rounds < 0 || options.steps < 1) {
-    std::fprintf(stderr, "scale_job: row_bytes must be 32 or more, rows, hosts and steps 1 or more, rounds 0 or more\n");
+    std::fprintf(stderr,
+                 "scale_job: row_bytes must be 32 or more, rows, hosts and steps 1 or more, rounds 0 or more\n");
     return 2;
   }
   if (options.by_mpi > 0 && options.readers != "dedicated") {

@@ -47,8 +47,8 @@ class PlainMpi {
         rows_->Make(0, 0, epoch, first_row + i, &memory[slot * share_bytes() + i * rows_->bytes()]);
       }
       for (size_t t = 0; t < shares; ++t) {
-        MPI_Isend(&memory[(slot + t) * share_bytes()], static_cast<int>(share_bytes()), MPI_CHAR, static_cast<int>(t + 1), 1,
-                  MPI_COMM_WORLD, &requests[slot + t]);
+        MPI_Isend(&memory[(slot + t) * share_bytes()], static_cast<int>(share_bytes()), MPI_CHAR,
+                  static_cast<int>(t + 1), 1, MPI_COMM_WORLD, &requests[slot + t]);
       }
     }
     MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
@@ -61,7 +61,8 @@ class PlainMpi {
     const auto ask = [&](int64_t step) {
       const auto slot = static_cast<size_t>(step % window_);
       if (step >= steps_) return;
-      MPI_Irecv(&memory[slot * share_bytes()], static_cast<int>(share_bytes()), MPI_CHAR, 0, 1, MPI_COMM_WORLD, &requests[slot]);
+      MPI_Irecv(&memory[slot * share_bytes()], static_cast<int>(share_bytes()), MPI_CHAR, 0, 1, MPI_COMM_WORLD,
+                &requests[slot]);
     };
     for (int64_t step = 0; step < window_; ++step) ask(step);
     PlainEpoch told;

@@ -48,12 +48,13 @@ inline std::atomic<uint64_t>& SourceNanoseconds() {
 }
 
 struct Usage {
-  double at = 0;                          // s
-  double cpu = 0;                         // s, of all threads
-  double comm_cpu = 0;                    // s, of the communication thread
-  double source_cpu = 0;                  // s, that the made-up source took
+  double at = 0;          // s
+  double cpu = 0;         // s, of all threads
+  double comm_cpu = 0;    // s, of the communication thread
+  double source_cpu = 0;  // s, that the made-up source took
   double switches = 0;
-  double anon = 0, shared = 0, pss = 0;   // KiB: private memory, shared memory that was touched, the process's part of all
+  double anon = 0, shared = 0,
+         pss = 0;  // KiB: private memory, shared memory that was touched, the process's part of all
   double fds = 0;
 };
 constexpr int kUsageFigures = sizeof(Usage) / sizeof(double);
@@ -78,14 +79,17 @@ inline Usage Used() {
   usage.cpu = static_cast<double>(of.ru_utime.tv_sec + of.ru_stime.tv_sec) +
               1e-6 * static_cast<double>(of.ru_utime.tv_usec + of.ru_stime.tv_usec);
   usage.switches = static_cast<double>(of.ru_nvcsw + of.ru_nivcsw);
-  EntriesOf("/proc/self/task", [](const std::string& thread, void* to) {
-    const std::string folder = "/proc/self/task/" + thread;
-    std::string name;
-    double nanoseconds = 0;
-    std::ifstream(folder + "/comm") >> name;
-    std::ifstream(folder + "/schedstat") >> nanoseconds;
-    if (name == "hvdata-comm") *static_cast<double*>(to) += 1e-9 * nanoseconds;
-  }, &usage.comm_cpu);
+  EntriesOf(
+      "/proc/self/task",
+      [](const std::string& thread, void* to) {
+        const std::string folder = "/proc/self/task/" + thread;
+        std::string name;
+        double nanoseconds = 0;
+        std::ifstream(folder + "/comm") >> name;
+        std::ifstream(folder + "/schedstat") >> nanoseconds;
+        if (name == "hvdata-comm") *static_cast<double*>(to) += 1e-9 * nanoseconds;
+      },
+      &usage.comm_cpu);
   usage.source_cpu = 1e-9 * static_cast<double>(SourceNanoseconds().load());
   usage.anon = KibIn("status", "RssAnon");
   usage.shared = KibIn("status", "RssShmem");

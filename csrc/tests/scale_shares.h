@@ -58,13 +58,15 @@ inline Landing LandBytes(const std::vector<wire::Component>& components, std::ve
   if (components.size() != 1) return {};
   const wire::Component& component = components[0];
   Block& there = found[0];
-  const std::string wrong = wire::WhatIsWrong(component, 1, false, there.data != nullptr ? static_cast<int64_t>(there.size) : -1);
+  const std::string wrong =
+      wire::WhatIsWrong(component, 1, false, there.data != nullptr ? static_cast<int64_t>(there.size) : -1);
   if (!wrong.empty()) {
     Log("a header announced a share with " + wrong);
     return {};
   }
-  auto bytes = std::make_shared<Bytes>(
-      component.where == wire::Where::kArena ? Bytes{there.data, there.size, std::move(there.owner)} : NewBytes(component.bytes));
+  auto bytes = std::make_shared<Bytes>(component.where == wire::Where::kArena
+                                           ? Bytes{there.data, there.size, std::move(there.owner)}
+                                           : NewBytes(component.bytes));
   Landing landing;
   landing.places.push_back(const_cast<char*>(bytes->data));
   landing.owner = std::move(bytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timeline/clock_offset.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "timeline/clock_offset.h"
 
 namespace hvdata {
 namespace {
@@ -69,7 +69,8 @@ TEST(ClockOffset, ABusyLinkDoesNotMoveIt) {
     const bool busy = now >= 10000 * kMs && now < 20000 * kMs;
     for (int i = 0; i < 4; ++i) {
       const int64_t asked = now + i * 40 * kMs, there = asked + 50000;
-      offset.Add(asked, elsewhere.At(there), there + 50000 + (busy ? 5 * kMs + static_cast<int64_t>(elsewhere.random() % 30) * kMs : 0));
+      offset.Add(asked, elsewhere.At(there),
+                 there + 50000 + (busy ? 5 * kMs + static_cast<int64_t>(elsewhere.random() % 30) * kMs : 0));
     }
     offset.Fix(now + 200 * kMs);
     const int64_t then = now + 150 * kMs;
@@ -86,7 +87,8 @@ TEST(ClockOffset, WhatWasSaidStaysAndKeepsItsOrder) {
     // A clock that leaps about by 200 ms, as none does.
     offset.Add(now, now + static_cast<int64_t>(random() % 400) * kMs, now + static_cast<int64_t>(random() % 100));
     offset.Fix(now + kMs);
-    for (int64_t time = now - 240 * kMs; time <= now + kMs; time += 40 * kMs) said.emplace_back(time, offset.There(time));
+    for (int64_t time = now - 240 * kMs; time <= now + kMs; time += 40 * kMs)
+      said.emplace_back(time, offset.There(time));
   }
   for (size_t i = 0; i + 1 < said.size(); ++i) {
     EXPECT_EQ(offset.There(said[i].first), said[i].second) << "at " << said[i].first;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timeline/file.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "tests/rounds.h"
+#include "timeline/file.h"
 
 namespace hvdata {
 namespace {

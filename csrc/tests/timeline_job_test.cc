@@ -92,7 +92,8 @@ TEST_F(TimelineJob, OneFileOfAll) {
   const std::string text = End();
   EXPECT_EQ(Count(text, "\"ph\":\"X\",\"name\":\"step\",\"cat\":\"trainer\",\"pid\":0,"), 10u) << text;
   EXPECT_EQ(Count(text, "\"ph\":\"X\",\"name\":\"step\",\"cat\":\"trainer\",\"pid\":1,"), 20u) << text;
-  EXPECT_EQ(Count(text, "\"dur\":0.900,\"args\":{\"channel\":\"train\",\"epoch\":1,\"step\":2,\"reader\":0}},\n"), 30u) << text;
+  EXPECT_EQ(Count(text, "\"dur\":0.900,\"args\":{\"channel\":\"train\",\"epoch\":1,\"step\":2,\"reader\":0}},\n"), 30u)
+      << text;
   EXPECT_EQ(Count(text, "\"name\":\"rank 0 on node0, reader 0\""), 1u) << text;
   EXPECT_EQ(Count(text, "\"name\":\"rank 1 on node1\""), 1u) << text;
   EXPECT_NE(text.find("\"args\":{\"left_out\":0}}\n]\n"), std::string::npos) << text;
@@ -124,7 +125,8 @@ TEST_F(TimelineJob, TheFileHasALimit) {
   const size_t written = Count(text, "\"ph\":\"X\"");
   EXPECT_GE(written, 20u);
   EXPECT_LT(text.size(), 12000u);
-  EXPECT_NE(text.find("\"args\":{\"left_out\":" + std::to_string(1820 - written) + "}}\n]\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"args\":{\"left_out\":" + std::to_string(1820 - written) + "}}\n]\n"), std::string::npos)
+      << text;
 }
 
 // Many more than a message holds: each message is answered before the next one goes.

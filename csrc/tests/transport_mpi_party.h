@@ -56,8 +56,8 @@ inline bool IsFilled(uint64_t seed, const char* data, size_t size) {
 }
 
 // A parcel whose component i is Filled(epoch + i, sizes[i]).
-inline Parcel FilledParcel(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step,
-                           const std::vector<size_t>& sizes, std::string text = "") {
+inline Parcel FilledParcel(Kind kind, uint32_t channel, uint64_t epoch, uint64_t step, const std::vector<size_t>& sizes,
+                           std::string text = "") {
   Parcel parcel;
   const int64_t code = kind == Kind::kEnd ? 1 : 0;  // so that it has a text
   parcel.header = MakeMessage(kind, epoch, step, code, 0, std::move(text), channel);
@@ -129,9 +129,9 @@ class Mailbox : public Inbox {
   // Waits for `count` deliveries, and for `passed` bags to pass on, or for the end of all; false after 120 s.
   bool WaitFor(size_t count, size_t passed = 0) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(120),
-                             [&] { return (headers_.size() >= count && passed_.size() >= passed) || !broken_.empty(); }) &&
-           broken_.empty();
+    return changed_.wait_for(lock, std::chrono::seconds(120), [&] {
+      return (headers_.size() >= count && passed_.size() >= passed) || !broken_.empty();
+    }) && broken_.empty();
   }
   std::vector<wire::Header> Headers() {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -12,11 +12,11 @@
 #include <random>
 #include <thread>
 
+#include "base/counters.h"
 #include "tests/transport_mpi_bench.h"
 #include "tests/transport_mpi_party.h"
-#include "base/counters.h"
-#include "transport/layout.h"
 #include "tests/wire_encoded.h"
+#include "transport/layout.h"
 
 namespace hvdata {
 namespace {
@@ -37,9 +37,9 @@ void NotSo(int line, const char* condition, const std::string& detail) {
 }
 
 // The second argument, if any, is a string that helps to understand a failure.
-#define EXPECT(condition, ...)                                                  \
-  do {                                                                          \
-    if (!(condition)) NotSo(__LINE__, #condition, std::string{__VA_ARGS__});    \
+#define EXPECT(condition, ...)                                               \
+  do {                                                                       \
+    if (!(condition)) NotSo(__LINE__, #condition, std::string{__VA_ARGS__}); \
   } while (0)
 
 // Everybody but us; a lone rank talks to itself.
@@ -71,12 +71,18 @@ class Sequence {
 
 size_t RandomSize(std::mt19937_64* random) {
   switch ((*random)() % 6) {
-    case 0: return 0;
-    case 1: return (*random)() % 100;
-    case 2: return kInlineLimit - 2 + (*random)() % 5;
-    case 3: return (*random)() % (64 << 10);
-    case 4: return (*random)() % (1 << 20);
-    default: return (*random)() % ((quick ? 1 : 8) << 20);
+    case 0:
+      return 0;
+    case 1:
+      return (*random)() % 100;
+    case 2:
+      return kInlineLimit - 2 + (*random)() % 5;
+    case 3:
+      return (*random)() % (64 << 10);
+    case 4:
+      return (*random)() % (1 << 20);
+    default:
+      return (*random)() % ((quick ? 1 : 8) << 20);
   }
 }
 
@@ -95,8 +101,8 @@ void TestAllToAll() {
         for (int dest : Peers()) {
           std::vector<size_t> sizes(random() % 5);
           for (size_t& size : sizes) size = RandomSize(&random);
-          transport.Send(dest, FilledParcel(Kind::kEnd, t, random() % 1000, step, sizes,
-                                            std::string(random() % 300, 'x')));
+          transport.Send(dest,
+                         FilledParcel(Kind::kEnd, t, random() % 1000, step, sizes, std::string(random() % 300, 'x')));
         }
       }
     });
@@ -198,7 +204,8 @@ void TestPorter(bool shared) {
     if (rank == 0) {
       transport.Hush();
       for (int step = 0; step < kEach; ++step) {
-        for (int dest = 1; dest < ranks; ++dest) send(dest, 1 + static_cast<uint32_t>(step % 2), static_cast<uint64_t>(step), {100});
+        for (int dest = 1; dest < ranks; ++dest)
+          send(dest, 1 + static_cast<uint32_t>(step % 2), static_cast<uint64_t>(step), {100});
       }
       transport.Resume();
     }
@@ -310,9 +317,8 @@ void TestOvertaking() {
   MPI_Comm_split(MPI_COMM_WORLD, rank < 2 ? 0 : MPI_UNDEFINED, rank, &pair);
   if (rank == 0) {
     MPI_Comm_set_errhandler(pair, MPI_ERRORS_RETURN);
-    Mailbox mailbox([](int, const wire::Header& header, const Landing& landing) {
-      EXPECT(ArrivedWhole(header, landing));
-    });
+    Mailbox mailbox(
+        [](int, const wire::Header& header, const Landing& landing) { EXPECT(ArrivedWhole(header, landing)); });
     Transport transport(pair, &mailbox);
     EXPECT(mailbox.WaitFor(1));
     EXPECT(mailbox.Headers()[0].channel == 2);
@@ -364,9 +370,7 @@ std::string CommThreadFile(const std::string& name) {
 }
 
 // Seconds that the communication thread has run.
-double CommThreadSeconds() {
-  return std::stod(CommThreadFile("schedstat")) * 1e-9;
-}
+double CommThreadSeconds() { return std::stod(CommThreadFile("schedstat")) * 1e-9; }
 
 // How often the communication thread has gone to sleep.
 int64_t CommThreadNaps() {
@@ -395,8 +399,8 @@ void TestIdle() {
     const int ticks = mailbox.Ticks() - ticks_before;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     if (rank == 0) {
-      std::printf("idle: %.2f %% of a core, the process %.2f %%, %d naps, %d ticks\n", 100 * thread_used, 100 * process_used,
-                  static_cast<int>(naps), ticks);
+      std::printf("idle: %.2f %% of a core, the process %.2f %%, %d naps, %d ticks\n", 100 * thread_used,
+                  100 * process_used, static_cast<int>(naps), ticks);
     }
     EXPECT(static_cast<double>(naps) <= 400 * seconds, std::to_string(naps) + " naps");
     EXPECT(ticks <= 10 * seconds + 2, std::to_string(ticks) + " ticks");
@@ -439,10 +443,19 @@ void TestBrokenInAllWays() {
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "nonsense", kHeaderTag); });
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) { by_hand(comm, "", kHeaderTag); });
   TestBroken("mailbag: it ends within its message,", [&](MPI_Comm comm, Mailbox*, Transport*) {
-    by_hand(comm, std::string("HVDB\4\0\xff\xff\xff\xff" "bytes", 15), kHeaderTag);
+    by_hand(comm,
+            std::string("HVDB\4\0\xff\xff\xff\xff"
+                        "bytes",
+                        15),
+            kHeaderTag);
   });
   TestBroken("cannot be read", [&](MPI_Comm comm, Mailbox*, Transport*) {  // a bag in a bag
-    by_hand(comm, std::string("HVDB\4\0\x0b\0\0\0" "HVDB\4\0\1\0\0\0" "x", 21), kHeaderTag);
+    by_hand(comm,
+            std::string("HVDB\4\0\x0b\0\0\0"
+                        "HVDB\4\0\1\0\0\0"
+                        "x",
+                        21),
+            kHeaderTag);
   });
   TestBroken("MPI_Isend with process 99 failed", [](MPI_Comm, Mailbox*, Transport* transport) {
     transport->Send(99, FilledParcel(Kind::kBye, 0, 0, 0, {}));
@@ -494,7 +507,8 @@ void TestBags() {
         transport.Send(dest, FilledParcel(Kind::kEnd, channel, 4, number, {10}, std::string(kBagLimit, 't')));
         ++alone;
       } else {
-        transport.Send(dest, FilledParcel(Kind::kData, channel, 4, number, {step % 2 == 0 ? size_t{1000} : size_t{0}, 300}));
+        transport.Send(dest,
+                       FilledParcel(Kind::kData, channel, 4, number, {step % 2 == 0 ? size_t{1000} : size_t{0}, 300}));
       }
     }
   }

@@ -17,7 +17,9 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-Component Floats(std::vector<int64_t> dims, uint64_t bytes) { return {1, Encoding::kRaw, Where::kMessage, bytes, std::move(dims)}; }
+Component Floats(std::vector<int64_t> dims, uint64_t bytes) {
+  return {1, Encoding::kRaw, Where::kMessage, bytes, std::move(dims)};
+}
 Component Strings(std::vector<int64_t> dims, uint64_t bytes) {
   return {7, Encoding::kStrings, Where::kInline, bytes, std::move(dims)};
 }
@@ -33,7 +35,8 @@ TEST(Component, WhatATensorIs) {
 }
 
 TEST(Component, SizesThatWrap) {
-  EXPECT_NE(WhatIsWrong(Floats({int64_t{1} << 62}, 0), 4, false, -1), "") << "2^62 floats are 2^64 bytes, which wrap to 0";
+  EXPECT_NE(WhatIsWrong(Floats({int64_t{1} << 62}, 0), 4, false, -1), "")
+      << "2^62 floats are 2^64 bytes, which wrap to 0";
   EXPECT_NE(WhatIsWrong(Floats({(int64_t{1} << 62) + 1}, 4), 4, false, -1), "");
   EXPECT_NE(WhatIsWrong(Floats({int64_t{1} << 32, int64_t{1} << 32}, 0), 4, false, -1), "");
   EXPECT_NE(WhatIsWrong(Floats({kMost, kMost}, 4), 4, false, -1), "");
@@ -58,7 +61,8 @@ TEST(Component, WithoutElementsTheOtherAxesMayBeOfAnySize) {
 
 TEST(Component, EncodingsOfOtherTypes) {
   EXPECT_NE(WhatIsWrong(Strings({1}, 8), 8, false, -1), "") << "numbers, encoded as strings";
-  EXPECT_NE(WhatIsWrong(Floats({1}, 24), 24, true, -1), "") << "strings as raw memory would be pointers of the other process";
+  EXPECT_NE(WhatIsWrong(Floats({1}, 24), 24, true, -1), "")
+      << "strings as raw memory would be pointers of the other process";
 }
 
 TEST(Component, PlacesInSharedMemory) {

@@ -58,45 +58,51 @@ TEST(Header, LayoutIsFixed) {
   header.epoch = 1;
   header.sequence = 5;
   header.message = Verdict{258, -1, "hi"};
-  header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}}, {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
+  header.components = {{1, Encoding::kStrings, Where::kMessage, 8, {1}},
+                       {1, Encoding::kRaw, Where::kArena, 8, {}, 6, 512}};
   const unsigned char expected[] = {
-      'H', 'V', 'D', 'W', 4,    0,                             // magic, version
-      3,                                                       // kind
-      2,   0,   0,   0,                                        // channel
-      1,   0,   0,   0,   0,    0,    0,    0,                 // epoch
-      5,   0,   0,   0,   0,    0,    0,    0,                 // sequence
-      2,   1,   0,   0,   0,    0,    0,    0,                 // number
-      255, 255, 255, 255,                                      // code
-      2,   0,   0,   0,   0,    0,    0,    0,    'h',  'i',   // text
-      2,   0,   0,   0,                                        // components
-      1,   0,   0,   0,   1,    1,                             // dtype, encoding, where
-      8,   0,   0,   0,   0,    0,    0,    0,                 // bytes
-      1,   1,   0,   0,   0,    0,    0,    0,    0,           // dims
-      1,   0,   0,   0,   0,    2,                             // dtype, encoding, where
-      8,   0,   0,   0,   0,    0,    0,    0,                 // bytes
-      0,                                                       // dims
-      6,   0,   0,   0,                                        // slot
-      0,   2,   0,   0,   0,    0,    0,    0,                 // offset
+      'H', 'V', 'D', 'W', 4, 0,                  // magic, version
+      3,                                         // kind
+      2,   0,   0,   0,                          // channel
+      1,   0,   0,   0,   0, 0, 0, 0,            // epoch
+      5,   0,   0,   0,   0, 0, 0, 0,            // sequence
+      2,   1,   0,   0,   0, 0, 0, 0,            // number
+      255, 255, 255, 255,                        // code
+      2,   0,   0,   0,   0, 0, 0, 0, 'h', 'i',  // text
+      2,   0,   0,   0,                          // components
+      1,   0,   0,   0,   1, 1,                  // dtype, encoding, where
+      8,   0,   0,   0,   0, 0, 0, 0,            // bytes
+      1,   1,   0,   0,   0, 0, 0, 0, 0,         // dims
+      1,   0,   0,   0,   0, 2,                  // dtype, encoding, where
+      8,   0,   0,   0,   0, 0, 0, 0,            // bytes
+      0,                                         // dims
+      6,   0,   0,   0,                          // slot
+      0,   2,   0,   0,   0, 0, 0, 0,            // offset
   };
   EXPECT_EQ(Encode(header), std::string(reinterpret_cast<const char*>(expected), sizeof(expected)));
   header = {};
   header.message = Bye{{1, -2}, "text"};
   const std::string bye = Encode(header);
-  EXPECT_EQ(bye.substr(27), std::string("\2\0\0\0" "\1\0\0\0" "\xfe\xff\xff\xff" "\4\0\0\0\0\0\0\0text" "\0\0\0\0", 28))
+  EXPECT_EQ(bye.substr(27), std::string("\2\0\0\0"
+                                        "\1\0\0\0"
+                                        "\xfe\xff\xff\xff"
+                                        "\4\0\0\0\0\0\0\0text"
+                                        "\0\0\0\0",
+                                        28))
       << "a list, a text, no components";
 }
 
 // The kinds' numbers, and how long each is when all of its texts and lists are empty: a field that is not listed shows here.
 TEST(Header, EveryKindHasItsNumberItsNameAndItsFields) {
   const std::pair<const char*, size_t> kinds[] = {
-      {"HELLO", 24}, {"ABSENT", 8}, {"VERDICT", 20},                                       //
-      {"OPEN", 8}, {"TAKEN", 16}, {"CLOSE", 24}, {"RECALLED", 16}, {"RELEASE", 0},         //
-      {"WHY", 8}, {"SAVE", 8}, {"RESTORE", 56}, {"WITHDRAW", 0}, {"CLAIM", 18},            //
-      {"DATA", 40}, {"END", 53}, {"RECALL", 0}, {"BECAUSE", 8}, {"STATE", 20},             //
-      {"NUMBERED", 8}, {"READY", 21}, {"GO", 21},                                          //
-      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24}, {"WHO LEFT", 0}, {"LEFT", 4}, {"BYE", 12},     //
-      {"CHECKED", 58}, {"REPORT", 8}, {"VERIFIED", 12}, {"HOW LONG", 1}, {"TIMES", 8},
-      {"PING", 8}, {"PONG", 32}, {"EVENTS", 25}};
+      {"HELLO", 24},   {"ABSENT", 8},  {"VERDICT", 20},                                                  //
+      {"OPEN", 8},     {"TAKEN", 16},  {"CLOSE", 24},    {"RECALLED", 16}, {"RELEASE", 0},               //
+      {"WHY", 8},      {"SAVE", 8},    {"RESTORE", 56},  {"WITHDRAW", 0},  {"CLAIM", 18},                //
+      {"DATA", 40},    {"END", 53},    {"RECALL", 0},    {"BECAUSE", 8},   {"STATE", 20},                //
+      {"NUMBERED", 8}, {"READY", 21},  {"GO", 21},                                                       //
+      {"SCATTER", 32}, {"GATHER", 16}, {"CALLED", 24},   {"WHO LEFT", 0},  {"LEFT", 4},    {"BYE", 12},  //
+      {"CHECKED", 58}, {"REPORT", 8},  {"VERIFIED", 12}, {"HOW LONG", 1},  {"TIMES", 8},   {"PING", 8},
+      {"PONG", 32},    {"EVENTS", 25}};
   ASSERT_EQ(std::size(kinds), kKinds);
   std::set<std::string> names;
   for (size_t kind = 0; kind < kKinds; ++kind) {
@@ -179,7 +185,8 @@ TEST(Header, TextsAreCountedWithoutEncodingThem) {
     with.message = Filled(kind, {Filler::kMost, nullptr, 1000});
     const uint64_t texts = TextBytes(with.message), longer = Encode(with).size() - Encode(without).size();
     EXPECT_LE(texts, longer) << with.name();
-    EXPECT_EQ((longer - texts) % (1000 * sizeof(int32_t)), 0u) << with.name() << ": else lists of numbers are longer, too";
+    EXPECT_EQ((longer - texts) % (1000 * sizeof(int32_t)), 0u)
+        << with.name() << ": else lists of numbers are longer, too";
     EXPECT_EQ(TextBytes(without.message), 0u) << with.name();
   }
   EXPECT_EQ(TextBytes(State{7, 0, std::string(1000, 'x')}), 1000u);
@@ -225,8 +232,8 @@ TEST(Header, RefusedForBadFields) {
     bad[kKindAt] = static_cast<char>(kind);
     ExpectRefused(bad, "unknown kind " + std::to_string(kind));
   }
-  for (const std::string& size : {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8),
-                                  std::string(8, '\xff')}) {
+  for (const std::string& size :
+       {std::string("\x15\0\0\0\0\0\0\0", 8), std::string("\1\0\0\0\1\0\0\0", 8), std::string(8, '\xff')}) {
     bad = good;
     bad.replace(kTextSizeAt, 8, size);
     ExpectRefused(bad, "ends within its call");

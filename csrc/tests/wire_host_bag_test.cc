@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/host_bag.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "wire/host_bag.h"
 #include "wire/passed_on.h"
 
 namespace hvdata::wire {
@@ -50,9 +49,16 @@ std::string Refusal(std::string_view bag) {
 
 TEST(HostBag, LayoutIsFixed) {
   int member = 0;
-  EXPECT_EQ(Packed({{3, 1, "abc"}, {5, 33, "d"}, {5, 2, "e"}}, &member),
-            std::string("HVDH\4\0" "\3\0\0\0" "\2\0\0\0" "\3\0\0\0" "abc"
-                        "\5\0\0\0" "\6\0\0\0" "\x10\0\0\0" "HVDB\4\0\1\0\0\0d\1\0\0\0e", 49));
+  EXPECT_EQ(Packed({{3, 1, "abc"}, {5, 33, "d"}, {5, 2, "e"}}, &member), std::string("HVDH\4\0"
+                                                                                     "\3\0\0\0"
+                                                                                     "\2\0\0\0"
+                                                                                     "\3\0\0\0"
+                                                                                     "abc"
+                                                                                     "\5\0\0\0"
+                                                                                     "\6\0\0\0"
+                                                                                     "\x10\0\0\0"
+                                                                                     "HVDB\4\0\1\0\0\0d\1\0\0\0e",
+                                                                                     49));
   EXPECT_EQ(member, -1);
 }
 
@@ -73,7 +79,8 @@ TEST(HostBag, KeepsEachMembersOrderAndBytes) {
     std::map<int, std::vector<std::string>> expected;
     std::map<int, uint32_t> bells;
     for (Message& message : messages) {
-      message = {static_cast<int>(random() % 5), static_cast<uint32_t>(random() % 70), std::string(1 + random() % 60, ' ')};
+      message = {static_cast<int>(random() % 5), static_cast<uint32_t>(random() % 70),
+                 std::string(1 + random() % 60, ' ')};
       for (char& c : message.text) c = static_cast<char>(random());
       expected[message.member].push_back(message.text);
       bells[message.member] |= uint32_t{1} << message.channel % 32;
@@ -111,7 +118,8 @@ TEST(HostBag, RefusedWithAReason) {
   EXPECT_EQ(Refusal("HVDB" + good.substr(4)), start + "it does not begin as one");
   std::string bad = good;
   bad[4] = 1;
-  EXPECT_EQ(Refusal(bad), start + "it is of wire version 1, this process speaks 4; install the same horovod_data on every host");
+  EXPECT_EQ(Refusal(bad),
+            start + "it is of wire version 1, this process speaks 4; install the same horovod_data on every host");
   bad = good;
   bad[14] = 0;
   EXPECT_EQ(Refusal(bad), start + "a part of it is empty");

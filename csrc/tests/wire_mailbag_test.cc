@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/mailbag.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "wire/mailbag.h"
 
 namespace hvdata::wire {
 namespace {
@@ -41,7 +41,10 @@ std::string Refusal(std::string_view bag, Messages* found) {
 }
 
 TEST(Mailbag, LayoutIsFixed) {
-  EXPECT_EQ(Packed({"abc", "d"}), std::string("HVDB\4\0" "\3\0\0\0abc" "\1\0\0\0d", 18));
+  EXPECT_EQ(Packed({"abc", "d"}), std::string("HVDB\4\0"
+                                              "\3\0\0\0abc"
+                                              "\1\0\0\0d",
+                                              18));
 }
 
 TEST(Mailbag, OneMessageTravelsAsItIs) {
@@ -91,7 +94,8 @@ TEST(Mailbag, RefusedWithAReason) {
   EXPECT_EQ(Refusal("HVDW" + good.substr(4), nullptr), start + "it does not begin as one");
   std::string bad = good;
   bad[4] = 1;
-  EXPECT_EQ(Refusal(bad, nullptr), start + "it is of wire version 1, this process speaks 4; install the same horovod_data on every host");
+  EXPECT_EQ(Refusal(bad, nullptr),
+            start + "it is of wire version 1, this process speaks 4; install the same horovod_data on every host");
   bad = good;
   bad[6] = 0;
   EXPECT_EQ(Refusal(bad, nullptr), start + "a message in it is empty");

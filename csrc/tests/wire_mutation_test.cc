@@ -78,7 +78,8 @@ TEST(Mutation, EveryNumberAtTheEdges) {
           std::string message = good;
           std::memcpy(&message[at], &value, width);
           Try(message);
-          ASSERT_FALSE(HasFailure()) << "kind " << kind + 1 << ", value " << value << " in " << width << " bytes at " << at;
+          ASSERT_FALSE(HasFailure()) << "kind " << kind + 1 << ", value " << value << " in " << width << " bytes at "
+                                     << at;
         }
       }
     }
@@ -89,12 +90,24 @@ void Mutate(std::mt19937_64* random, std::string* message) {
   if (message->empty()) return;
   const size_t at = (*random)() % message->size();
   switch ((*random)() % 6) {
-    case 0: (*message)[at] ^= static_cast<char>(1 << (*random)() % 8); break;
-    case 1: (*message)[at] = static_cast<char>((*random)()); break;
-    case 2: message->resize(at); break;
-    case 3: message->append((*random)() % 40, static_cast<char>((*random)())); break;
-    case 4: message->erase(at, 1 + (*random)() % 16); break;
-    case 5: message->insert(at, message->substr((*random)() % message->size(), (*random)() % 32)); break;
+    case 0:
+      (*message)[at] ^= static_cast<char>(1 << (*random)() % 8);
+      break;
+    case 1:
+      (*message)[at] = static_cast<char>((*random)());
+      break;
+    case 2:
+      message->resize(at);
+      break;
+    case 3:
+      message->append((*random)() % 40, static_cast<char>((*random)()));
+      break;
+    case 4:
+      message->erase(at, 1 + (*random)() % 16);
+      break;
+    case 5:
+      message->insert(at, message->substr((*random)() % message->size(), (*random)() % 32));
+      break;
   }
 }
 

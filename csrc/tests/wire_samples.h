@@ -47,14 +47,18 @@ struct Filler {
 
   template <typename T>
   void Int(const char*, T& value) const {
-    if (how == kRandom) value = static_cast<T>((*random)() % 4 ? Number() : ~Number());
-    else value = how == kMost ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+    if (how == kRandom)
+      value = static_cast<T>((*random)() % 4 ? Number() : ~Number());
+    else
+      value = how == kMost ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
   }
   template <typename E>
   void Enum(const char*, E& value, E first, E last) const {
     const auto least = static_cast<unsigned>(first), most = static_cast<unsigned>(last);
-    if (how == kRandom) value = static_cast<E>(least + (*random)() % (most - least + 1));
-    else value = how == kMost ? last : first;
+    if (how == kRandom)
+      value = static_cast<E>(least + (*random)() % (most - least + 1));
+    else
+      value = how == kMost ? last : first;
   }
   void Flag(const char*, bool& value) const { value = how == kRandom ? (*random)() % 2 > 0 : how == kMost; }
   void Text(const char*, std::string& text) const {
@@ -76,9 +80,13 @@ struct Filler {
 struct Teller {
   std::string* out;
   template <typename T>
-  void Int(const char* field, const T& value) const { *out += std::string(" ") + field + "=" + std::to_string(value); }
+  void Int(const char* field, const T& value) const {
+    *out += std::string(" ") + field + "=" + std::to_string(value);
+  }
   template <typename E>
-  void Enum(const char* field, const E& value, E, E) const { Int(field, static_cast<int>(value)); }
+  void Enum(const char* field, const E& value, E, E) const {
+    Int(field, static_cast<int>(value));
+  }
   void Flag(const char* field, const bool& value) const { Int(field, static_cast<int>(value)); }
   void Text(const char* field, const std::string& text) const { *out += std::string(" ") + field + "='" + text + "'"; }
   template <typename T>

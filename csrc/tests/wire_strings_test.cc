@@ -17,8 +17,11 @@ using Strings = std::vector<std::string_view>;
 
 TEST(Strings, LayoutIsFixed) {
   EXPECT_EQ(EncodeStrings({}), "");
-  EXPECT_EQ(EncodeStrings({"ab", "", "c"}),
-            std::string("\2\0\0\0\0\0\0\0" "\0\0\0\0\0\0\0\0" "\1\0\0\0\0\0\0\0" "abc", 27));
+  EXPECT_EQ(EncodeStrings({"ab", "", "c"}), std::string("\2\0\0\0\0\0\0\0"
+                                                        "\0\0\0\0\0\0\0\0"
+                                                        "\1\0\0\0\0\0\0\0"
+                                                        "abc",
+                                                        27));
 }
 
 TEST(Strings, RoundTrip) {

@@ -21,7 +21,7 @@ std::string TimelineFile::Open(const std::string& path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   bytes_ = 0;
   if (fd_ < 0) return std::strerror(errno);
-  struct stat file {};
+  struct stat file{};
   fstat(fd_, &file);
   device_ = file.st_dev, inode_ = file.st_ino;
   return "";
@@ -29,7 +29,7 @@ std::string TimelineFile::Open(const std::string& path) {
 
 // A program that closes all descriptors (`os.closerange`) may have opened a file of its own by this number.
 bool TimelineFile::Ours() const {
-  struct stat file {};
+  struct stat file{};
   return fd_ >= 0 && fstat(fd_, &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;
 }
 

@@ -31,8 +31,8 @@ int LineOf(int row, uint32_t channel, bool reads) {
 }
 
 std::string Meta(const std::string& name, int row, int line, const std::string& args) {
-  return "{\"ph\":\"M\",\"name\":" + Quoted(name) + ",\"pid\":" + std::to_string(row) + ",\"tid\":" + std::to_string(line) +
-         ",\"args\":{" + args + "}},\n";
+  return "{\"ph\":\"M\",\"name\":" + Quoted(name) + ",\"pid\":" + std::to_string(row) +
+         ",\"tid\":" + std::to_string(line) + ",\"args\":{" + args + "}},\n";
 }
 
 }  // namespace
@@ -50,11 +50,12 @@ std::string TimelineLines::Process() const {
 
 std::string TimelineLines::Clock(int64_t wall, int64_t offset_ns, int64_t round_trip_ns) const {
   return Meta("horovod_data clock", row_, LineOf(row_, 0, false),
-              "\"start_time_since_epoch_in_micros\":" + std::to_string(wall) + ",\"offset_in_micros\":" + Micros(offset_ns) +
-                  ",\"round_trip_in_micros\":" + Micros(round_trip_ns));
+              "\"start_time_since_epoch_in_micros\":" + std::to_string(wall) +
+                  ",\"offset_in_micros\":" + Micros(offset_ns) + ",\"round_trip_in_micros\":" + Micros(round_trip_ns));
 }
 
-void TimelineLines::Append(const TraceEvent& event, int64_t begin, int64_t end, const std::string& channel, std::string* lines) {
+void TimelineLines::Append(const TraceEvent& event, int64_t begin, int64_t end, const std::string& channel,
+                           std::string* lines) {
   const int line = LineOf(row_, event.channel, event.reads);
   const char* const role = event.reads ? "reader" : "trainer";
   if (named_.emplace(event.channel, event.reads).second) {
@@ -68,13 +69,15 @@ void TimelineLines::Append(const TraceEvent& event, int64_t begin, int64_t end, 
   *lines += ",\"args\":{\"channel\":" + Quoted(channel) + ",\"epoch\":" + std::to_string(event.epoch) +
             ",\"step\":" + std::to_string(event.step);
   if (event.reads) *lines += ",\"reader\":" + std::to_string(world_.me().reader);
-  if (event.whom != TraceEvent::kNobody) *lines += (event.reads ? ",\"rank\":" : ",\"reader\":") + std::to_string(event.whom);
+  if (event.whom != TraceEvent::kNobody)
+    *lines += (event.reads ? ",\"rank\":" : ",\"reader\":") + std::to_string(event.whom);
   *lines += "}},\n";
 }
 
 std::string TimelineLines::LeftOut(uint64_t count, int64_t now) const {
-  return "{\"ph\":\"i\",\"s\":\"p\",\"name\":\"" + std::to_string(count) + " events left out\",\"cat\":\"left out\",\"pid\":" +
-         std::to_string(row_) + ",\"tid\":" + std::to_string(LineOf(row_, 0, false)) + ",\"ts\":" + Micros(now) +
+  return "{\"ph\":\"i\",\"s\":\"p\",\"name\":\"" + std::to_string(count) +
+         " events left out\",\"cat\":\"left out\",\"pid\":" + std::to_string(row_) +
+         ",\"tid\":" + std::to_string(LineOf(row_, 0, false)) + ",\"ts\":" + Micros(now) +
          ",\"args\":{\"left_out\":" + std::to_string(count) + "}},\n";
 }
 
@@ -88,14 +91,16 @@ uint64_t CountEvents(std::string_view lines) {
 }
 
 std::string TimelineBegin(const World& world) {
-  return "[\n" + Meta("horovod_data", RowOf(world, world.readers[0]), LineOf(RowOf(world, world.readers[0]), 0, false),
-                      "\"timeline\":" + std::to_string(kFormat) + ",\"ranks\":" + std::to_string(world.trainer_count()) +
-                          ",\"readers\":" + std::to_string(world.readers.size()));
+  return "[\n" +
+         Meta("horovod_data", RowOf(world, world.readers[0]), LineOf(RowOf(world, world.readers[0]), 0, false),
+              "\"timeline\":" + std::to_string(kFormat) + ",\"ranks\":" + std::to_string(world.trainer_count()) +
+                  ",\"readers\":" + std::to_string(world.readers.size()));
 }
 
 std::string TimelineEnd(const World& world, uint64_t left_out) {
   const int row = RowOf(world, world.readers[0]);
-  const std::string last = Meta("horovod_data end", row, LineOf(row, 0, false), "\"left_out\":" + std::to_string(left_out));
+  const std::string last =
+      Meta("horovod_data end", row, LineOf(row, 0, false), "\"left_out\":" + std::to_string(left_out));
   return last.substr(0, last.size() - 2) + "\n]\n";
 }
 

@@ -20,12 +20,13 @@ using std::chrono::milliseconds;
 
 constexpr auto kEvery = milliseconds(250);
 constexpr auto kPatience = milliseconds(5000);  // for an answer, of reader 0 or at the end of all others
-constexpr int kQuestions = 4;        // one upon the other: the first finds threads asleep, on both sides
-constexpr size_t kMostLines = 256 << 10;  // bytes of a message
-constexpr int64_t kWorthTelling = 100000;  // ns that the clocks have drifted apart
+constexpr int kQuestions = 4;                   // one upon the other: the first finds threads asleep, on both sides
+constexpr size_t kMostLines = 256 << 10;        // bytes of a message
+constexpr int64_t kWorthTelling = 100000;       // ns that the clocks have drifted apart
 
 int64_t WallMicros() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -34,7 +35,8 @@ Timeline::Timeline(const World* world, Send send, const std::string& path, uint6
     : world_(world),
       send_(std::move(send)),
       log_(most_events),
-      collector_(world->readers[0] == world->self ? std::make_unique<TimelineCollector>(world, path, most_bytes) : nullptr),
+      collector_(world->readers[0] == world->self ? std::make_unique<TimelineCollector>(world, path, most_bytes)
+                                                  : nullptr),
       clock_(SteadyClockId()),
       own_zero_(SteadyNow()),
       lines_(*world) {
@@ -63,8 +65,10 @@ void Timeline::Begin(std::function<void()> note) {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::exception& thrown) {
-    Log(Place(world_->Name(world_->self)) + "the timeline gets what this process does at its end only: there is no thread to be "
-        "had for it (" + thrown.what() + ")");
+    Log(Place(world_->Name(world_->self)) +
+        "the timeline gets what this process does at its end only: there is no thread to be "
+        "had for it (" +
+        thrown.what() + ")");
   }
 }
 
@@ -79,7 +83,8 @@ void Timeline::Run() {
       note_();
       Round(kPatience, false);
     } catch (const std::exception& thrown) {  // no memory, say: the job goes on
-      return Log(Place(world_->Name(world_->self)) + "the timeline ends here for this process: " + Explained(thrown).message);
+      return Log(Place(world_->Name(world_->self)) +
+                 "the timeline ends here for this process: " + Explained(thrown).message);
     }
   }
 }
@@ -150,7 +155,8 @@ void Timeline::Tell(milliseconds patience, bool last) {
   if (first) events.head = lines_.Process();
   if (first || last || std::abs(offset.offset() - told_offset_) > kWorthTelling) {
     told_offset_ = offset.offset();
-    std::string* const where = first || last ? &events.head : &events.lines;  // of these there are few, and they are always written
+    std::string* const where =
+        first || last ? &events.head : &events.lines;  // of these there are few, and they are always written
     *where += lines_.Clock(WallMicros() - told(SteadyNow()) / 1000, offset.offset(), offset.round_trip());
   }
   if (events.left_out > 0) events.lines += lines_.LeftOut(events.left_out, told(now));
@@ -169,8 +175,10 @@ void Timeline::Tell(milliseconds patience, bool last) {
 }
 
 void Timeline::Pass(wire::Events events) {
-  if (collector_) collector_->Take(world_->self, std::move(events));
-  else send_(writer(), MakeHeader(0, 0, std::move(events)), nullptr);
+  if (collector_)
+    collector_->Take(world_->self, std::move(events));
+  else
+    send_(writer(), MakeHeader(0, 0, std::move(events)), nullptr);
 }
 
 // ---- Messages.
@@ -183,8 +191,10 @@ void Timeline::On(const wire::Pong& pong) {
   const int64_t back = SteadyNow();
   MutexLock lock(&mu_);
   if (pong.asked != asked_ || asked_ == 0) return;  // too late
-  if (clock_ != 0 && pong.clock == clock_) offset_.Same();
-  else offset_.Add(asked_, pong.there, back);
+  if (clock_ != 0 && pong.clock == clock_)
+    offset_.Same();
+  else
+    offset_.Add(asked_, pong.there, back);
   zero_ = pong.zero;
   if (to_ask_ > 0) {
     --to_ask_;

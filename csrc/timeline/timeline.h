@@ -29,7 +29,8 @@ class Timeline {
   static constexpr size_t kMostEvents = 1 << 16;  // between two looks: some 3.5 MiB, twice
 
   // Reader 0 writes it to the file at `path`.
-  Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes, size_t most_events = kMostEvents);
+  Timeline(const World* world, Send send, const std::string& path, uint64_t most_bytes,
+           size_t most_events = kMostEvents);
   ~Timeline() { Halt(); }
 
   // Where what this process does is to be noted.

@@ -26,15 +26,15 @@ struct TraceEvent {
 
 class TraceLog {
  public:
-  explicit TraceLog(size_t most) : most_(most) {
-    events_.reserve(most);
-  }
+  explicit TraceLog(size_t most) : most_(most) { events_.reserve(most); }
 
   // From any thread, under whatever lock. Takes no memory; what finds no room is counted.
   void Add(const TraceEvent& event) {
     MutexLock lock(&mu_);
-    if (events_.size() < most_) events_.push_back(event);
-    else ++left_out_;
+    if (events_.size() < most_)
+      events_.push_back(event);
+    else
+      ++left_out_;
   }
 
   // What there is, in exchange for `events`, whose memory is used from now on; and how many there was no room for.

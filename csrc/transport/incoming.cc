@@ -21,7 +21,8 @@ void CountReceived(int bytes) {
 }
 
 [[noreturn]] void Unreadable(int source, std::string_view message, const std::string& why) {
-  throw TransportFailure("", source, " sent a message of " + std::to_string(message.size()) + " bytes that cannot be read: " + why);
+  throw TransportFailure("", source,
+                         " sent a message of " + std::to_string(message.size()) + " bytes that cannot be read: " + why);
 }
 
 }  // namespace
@@ -112,7 +113,8 @@ void Incoming::AcceptOne(int source, std::string_view message) {
     arrival->landing = inbox_->Land(source, arrival->header);
     const std::vector<char*>& places = arrival->landing.places;
     if (places.size() != components.size()) {
-      throw TransportFailure("no place was made for " + std::to_string(components.size()) + " components from ", source);
+      throw TransportFailure("no place was made for " + std::to_string(components.size()) + " components from ",
+                             source);
     }
     for (size_t i = 0; i < components.size(); ++i) {
       const uint64_t bytes = components[i].bytes;
@@ -145,8 +147,9 @@ void Incoming::ReceivePayload(int source, const ArrivalPtr& arrival, char* place
       int count = 0;
       Check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count", source);
       if (count != expected) {
-        throw TransportFailure("", source, " sent " + std::to_string(count) + " bytes of a payload instead of " +
-                                               std::to_string(expected));
+        throw TransportFailure(
+            "", source,
+            " sent " + std::to_string(count) + " bytes of a payload instead of " + std::to_string(expected));
       }
       CountReceived(count);
       if (--arrival->missing == 0) DeliverComplete(source, arrival->header.channel);

@@ -26,8 +26,9 @@ struct Departing {
 void CheckBlocks(int dest, const Parcel& parcel) {
   const size_t components = parcel.header.components.size();
   if (parcel.blocks.size() == components) return;
-  throw TransportFailure("a parcel for ", dest, " has " + std::to_string(components) + " components and " +
-                                                    std::to_string(parcel.blocks.size()) + " blocks");
+  throw TransportFailure(
+      "a parcel for ", dest,
+      " has " + std::to_string(components) + " components and " + std::to_string(parcel.blocks.size()) + " blocks");
 }
 
 uint64_t InlineBytes(const Parcel& parcel) {
@@ -120,7 +121,8 @@ void Transport::Submit(int dest, Parcel parcel) {
   auto departing = std::make_shared<Departing>();
   std::string& message = departing->message;
   message = wire::Encode(parcel.header);
-  message.reserve(std::max(message.capacity(), message.size() + InlineBytes(parcel)));  // less than there is would copy it
+  message.reserve(
+      std::max(message.capacity(), message.size() + InlineBytes(parcel)));  // less than there is would copy it
   AppendInline(parcel, &message);
   for (size_t i = 0; i < parcel.blocks.size(); ++i) {
     if (parcel.header.components[i].where == Where::kMessage) departing->blocks.push_back(std::move(parcel.blocks[i]));
@@ -129,7 +131,8 @@ void Transport::Submit(int dest, Parcel parcel) {
   for (const Block& block : departing->blocks) PostPieces(dest, kPayloadTag, block.data, block.size, departing);
 }
 
-void Transport::PostPieces(int dest, int tag, const char* data, size_t size, const std::shared_ptr<const void>& memory) {
+void Transport::PostPieces(int dest, int tag, const char* data, size_t size,
+                           const std::shared_ptr<const void>& memory) {
   ForEachPiece(tag, size, [&](uint64_t offset, int count) {
     MPI_Request request;
     Check(MPI_Isend(data + offset, count, MPI_BYTE, dest, tag, comm_, &request), "MPI_Isend", dest);

@@ -171,9 +171,8 @@ void Transport::Rest(std::chrono::microseconds nap) {
   }
   MutexLock lock(&mutex_);
   napping_ = true;
-  wake_.WaitFor(&mutex_, nap, [this] {
-    return mutex_.AssertHeld(), !queue_.empty() || hushed_ || leaving_ != departure_.Begun();
-  });
+  wake_.WaitFor(&mutex_, nap,
+                [this] { return mutex_.AssertHeld(), !queue_.empty() || hushed_ || leaving_ != departure_.Begun(); });
   napping_ = false;
 }
 

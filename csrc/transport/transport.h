@@ -80,8 +80,9 @@ class Transport {
   Incoming incoming_;
   Departure departure_;
   std::vector<Queued> sending_;
-  std::vector<std::pair<int, wire::HostBag>> bags_;  // that are being filled, and to whom they go: a rank or its host's porter
-  std::vector<uint32_t> bag_for_;                    // by rank: its bag's number there, from 1; empty while none was needed
+  std::vector<std::pair<int, wire::HostBag>>
+      bags_;                       // that are being filled, and to whom they go: a rank or its host's porter
+  std::vector<uint32_t> bag_for_;  // by rank: its bag's number there, from 1; empty while none was needed
   Clock::time_point last_news_ = Clock::now(), next_tick_ = last_news_, next_turn_ = last_news_;
 
   std::thread thread_;

@@ -11,7 +11,7 @@ namespace hvdata::wire {
 namespace {
 
 constexpr uint32_t kMagic = 0x57445648;  // "HVDW" in the message
-constexpr size_t kLeastComponent = 15;  // bytes of a component without dims
+constexpr size_t kLeastComponent = 15;   // bytes of a component without dims
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 // Both directions walk these lists: C is Writer with const fields, or Reader with mutable ones.
@@ -39,7 +39,8 @@ void Kind(Writer* writer, const Message& message) { writer->Int("kind", static_c
 void Kind(Reader* reader, Message& message) {
   uint8_t kind;
   reader->Int("kind", kind);
-  if (reader->ok() && (kind == 0 || kind > std::variant_size_v<Message>)) reader->Fail("it has the unknown kind " + std::to_string(kind));
+  if (reader->ok() && (kind == 0 || kind > std::variant_size_v<Message>))
+    reader->Fail("it has the unknown kind " + std::to_string(kind));
   if (reader->ok()) MakeKind(kind, &message, std::make_index_sequence<std::variant_size_v<Message>>());
 }
 

@@ -51,7 +51,7 @@ struct Header {
 };
 
 constexpr uint32_t kMaxComponents = 1u << 16;
-constexpr uint32_t kMaxRank = 254;             // dims of a tensor, as in TensorFlow
+constexpr uint32_t kMaxRank = 254;  // dims of a tensor, as in TensorFlow
 
 // Of the message's texts, which may be large: a saved state is one of up to 2 GiB.
 uint64_t TextBytes(const Message& message);

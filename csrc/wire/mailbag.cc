@@ -14,8 +14,10 @@ constexpr uint32_t kBagMagic = 0x42445648;  // "HVDB" in the message
 }  // namespace
 
 std::string* Mailbag::Add() {
-  if (count_++ == 0) Writer(&bytes_).Front(kBagMagic);
-  else Close();
+  if (count_++ == 0)
+    Writer(&bytes_).Front(kBagMagic);
+  else
+    Close();
   open_ = bytes_.size();
   AppendLittleEndian(uint32_t{0}, &bytes_);
   return &bytes_;

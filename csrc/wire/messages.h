@@ -12,9 +12,9 @@
 
 namespace hvdata::wire {
 
-#define HVDATA_MESSAGE(name)             \
-  static constexpr char kName[] = name;  \
-  template <typename Codec, typename M>  \
+#define HVDATA_MESSAGE(name)            \
+  static constexpr char kName[] = name; \
+  template <typename Codec, typename M> \
   static void Fields([[maybe_unused]] Codec* codec, [[maybe_unused]] M& m)
 
 // ---- Agreements: any member <-> the coordinator.
@@ -22,7 +22,9 @@ namespace hvdata::wire {
 struct Hello {  // one contribution to agreement `number`, which `call` names for people
   int64_t number = 0;
   std::string call, words;
-  HVDATA_MESSAGE("HELLO") { codec->Int("number", m.number), codec->Text("call", m.call), codec->Text("words", m.words); }
+  HVDATA_MESSAGE("HELLO") {
+    codec->Int("number", m.number), codec->Text("call", m.call), codec->Text("words", m.words);
+  }
 };
 struct Absent {  // to those who wait: for whom
   std::string text;
@@ -68,7 +70,7 @@ struct Save {  // the state of the epoch, please
   int64_t request = 0;
   HVDATA_MESSAGE("SAVE") { codec->Int("request", m.request); }
 };
-struct Restore {  // the epoch, not yet open, is to go on from this
+struct Restore {                            // the epoch, not yet open, is to go on from this
   static constexpr int64_t kNoAnswer = -1;  // nobody waits for the answer: a refusal ends the epoch with its error
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
@@ -76,7 +78,7 @@ struct Restore {  // the epoch, not yet open, is to go on from this
   Position position = 0;     // elements that this trainer had behind it, or kAllBehind
   Turn turn;                 // the reader's step that comes next for it
   TailStep tail_taken = 0;
-  std::string words;         // the reader's own, of then
+  std::string words;  // the reader's own, of then
   HVDATA_MESSAGE("RESTORE") {
     codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
     codec->Int("position", m.position), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken);
@@ -92,21 +94,23 @@ struct Claim {  // after the ends of all readers: as this one of the last steps,
   bool filler = false;  // an empty or padding share on its model
   bool had = false;     // verified channels: in an earlier run, so that nothing is to be sent
   HVDATA_MESSAGE("CLAIM") {
-    codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Flag("had", m.had);
+    codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler),
+        codec->Flag("had", m.had);
   }
 };
 
 struct Checked {  // verified channels: what a share was known by when it was handed out
   EpochStep step = 0;
-  Turn turn;                // of the DATA that it came with
+  Turn turn;  // of the DATA that it came with
   Position position = 0;
-  bool tail = false;        // of the last steps: element number `left` of what the reader had left
+  bool tail = false;  // of the last steps: element number `left` of what the reader had left
   uint64_t left = 0;
   bool filler = false;
   uint64_t rows = 0, seal = 0;
   std::string fingerprints;  // of its rows, 8 bytes each, where the seal is not what the DATA said
   HVDATA_MESSAGE("CHECKED") {
-    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position), codec->Flag("tail", m.tail);
+    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position),
+        codec->Flag("tail", m.tail);
     codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
     codec->Text("fingerprints", m.fingerprints);
   }
@@ -114,8 +118,8 @@ struct Checked {  // verified channels: what a share was known by when it was ha
 
 // ---- Reader -> trainer.
 
-struct Data {  // one share: components and payload
-  LaneStep step;          // a tail step, where it answers a Claim
+struct Data {     // one share: components and payload
+  LaneStep step;  // a tail step, where it answers a Claim
   Turn turn;
   Position position = 0;  // up to and with this step
   uint64_t rows = 0;      // of data: padding is none
@@ -198,7 +202,8 @@ struct Go {
   int32_t code = 0;
   std::string text;
   HVDATA_MESSAGE("GO") {
-    codec->Enum("tells", m.tells, Tells::kAllHave, Tells::kLast), codec->Int("steps", m.steps.n), codec->Int("code", m.code);
+    codec->Enum("tells", m.tells, Tells::kAllHave, Tells::kLast), codec->Int("steps", m.steps.n),
+        codec->Int("code", m.code);
     codec->Text("text", m.text);
   }
 };
@@ -265,27 +270,29 @@ struct Ping {
   int64_t asked = 0;
   HVDATA_MESSAGE("PING") { codec->Int("asked", m.asked); }
 };
-struct Pong {  // the answer; it also says that reader 0 has what was sent before the PING
+struct Pong {          // the answer; it also says that reader 0 has what was sent before the PING
   int64_t asked = 0;   // as the PING said
   int64_t there = 0;   // now
   int64_t zero = 0;    // the timeline's time 0
   uint64_t clock = 0;  // whose times these are (timeline/clock_offset.h)
   HVDATA_MESSAGE("PONG") {
-    codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero), codec->Int("clock", m.clock);
+    codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero),
+        codec->Int("clock", m.clock);
   }
 };
-struct Events {  // what the sender has done, as lines of the timeline's file
+struct Events {             // what the sender has done, as lines of the timeline's file
   uint64_t left_out = 0;    // that found no room before these
   bool last = false;        // the sender has nothing more to tell
   std::string head, lines;  // who the sender is, and the events
   HVDATA_MESSAGE("EVENTS") {
-    codec->Int("left out", m.left_out), codec->Flag("last", m.last), codec->Text("head", m.head), codec->Text("lines", m.lines);
+    codec->Int("left out", m.left_out), codec->Flag("last", m.last), codec->Text("head", m.head),
+        codec->Text("lines", m.lines);
   }
 };
 
 // ---- To every reader, and to those trainers that the sender has exchanged something with.
 
-struct Bye {  // the sender needs nothing more
+struct Bye {                  // the sender needs nothing more
   std::vector<int32_t> told;  // trainers that have it from the sender itself
   std::string reads_no_more;  // to those who still want what the sender reads: why they don't get it
   HVDATA_MESSAGE("BYE") { codec->Ints("told", m.told), codec->Text("reads no more", m.reads_no_more); }
@@ -293,9 +300,9 @@ struct Bye {  // the sender needs nothing more
 
 #undef HVDATA_MESSAGE
 
-using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore, Withdraw, Claim, Data,
-                             End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather, Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times,
-                             Ping, Pong, Events>;
+using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
+                             Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
+                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong, Events>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

@@ -41,7 +41,8 @@ bool Decode(std::string_view record, PassedOn* passed, std::string_view* bag, st
   PassedOnFields(&reader, decoded);
   const uint64_t behind = decoded.shared ? 0 : decoded.bytes;
   if (reader.ok() && (decoded.bytes == 0 || reader.rest().size() != behind)) {
-    reader.Fail("it has " + std::to_string(reader.rest().size()) + " bytes behind it, but announces " + std::to_string(behind));
+    reader.Fail("it has " + std::to_string(reader.rest().size()) + " bytes behind it, but announces " +
+                std::to_string(behind));
   }
   if (!reader.Succeeded("record of what is passed on", error)) return false;
   *passed = decoded;

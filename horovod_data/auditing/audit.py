@@ -67,14 +67,24 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     if job.trainer is None:
         return dataset_or_iterable
     if tf.inside_function() or not tf.executing_eagerly():
-        raise RuntimeError(explain("audit() was called inside tf.function, or where a TF1 graph is being built",
-                                   "Call it in eager mode, before; the dataset it returns may be used inside", job.where))
+        raise RuntimeError(
+            explain(
+                "audit() was called inside tf.function, or where a TF1 graph is being built",
+                "Call it in eager mode, before; the dataset it returns may be used inside",
+                job.where,
+            )
+        )
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with interrupts.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
     sequence = sequence_class(dataset_or_iterable)
-    recorder = Recorder(exchange.label, key, lambda epoch: settle(exchange, epoch, known, key is None), exchange.rank == 0,
-                        partial=sequence is None).held()
+    recorder = Recorder(
+        exchange.label,
+        key,
+        lambda epoch: settle(exchange, epoch, known, key is None),
+        exchange.rank == 0,
+        partial=sequence is None,
+    ).held()
     ending.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
@@ -88,7 +98,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
 
 
-def _agreed(job: membership.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held) -> tuple[Key, Reference]:
+def _agreed(
+    job: membership.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held
+) -> tuple[Key, Reference]:
     """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
     what = "audit()"
     failure: Optional[BaseException] = None
@@ -122,7 +134,9 @@ def _agreed(job: membership.Job, exchange: Exchange, given: Any, key: Key, refer
     return key, known
 
 
-def _said(job: membership.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+def _said(
+    job: membership.Job, exchange: Exchange, mine: dict[str, Any]
+) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
     """Everybody's words, as check_errors() and check_agreement() take them."""
     return [((job.layout.trainers[rank],), words) for rank, words in enumerate(exchange.allgather(mine))]
 
@@ -131,20 +145,35 @@ def _check_loader(given: Any) -> None:
     if isinstance(given, tf.data.Dataset):
         return
     if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
-        raise TypeError(explain(f"audit() was given a {type(given).__name__}, which is no loader",
-                                "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays"))
+        raise TypeError(
+            explain(
+                f"audit() was given a {type(given).__name__}, which is no loader",
+                "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays",
+            )
+        )
     if not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have the second
-        raise TypeError(explain(f"audit() was given a {type(given).__name__}, over which nobody can iterate",
-                                "Pass a tf.data.Dataset or another iterable of batches"))
+        raise TypeError(
+            explain(
+                f"audit() was given a {type(given).__name__}, over which nobody can iterate",
+                "Pass a tf.data.Dataset or another iterable of batches",
+            )
+        )
 
 
 def _checked_key(key: Any, given: Any) -> Any:
     """The key, its places as Python's own numbers."""
-    steps = tuple(step if isinstance(step, str) else whole(step) for step in (key if isinstance(key, tuple) else (key,)))
+    steps = tuple(
+        step if isinstance(step, str) else whole(step) for step in (key if isinstance(key, tuple) else (key,))
+    )
     if key is not None and not callable(key):
         if not steps or None in steps:
-            raise TypeError(explain(f"key={key!r} is no key", "Pass None, the name or place of a component, a tuple of these, or "
-                                    "a function that returns one key for each row of an element"))
+            raise TypeError(
+                explain(
+                    f"key={key!r} is no key",
+                    "Pass None, the name or place of a component, a tuple of these, or "
+                    "a function that returns one key for each row of an element",
+                )
+            )
         key = steps if isinstance(key, tuple) else steps[0]
     if not isinstance(given, tf.data.Dataset) or callable(key):
         return key
@@ -154,8 +183,12 @@ def _checked_key(key: Any, given: Any) -> Any:
     try:
         spec = component_of(spec, key) if key is not None else spec
     except (KeyError, IndexError, TypeError):
-        raise ValueError(explain(f"key={key!r}: the dataset's elements have no such component; they are {spec}",
-                                 "Name one that they have")) from None
+        raise ValueError(
+            explain(
+                f"key={key!r}: the dataset's elements have no such component; they are {spec}",
+                "Name one that they have",
+            )
+        ) from None
     check_spec(spec)
     return key
 

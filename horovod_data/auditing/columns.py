@@ -67,10 +67,18 @@ def column_of(leaf: Any, path: str, keep_integers: bool = False) -> Column:
         def texts(a: int, b: int) -> list[bytes]:
             return [framed(map(bytes_of, row)) for row in table[a:b].tolist()]
 
-        return Column(rows, "string" + inner, "string" + outer, lambda: b"".join(texts(0, len(table))), texts,
-                      texts=table.reshape(-1))
+        return Column(
+            rows,
+            "string" + inner,
+            "string" + outer,
+            lambda: b"".join(texts(0, len(table))),
+            texts,
+            texts=table.reshape(-1),
+        )
     width = array.dtype.itemsize * entries
-    return Column(rows, dtype + inner, dtype + outer, array.tobytes, lambda a, b: _bytes_in_rows(array[a:b], width), width)
+    return Column(
+        rows, dtype + inner, dtype + outer, array.tobytes, lambda a, b: _bytes_in_rows(array[a:b], width), width
+    )
 
 
 def _bytes_in_rows(array: Array, width: int) -> Array:
@@ -94,7 +102,7 @@ def _rows(parts: Sequence[Any], bare: bool) -> Iterable[Any]:
     if not any(isinstance(part, list) for part in parts):
         table = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         view, width = table.reshape(-1).data, table.shape[1]
-        return (view[i * width:(i + 1) * width] for i in range(len(table)))
+        return (view[i * width : (i + 1) * width] for i in range(len(table)))
     each = [part if isinstance(part, list) else [row.tobytes() for row in part] for part in parts]
     return each[0] if bare else map(framed, zip(*each))
 
@@ -109,7 +117,11 @@ def _array(leaf: Any, path: str) -> tuple[Array, str]:
         if hasattr(leaf, "numpy") and getattr(leaf, "shape", None) == ():
             leaf = leaf.numpy()  # np.asarray() refuses a single bfloat16 of TensorFlow's
         # A text of numpy's own type loses NULs at its end.
-        array = listed(leaf) if isinstance(leaf, list) else np.asarray(leaf, object if isinstance(leaf, (str, bytes)) else None)
+        array = (
+            listed(leaf)
+            if isinstance(leaf, list)
+            else np.asarray(leaf, object if isinstance(leaf, (str, bytes)) else None)
+        )
     except Exception as error:  # whatever the object's own conversion raises
         raise TypeError(_no_array(leaf, path, str(error))) from error
     if isinstance(leaf, (list, tuple)) and array.dtype.kind == "f" and _all_whole(leaf):
@@ -139,13 +151,17 @@ def _packed(dtype: Any) -> Any:
 def _no_array(leaf: Any, path: str, why: str = "") -> str:
     why = f" ({why})" if why else ""
     where = f"component {path} of the element" if path else "the element"
-    return explain(f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}",
-                   "Pass key=, a function that returns one key for each row of an element")
+    return explain(
+        f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}",
+        "Pass key=, a function that returns one key for each row of an element",
+    )
 
 
 def _all_whole(values: Any) -> bool:
     """Of a list, or of lists in lists."""
-    return all(_all_whole(one) if isinstance(one, (list, tuple)) else isinstance(one, (int, np.integer)) for one in values)
+    return all(
+        _all_whole(one) if isinstance(one, (list, tuple)) else isinstance(one, (int, np.integer)) for one in values
+    )
 
 
 def _holds_texts(values: Any) -> bool:
@@ -178,8 +194,9 @@ def _composite(leaf: Any) -> Column:
 
         return Column(int(shape[0]), inner, outer, lambda: framed([indices.tobytes(), _value_bytes(values)]), part)
     kind = f"ragged {dtype}"
-    return Column(int(leaf.nrows()), kind, kind, lambda: _ragged_row(leaf),
-                  lambda a, b: [_ragged_row(row) for row in leaf[a:b]])
+    return Column(
+        int(leaf.nrows()), kind, kind, lambda: _ragged_row(leaf), lambda a, b: [_ragged_row(row) for row in leaf[a:b]]
+    )
 
 
 def _ragged_row(row: Any) -> bytes:

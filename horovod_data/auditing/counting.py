@@ -74,10 +74,14 @@ class Counts:
     def plus(self, other: Counts) -> Counts:
         """Of other keys."""
         added = {name: getattr(self, name) + getattr(other, name) for name in ARRAYS}
-        return Counts(**added, times=_sum(self.times, other.times), strange=_sum(self.strange, other.strange),
-                      never=first_of([*self.never, *other.never]),
-                      repeated=first_of([*self.repeated, *other.repeated]),
-                      unknown=first_of([*self.unknown, *other.unknown]))
+        return Counts(
+            **added,
+            times=_sum(self.times, other.times),
+            strange=_sum(self.strange, other.strange),
+            never=first_of([*self.never, *other.never]),
+            repeated=first_of([*self.repeated, *other.repeated]),
+            unknown=first_of([*self.unknown, *other.unknown]),
+        )
 
 
 def _sum(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
@@ -107,9 +111,9 @@ def count(received: list[Array], reference: Optional[Part], axis: Axis) -> Count
         order, ends = np.argsort(where, kind="stable"), np.cumsum([0, *np.bincount(where, minlength=number)])
     total: Optional[Counts] = None
     for i in range(number):
-        at = order[ends[i]:ends[i + 1]]
+        at = order[ends[i] : ends[i + 1]]
         part = Part(reference.words[at], reference.places[at]) if reference is not None else None
-        one = _count([words[its[i]:its[i + 1]] for words, its in cut], part, axis)
+        one = _count([words[its[i] : its[i + 1]] for words, its in cut], part, axis)
         total = one if total is None else total.plus(one)
     assert total is not None
     return total
@@ -153,18 +157,28 @@ def _count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> 
     cell = (run_source * lines // ranks)[here].astype(np.int64) * axis.buckets + bucket[run_key][here]
     deliveries = np.bincount(cell, weights=run_length[here], minlength=lines * axis.buckets).astype(np.int64)
     return Counts(
-        sums=np.array([wanted.sum() if reference is not None else 0, np.maximum(wanted - seen, 0).sum(),
-                       np.maximum(seen - np.maximum(wanted, 1), 0).sum(), np.count_nonzero(seen), np.count_nonzero(unknown),
-                       np.count_nonzero(wanted) if reference is not None else 0], np.int64),
+        sums=np.array(
+            [
+                wanted.sum() if reference is not None else 0,
+                np.maximum(wanted - seen, 0).sum(),
+                np.maximum(seen - np.maximum(wanted, 1), 0).sum(),
+                np.count_nonzero(seen),
+                np.count_nonzero(unknown),
+                np.count_nonzero(wanted) if reference is not None else 0,
+            ],
+            np.int64,
+        ),
         own=np.bincount(run_source, minlength=ranks),
         pairs=_pairs(run_key, run_source, run_length, ranks),
         deliveries=deliveries.reshape(lines, axis.buckets),
         rows=np.bincount(bucket[drawn], minlength=axis.buckets),
         seen=np.bincount(bucket[drawn & (seen > 0)], minlength=axis.buckets),
-        times=_times(seen[seen > 0]), strange=_times(seen[unknown]),
+        times=_times(seen[seen > 0]),
+        strange=_times(seen[unknown]),
         never=_first(keys, places, seen, np.flatnonzero((seen == 0) & (wanted > 0))),
         repeated=_first(keys, places, seen, np.flatnonzero((seen > wanted) & ~unknown)),
-        unknown=_first(keys, places, seen, np.flatnonzero(unknown)))
+        unknown=_first(keys, places, seen, np.flatnonzero(unknown)),
+    )
 
 
 def _times(seen: Array) -> dict[int, int]:
@@ -195,7 +209,10 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
     if axis.kind == "reference":
         at, span = places, axis.last + 1
     else:
-        at, span = keys[:, 1] - np.uint64(axis.first % (1 << 64)), axis.last - axis.first + 1  # it wraps around as it should
+        at, span = (
+            keys[:, 1] - np.uint64(axis.first % (1 << 64)),
+            axis.last - axis.first + 1,
+        )  # it wraps around as it should
     if span < 1 << 50:
         found = at.astype(np.int64) * axis.buckets // span
     else:
@@ -205,6 +222,7 @@ def _buckets(keys: Array, places: Array, axis: Axis) -> Array:
 
 def first_of(found: list[Found]) -> list[Found]:
     """The first of some examples, in the order of _first()."""
+
     def order(one: Found) -> tuple[bool, int]:
         known = shown(one[0], one[1])
         return (False, known) if isinstance(known, int) else (True, one[2])

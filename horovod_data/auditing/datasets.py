@@ -43,9 +43,13 @@ def check_spec(spec: Any) -> None:
     for name, leaf in elements.leaves(spec):
         tensors = isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
         if not tensors or leaf.dtype in (tf.variant, tf.resource):
-            raise TypeError(explain(f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
-                                    "audit() can't make an array",
-                                    "Pass as key= the name or place of a component that says which row it is"))
+            raise TypeError(
+                explain(
+                    f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), of which "
+                    "audit() can't make an array",
+                    "Pass as key= the name or place of a component that says which row it is",
+                )
+            )
 
 
 def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Dataset:
@@ -55,7 +59,9 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
 
     def record(iteration: Any, *flat: Any) -> None:
         parts = flat
-        element = tf.nest.pack_sequence_as(component_of(spec, key) if named else spec, list(parts), expand_composites=True)
+        element = tf.nest.pack_sequence_as(
+            component_of(spec, key) if named else spec, list(parts), expand_composites=True
+        )
         if not named and (callable(key) or _has_composites(spec)):
             element = tf.nest.map_structure(tf.convert_to_tensor, element, expand_composites=True)
         recorder.record(int(iteration), element, of="key" if named else "element")
@@ -82,7 +88,8 @@ def _passing(inner: tf.data.Dataset, recorder: Recorder, key: Any) -> tf.data.Da
 
         # Asked for in this order: the first is filtered out, the second has nothing.
         end = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(0).filter(ended), inner.take(0))).map(
-            lambda _, element: element)
+            lambda _, element: element
+        )
         return inner.map(seen).concatenate(end)
 
     start = tf.data.Dataset.from_tensors(np.int64(0)).map(begun).map(lambda iteration: tf.ensure_shape(iteration, []))

@@ -74,7 +74,8 @@ class Exchange:
             splits = tf.constant(0, tf.int64) if rows is None else tf.constant(rows, tf.int64)
             value = tf.constant(mine if rows is not None else mine[:0])
             part, _ = loader.load().ops.horovod_data_scatter(
-                value, splits, [], root=root, scatter_name=f"\0 of {self.label}")
+                value, splits, [], root=root, scatter_name=f"\0 of {self.label}"
+            )
         return part.numpy()
 
 
@@ -90,9 +91,14 @@ class _AllToAll:
             # A label that begins with a NUL meets no name of the user's.
             self._parts = [
                 loader.load().ops.horovod_data_scatter(
-                    self._value if root == exchange.rank else nothing, self._rows if root == exchange.rank else nobody, [],
-                    root=root, scatter_name=f"\0 of {exchange.label}, from rank {root}")[0]
-                for root in range(exchange.size)]
+                    self._value if root == exchange.rank else nothing,
+                    self._rows if root == exchange.rank else nobody,
+                    [],
+                    root=root,
+                    scatter_name=f"\0 of {exchange.label}, from rank {root}",
+                )[0]
+                for root in range(exchange.size)
+            ]
         self._session = tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
     def __call__(self, value: Array, rows: Array) -> list[Array]:
@@ -117,8 +123,14 @@ def _errors_of_the_core() -> Iterator[None]:
 def _of_the_audit(text: str) -> str:
     """The core's text without the scatters that the program did not make."""
     text = re.sub(r", scatter of (audit \d+)(, from rank \d+)?, call \d+\]", r", \1]", text)
-    text = re.sub(r"waits in scatter of (audit \d+)(, from rank \d+)?, call \d+, which this rank has not made", r"waits in \1", text)
+    text = re.sub(
+        r"waits in scatter of (audit \d+)(, from rank \d+)?, call \d+, which this rank has not made",
+        r"waits in \1",
+        text,
+    )
     text = re.sub(r"which has not (made this call|sent its part)", "which has not come as far", text)
     text = text.replace("takes no part in this scatter", "takes no part in this audit")
-    return text.replace("Every rank must make the same scatter calls", "All ranks must make the same calls of audit(), and the same number of "
-                        "iterations over what it returns")
+    return text.replace(
+        "Every rank must make the same scatter calls",
+        "All ranks must make the same calls of audit(), and the same number of iterations over what it returns",
+    )

@@ -129,11 +129,22 @@ class AuditedIterator(Audit):
         """Once: it was iterated over again, and gave nothing."""
         if self._again and not self._anew and not self._said:
             self._said = True
-            self._recorder.say(f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
-                               "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time")
+            self._recorder.say(
+                f"{self._recorder.name}: its iterator has come to its end and is iterated over again: it yields "
+                "nothing more, and that is no epoch. Call audit() of a new one, or of what makes one each time"
+            )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_inner", "_recorder", "_source", "_anew", "_iteration", "_ended", "_again", "_said"):
+        if name.startswith("__") or name in (
+            "_inner",
+            "_recorder",
+            "_source",
+            "_anew",
+            "_iteration",
+            "_ended",
+            "_again",
+            "_said",
+        ):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -164,7 +175,9 @@ class ReadAhead:
         self._inner, self._recorder = audited._inner, audited._recorder
         self._source = self._inner
         self._taken = 0
-        self._waiting: collections.deque[Union[Keys, Exception]] = collections.deque()  # until Keras has trained with them
+        self._waiting: collections.deque[Union[Keys, Exception]] = (
+            collections.deque()
+        )  # until Keras has trained with them
         self._error: Optional[BaseException] = None
 
     def __iter__(self) -> ReadAhead:

@@ -101,7 +101,9 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
     given = inspect.signature(fit).bind(model, *args, **kwargs)
     if (told := _busy.get(os.getpid())) is not None:
         if not told:
-            _say("Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself")
+            _say(
+                "Model.fit was called within a call of Model.fit, and is not audited. Call hvdata.audit() for it yourself"
+            )
             _busy[os.getpid()] = True
         return fit(*given.args, **given.kwargs)
     _fits += 1
@@ -115,10 +117,15 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
             audited = _audited(_forgiving(horovod_data.audit), model, given.arguments)
             given.arguments["x"] = audited.x
             if given.arguments.get("validation_data") is not None:
-                _say("this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself")
+                _say(
+                    "this call of Model.fit has validation_data, which is not audited. Call hvdata.audit() for it yourself"
+                )
     except Exception as error:
         # audit() raises on all ranks if on one; or the job is over, here or (tf.errors.UnavailableError) on the others.
-        if not isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError)) and type(error).__name__ != "UnavailableError":
+        if (
+            not isinstance(error, (CantBeAudited, TypeError, ValueError, RuntimeError))
+            and type(error).__name__ != "UnavailableError"
+        ):
             raise
         _say(f"this call of Model.fit is not audited: {error}")
     if audited.hooks:
@@ -134,7 +141,9 @@ def _fit(fit: Callable[..., Any], module: Any, model: Any, args: Any, kwargs: An
         audited.end(failed)
 
 
-_busy: dict[int, bool] = {}  # the process while it is in a fit, which no child is that it forks there; whether another fit within was told
+_busy: dict[
+    int, bool
+] = {}  # the process while it is in a fit, which no child is that it forks there; whether another fit within was told
 
 
 class _Audited(NamedTuple):
@@ -145,6 +154,7 @@ class _Audited(NamedTuple):
 
 def _forgiving(audit: Callable[..., Any]) -> Callable[..., Any]:
     """audit() that raises nothing within the program's fit: the report says what it could not make keys of."""
+
     def made(given: Any) -> Any:
         audited = audit(given)
         audited._recorder.forgive()
@@ -171,7 +181,7 @@ def _audited(audit: Callable[..., Any], model: Any, arguments: Mapping[str, Any]
     if isinstance(x, tf.data.Dataset):
         made = audit(x)
         return _Audited(made, {"on_epoch_end": made.end_epoch})
-    if (base := sequence_class(x)) is not None:
+    if sequence_class(x) is not None:
         if arguments.get("use_multiprocessing") or getattr(x, "use_multiprocessing", False):
             raise CantBeAudited(f"{kind} whose batches are made in other processes (use_multiprocessing=True)")
         return _Audited(audit(x))  # it hears of the ends by itself
@@ -197,8 +207,11 @@ def _not_in_order(model: Any, arguments: Mapping[str, Any]) -> str:
     at_once = getattr(model, "steps_per_execution", None)
     if getattr(model, "autotune_steps_per_execution", False) or (at_once is not None and int(at_once) > 1):
         return "with steps_per_execution it doesn't tell after each step that it has made it"
-    return "callbacks is a CallbackList, which hears of no batches if none of its callbacks did" if _is_callback_list(
-        arguments.get("callbacks")) else ""
+    return (
+        "callbacks is a CallbackList, which hears of no batches if none of its callbacks did"
+        if _is_callback_list(arguments.get("callbacks"))
+        else ""
+    )
 
 
 def _is_callback_list(callbacks: Any) -> bool:
@@ -228,5 +241,7 @@ def _say(text: str) -> None:
 
 def _say_if_nothing(forked: Callable[[], bool]) -> None:
     if not _fits and not forked():
-        _say("this program has not called Keras' Model.fit, so nothing was audited. Wrap what your loop iterates over in "
-             "hvdata.audit()")
+        _say(
+            "this program has not called Keras' Model.fit, so nothing was audited. Wrap what your loop iterates over in "
+            "hvdata.audit()"
+        )

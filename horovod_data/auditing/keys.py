@@ -46,8 +46,12 @@ def keys_of(element: Any, key: Key) -> Keys:
     value = key(element) if callable(key) else component_of(element, key)
     made = _keys_of_tuple(value, element) if isinstance(value, tuple) else given_keys(value)
     if callable(key) and not _single(value) and (rows := _other_rows(element, len(made.words))) is not None:
-        raise ValueError(explain(f"the function returned {len(made.words)} keys for an element of {rows} rows",
-                                 "Let it return one for each row; or a single one, not in an array, if the element is one row"))
+        raise ValueError(
+            explain(
+                f"the function returned {len(made.words)} keys for an element of {rows} rows",
+                "Let it return one for each row; or a single one, not in an array, if the element is one row",
+            )
+        )
     return made
 
 
@@ -56,9 +60,12 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
     parts = _parts(value)
     if not any(isinstance(part, list) or len(getattr(part, "shape", ())) for part in parts):
         if len(parts) > 1 and len(parts) != _rows_of(element):
-            raise TypeError(explain(
-                f"the key is {_described(value, None)}: are they one key together, or the keys of {len(parts)} rows?",
-                "Make one text of several values that are a key together; let the keys of several rows be a list or an array"))
+            raise TypeError(
+                explain(
+                    f"the key is {_described(value, None)}: are they one key together, or the keys of {len(parts)} rows?",
+                    "Make one text of several values that are a key together; let the keys of several rows be a list or an array",
+                )
+            )
         return given_keys(value)
     if len(parts) == 1:
         return given_keys(parts[0])
@@ -67,13 +74,21 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
         try:
             columns.append(column_of(part, "", keep_integers=True))
         except TypeError as error:
-            raise TypeError(explain(f"part {i} of the key is {_described(part, error.__cause__)}, and no array of one kind",
-                                    "Let each part of a key be an array (a list) with one entry for each row")) from None
+            raise TypeError(
+                explain(
+                    f"part {i} of the key is {_described(part, error.__cause__)}, and no array of one kind",
+                    "Let each part of a key be an array (a list) with one entry for each row",
+                )
+            ) from None
     counts = [column.rows for column in columns]
     if len(set(counts)) > 1:
         told = ", ".join("a single value" if rows is None else f"{rows} rows" for rows in counts)
-        raise ValueError(explain(f"the key is a tuple of parts of different lengths: {told}",
-                                 "Let each part of a key have one entry for each row"))
+        raise ValueError(
+            explain(
+                f"the key is a tuple of parts of different lengths: {told}",
+                "Let each part of a key have one entry for each row",
+            )
+        )
     return Keys(row_digests(columns, counts[0] or 0, "together " + ";".join(column.kind for column in columns)))
 
 
@@ -170,7 +185,11 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         names = [bytes_of(value)]
         return Keys(digests(names, "string"), names)
     given = value
-    if isinstance(value, range) and value and -1 << 63 <= min(value[0], value[-1]) <= max(value[0], value[-1]) < 1 << 63:
+    if (
+        isinstance(value, range)
+        and value
+        and -1 << 63 <= min(value[0], value[-1]) <= max(value[0], value[-1]) < 1 << 63
+    ):
         value = value[0] + value.step * np.arange(len(value), dtype=np.int64)
     elif isinstance(value, (list, tuple, set, frozenset, range)):
         value = list(value)
@@ -181,10 +200,13 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
     try:
         column = column_of(value, what, keep_integers=True)
     except TypeError as error:
-        raise TypeError(explain(
-            f"{what} is {_described(given, error.__cause__)}, and no array of one kind",
-            "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
-            "are a key together")) from None
+        raise TypeError(
+            explain(
+                f"{what} is {_described(given, error.__cause__)}, and no array of one kind",
+                "Let it be a whole number or a text, or an array (a list) of one for each row; make one text of several values that "
+                "are a key together",
+            )
+        ) from None
     if column.kind == "string":
         names = [bytes_of(text) for text in column.texts.tolist()]
         return Keys(digests(names, "string"), names)
@@ -267,7 +289,9 @@ def slices(words: Array, number: int) -> Array:
 
 
 def _spread(bits: Array, over: int) -> Array:
-    return (bits * np.uint64(over) >> np.uint64(32)).astype(np.int16 if over < 1 << 15 else np.int64)  # short ones sort fast
+    return (bits * np.uint64(over) >> np.uint64(32)).astype(
+        np.int16 if over < 1 << 15 else np.int64
+    )  # short ones sort fast
 
 
 def _mixed(words: Array) -> Array:

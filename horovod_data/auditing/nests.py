@@ -11,8 +11,9 @@ import numpy as np
 SINGLE = (str, bytes, int, float, np.generic)
 
 
-def leaves(element: Any, path: str = "", texts_of_rows: bool = True,
-           is_component: Optional[Callable[[list[Any]], bool]] = None) -> list[tuple[str, Any]]:
+def leaves(
+    element: Any, path: str = "", texts_of_rows: bool = True, is_component: Optional[Callable[[list[Any]], bool]] = None
+) -> list[tuple[str, Any]]:
     """The components and their paths, dicts in the order of their keys. None is no component. A list is one component where
     `is_component` says so, by default if it is of numbers or texts. A tuple of them is several, but for one of texts within the
     element: that is how PyTorch collates the texts of a batch's rows, if `texts_of_rows`."""
@@ -20,13 +21,23 @@ def leaves(element: Any, path: str = "", texts_of_rows: bool = True,
         return []
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
-        return [leaf for name in names for leaf in leaves(element[name], f"{path}[{name!r}]", texts_of_rows, is_component)]
+        return [
+            leaf for name in names for leaf in leaves(element[name], f"{path}[{name!r}]", texts_of_rows, is_component)
+        ]
     if isinstance(element, list) and (is_component or _is_flat)(element):
         return [(path, element)]
-    if isinstance(element, tuple) and element and path and texts_of_rows and all(isinstance(part, (str, bytes)) for part in element):
+    if (
+        isinstance(element, tuple)
+        and element
+        and path
+        and texts_of_rows
+        and all(isinstance(part, (str, bytes)) for part in element)
+    ):
         return [(path, list(element))]
     if isinstance(element, (list, tuple)):
-        return [leaf for i, part in enumerate(element) for leaf in leaves(part, f"{path}[{i}]", texts_of_rows, is_component)]
+        return [
+            leaf for i, part in enumerate(element) for leaf in leaves(part, f"{path}[{i}]", texts_of_rows, is_component)
+        ]
     return [(path, element)]
 
 
@@ -78,7 +89,9 @@ def rows_in_lists(element: Any) -> Optional[list[Any]]:
 def _are_samples(rows: list[Any]) -> bool:
     """Mappings with the same keys, or tuples of one length, with numbers and texts in them: not what PyTorch collates, components that are
     lists or tuples of all rows' texts, or tensors."""
-    forms = {frozenset(row) if isinstance(row, Mapping) else len(row) if isinstance(row, tuple) else None for row in rows}
+    forms = {
+        frozenset(row) if isinstance(row, Mapping) else len(row) if isinstance(row, tuple) else None for row in rows
+    }
     if len(forms) != 1 or None in forms or not all(_is_plain(row) and leaves(row) for row in rows):
         return False
     columns = _columns_of_texts(rows)

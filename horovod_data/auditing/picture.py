@@ -12,8 +12,11 @@ Array = Any
 
 _COLUMNS = 64
 _SHADES = " ░▒▓█"
-_ORDER = {"number": "rows by their keys, {first} to {last}", "reference": "rows in the order of the reference",
-          "hash": "rows by the hash of their keys, in no order of their own"}
+_ORDER = {
+    "number": "rows by their keys, {first} to {last}",
+    "reference": "rows in the order of the reference",
+    "hash": "rows by the hash of their keys, in no order of their own",
+}
 # Colours (red, green, blue) by how often a row was seen, between which there is everything: never, once, twice, 4 times.
 _SEEN = ((0.0, (255, 255, 255)), (1.0, (33, 102, 172)), (2.0, (244, 165, 30)), (4.0, (178, 24, 43)))
 _CELL = (4, 12)  # pixels
@@ -55,7 +58,9 @@ def text(raster: Raster) -> str:
     labels = [raster.label(line) for line in range(len(summed))] + ["all"]
     width = max(map(len, labels))
     everybody = np.where(seen < rows, seen, np.sum(summed, axis=0))
-    lines = [f"{label:<{width}} |{''.join(map(_letter, line, rows))}|" for label, line in zip(labels, [*summed, everybody])]
+    lines = [
+        f"{label:<{width}} |{''.join(map(_letter, line, rows))}|" for label, line in zip(labels, [*summed, everybody])
+    ]
     order = _ORDER[raster.order].format(first=raster.first, last=raster.last)
     return "\n".join([*lines, f"{'':<{width}}  {order}; █ all of them once, ░ few, 2 twice, blank never"])
 
@@ -70,8 +75,13 @@ def save_png(raster: Raster, path: Any) -> None:
     everybody = _coloured(raster.deliveries.sum(axis=0) / np.maximum(raster.seen, 1), _SEEN)
     everybody *= np.where(raster.rows, raster.seen / np.maximum(raster.rows, 1), 1)[:, None]
     across, down = max(1, _CELL[0] * 256 // len(raster.rows)), _CELL[1]
-    image = np.concatenate([np.repeat(np.stack(bands), down, axis=0), np.full((4, len(raster.rows), 3), 128.0),
-                            np.repeat(everybody[None], 2 * down, axis=0)])
+    image = np.concatenate(
+        [
+            np.repeat(np.stack(bands), down, axis=0),
+            np.full((4, len(raster.rows), 3), 128.0),
+            np.repeat(everybody[None], 2 * down, axis=0),
+        ]
+    )
     encoded = tf.io.encode_png(np.repeat(image, across, axis=1).round().astype(np.uint8))
     with open(path, "wb") as file:
         file.write(encoded.numpy())

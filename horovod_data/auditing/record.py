@@ -101,11 +101,15 @@ class Recorder:
         """`settle`: makes the report of an epoch, collectively. `announce`: print it. `partial`: what is under way when the
         program ends is an epoch too, even if it is no iteration that has a number."""
         self.name, self._key, self._settle, self._announce, self._partial = name, key, settle, announce, partial
-        self._lock = threading.RLock()  # a generator that is garbage ends its epoch wherever the collector runs, under this lock too
+        self._lock = (
+            threading.RLock()
+        )  # a generator that is garbage ends its epoch wherever the collector runs, under this lock too
         self._epoch: Optional[Epoch] = None
         self._begun = 0
         self._iteration = 0
-        self._numbers = itertools.count(random.getrandbits(61))  # a restored iterator brings a number of another process
+        self._numbers = itertools.count(
+            random.getrandbits(61)
+        )  # a restored iterator brings a number of another process
         self._older: set[int] = set()
         self._closed: "queue.SimpleQueue[Any]" = queue.SimpleQueue()  # epochs; _RELEASED; None is the end
         self._done = threading.Condition(self._lock)
@@ -167,18 +171,25 @@ class Recorder:
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
-            error.args = (explain(f"{self.name}, {which}: the keys of the rows can't be made: "
-                                  f"{type(error).__name__}: {without_place(str(error))}",
-                                  f"key={self._key!r} must fit every element" if self._key is not None else ""),)
+            error.args = (
+                explain(
+                    f"{self.name}, {which}: the keys of the rows can't be made: "
+                    f"{type(error).__name__}: {without_place(str(error))}",
+                    f"key={self._key!r} must fit every element" if self._key is not None else "",
+                ),
+            )
             raise
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
         """One step, whose keys these are, or why there are none."""
         with self._lock:
             if iteration in self._older:
-                raise RuntimeError(explain(
-                    f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
-                    "An audit is of one iteration at a time: call audit() for each"))
+                raise RuntimeError(
+                    explain(
+                        f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
+                        "An audit is of one iteration at a time: call audit() for each",
+                    )
+                )
             self._iteration = iteration
             epoch = self._open()
             if isinstance(keys, Exception):
@@ -221,13 +232,20 @@ class Recorder:
             self._close_if_partial()
             last = self._begun - (self._epoch is not None)
             if not last:
-                raise RuntimeError(explain(f"{self.name}: report() was called before the first epoch",
-                                           "Iterate first: a rank without rows does it as well"))
+                raise RuntimeError(
+                    explain(
+                        f"{self.name}: report() was called before the first epoch",
+                        "Iterate first: a rank without rows does it as well",
+                    )
+                )
             while self._settled < last and self._failure is None:
                 if not self._thread.is_alive():
-                    raise RuntimeError(explain(
-                        f"{self.name}: report() was called after horovod_data.shutdown(), for epoch {last}, which ended after it",
-                        "Iterate and call it before; the epochs that ended before it are in `reports`"))
+                    raise RuntimeError(
+                        explain(
+                            f"{self.name}: report() was called after horovod_data.shutdown(), for epoch {last}, which ended after it",
+                            "Iterate and call it before; the epochs that ended before it are in `reports`",
+                        )
+                    )
                 self._done.wait(0.1)  # in slices, for Ctrl-C
             if self._settled < last:
                 assert self._failure is not None
@@ -298,8 +316,12 @@ class Recorder:
                     continue  # the ranks' calls don't go together any more
                 report = self._settle(epoch)
             except BaseException as error:
-                say(explain(f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
-                            f"{without_place(text_of(error))}"))
+                say(
+                    explain(
+                        f"{self.name}, epoch {epoch.number}: there is no report, and none of later epochs: "
+                        f"{without_place(text_of(error))}"
+                    )
+                )
                 with self._done:
                     self._failure = error
                     self._done.notify_all()

@@ -45,7 +45,7 @@ class ReferenceFailed(Exception):
 
 
 def kind_of(given: Any, key: Key) -> str:
-    """"none", "count", "keys" or "elements"; "function" where only a call can tell.
+    """ "none", "count", "keys" or "elements"; "function" where only a call can tell.
 
     Raises:
       TypeError, ValueError: it can't be a reference.
@@ -58,17 +58,30 @@ def kind_of(given: Any, key: Key) -> str:
         return "count"
     if _is_keys(given):
         if key is None:
-            raise ValueError(explain("reference= has keys, but audit() has no key=: rows are told apart by their content",
-                                     "Pass key=, which says what a row's key is; or as reference= the elements themselves"))
+            raise ValueError(
+                explain(
+                    "reference= has keys, but audit() has no key=: rows are told apart by their content",
+                    "Pass key=, which says what a row's key is; or as reference= the elements themselves",
+                )
+            )
         return "keys"
     if _is_endless(given):
-        raise ValueError(explain("reference= is a dataset without an end, which would be read for ever",
-                                 "Pass it without repeat(), or with take()"))
+        raise ValueError(
+            explain(
+                "reference= is a dataset without an end, which would be read for ever",
+                "Pass it without repeat(), or with take()",
+            )
+        )
     if _is_map(given):
         return "elements"
     if isinstance(given, (str, bytes, bool)) or not (hasattr(given, "__iter__") or callable(given)):
-        raise TypeError(explain(f"reference={given!r} is no reference", "Pass a number of rows, a set or array of keys, a "
-                                "dataset or another iterable of elements, or a function that returns one of these"))
+        raise TypeError(
+            explain(
+                f"reference={given!r} is no reference",
+                "Pass a number of rows, a set or array of keys, a "
+                "dataset or another iterable of elements, or a function that returns one of these",
+            )
+        )
     return "elements" if hasattr(given, "__iter__") else "function"
 
 
@@ -139,7 +152,9 @@ def _by_owner(words: Array, first: int, ranks: int, status: int) -> list[Array]:
     table = np.concatenate([words, np.arange(first, first + len(words), dtype=np.uint64)[:, None]], axis=1)
     owner = owners(words, ranks)
     ends = np.cumsum(np.bincount(owner, minlength=ranks))
-    return [np.concatenate([_head(status), part]) for part in np.split(table[np.argsort(owner, kind="stable")], ends[:-1])]
+    return [
+        np.concatenate([_head(status), part]) for part in np.split(table[np.argsort(owner, kind="stable")], ends[:-1])
+    ]
 
 
 def _taken(exchange: Exchange) -> Reference:
@@ -165,8 +180,12 @@ def _chunks(given: Any, key: Key) -> Iterator[Any]:
         given = given()
         kind = kind_of(given, key)
         if kind in ("none", "function"):
-            raise TypeError(explain(f"the function that reference= is returned {given!r}",
-                                    "Let it return a number of rows, keys, or an iterable of elements"))
+            raise TypeError(
+                explain(
+                    f"the function that reference= is returned {given!r}",
+                    "Let it return a number of rows, keys, or an iterable of elements",
+                )
+            )
         if kind == "count":
             yield whole(given)
             return
@@ -182,8 +201,12 @@ def _chunks(given: Any, key: Key) -> Iterator[Any]:
         try:
             keys = keys_of(element, key)
         except TypeError as error:
-            error.args = (explain(f"of an element of reference= no keys can be made: {without_place(str(error))}",
-                                  "As keys, not elements, it takes a set, or a list or array of whole numbers or texts"),)
+            error.args = (
+                explain(
+                    f"of an element of reference= no keys can be made: {without_place(str(error))}",
+                    "As keys, not elements, it takes a set, or a list or array of whole numbers or texts",
+                ),
+            )
             raise
         words.append(keys.words)
         names += keys.names if keys.names is not None else [None] * len(keys.words)
@@ -202,7 +225,7 @@ def _key_chunks(given: Any) -> Iterator[Keys]:
             pass
     if isinstance(given, (range, list, tuple)) or hasattr(given, "__array__"):
         for begin in range(0, len(given), _CHUNK):
-            yield given_keys(given[begin:begin + _CHUNK], "a key in reference=")
+            yield given_keys(given[begin : begin + _CHUNK], "a key in reference=")
         return
     rest = iter(given)
     while chunk := list(itertools.islice(rest, _CHUNK)):
@@ -222,7 +245,9 @@ def _is_map(given: Any) -> bool:
     """Whether its elements are had by their numbers alone, as those of PyTorch's datasets and Keras 3's are: not all of them raise
     an IndexError at their end, by which Python would know it."""
     names = ("__getitem__", "__len__")
-    return all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__") and not isinstance(given, type)
+    return (
+        all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__") and not isinstance(given, type)
+    )
 
 
 def _is_keys(given: Any) -> bool:

@@ -31,7 +31,9 @@ class Example(NamedTuple):
     seen: tuple[Seen, ...] = ()
 
     def __str__(self) -> str:
-        places = "; ".join(map(str, self.seen[:3])) + ("; ..." if self.times > min(3, len(self.seen)) and self.seen else "")
+        places = "; ".join(map(str, self.seen[:3])) + (
+            "; ..." if self.times > min(3, len(self.seen)) and self.seen else ""
+        )
         return f"{self.key}" + (f" ({places})" if places else "")
 
 
@@ -54,12 +56,16 @@ class Report:
     repeats: int  # deliveries of a row beyond what the reference has of it, or beyond the first
     reference: Optional[int]  # rows of the reference
     times: dict[int, int]  # how often seen, from 1: different rows
-    pairs: dict[tuple[int, int], int]  # (a, b), a < b: rows that both saw; (a, a): rows that a saw more than once; none is 0
+    pairs: dict[
+        tuple[int, int], int
+    ]  # (a, b), a < b: rows that both saw; (a, a): rows that a saw more than once; none is 0
     by_content: bool  # rows were told apart by their content: no key was given
     never_seen: tuple[Example, ...] = ()
     seen_again: tuple[Example, ...] = ()
     not_in_reference: tuple[Example, ...] = ()
-    times_unknown: dict[int, int] = dataclasses.field(default_factory=dict)  # of `times`, rows that a reference with keys hasn't
+    times_unknown: dict[int, int] = dataclasses.field(
+        default_factory=dict
+    )  # of `times`, rows that a reference with keys hasn't
     left: tuple[int, ...] = ()  # ranks whose epoch ended before their loader did: by break, end_epoch() or report()
     hint: str = ""  # why nothing that came is in the reference
     errors: dict[int, str] = dataclasses.field(default_factory=dict)  # that ended the epoch before its end, by rank
@@ -86,15 +92,20 @@ class Report:
         if not self.errors:
             return self._rows_verdict()
         ranks = sorted(self.errors)
-        where = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if len(ranks) < self.ranks else "all ranks"
+        where = (
+            f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if len(ranks) < self.ranks else "all ranks"
+        )
         return f"an error ended the epoch on {where}; up to there {self._rows_verdict()}"
 
     def _rows_verdict(self) -> str:
         if not self.distinct and not self.never:
             return "no rank saw a row"
         if not self.never and not self.repeats and not self.unknown:
-            return ("every row once" if self.never is not None else
-                    "no row more than once (whether some are missing, only reference= can tell)")
+            return (
+                "every row once"
+                if self.never is not None
+                else "no row more than once (whether some are missing, only reference= can tell)"
+            )
         found = []
         if self.never:
             found.append(f"{share(self.never, self.reference or 0)} of the rows were never seen")
@@ -103,8 +114,10 @@ class Report:
             found.append(f"{share(again, self._whole())} of the rows were seen more than once")
         if self.unknown:
             strange = sum(rows for times, rows in self.times_unknown.items() if times > 1)
-            found.append(f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came"
-                         + (f", {strange:,} of them more than once" if strange else ""))
+            found.append(
+                f"{_rows(self.unknown)} that {'are' if self.unknown > 1 else 'is'} not in the reference came"
+                + (f", {strange:,} of them more than once" if strange else "")
+            )
         return "; ".join(found)
 
     def _of_reference(self) -> dict[int, int]:
@@ -147,8 +160,13 @@ class Report:
         more = sum(rows for times, rows in known.items() if times > _MOST_TIMES)
         if more:
             most = max(known)
-            lines.append((f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times", f"{more:,}",
-                          share(more, whole)))
+            lines.append(
+                (
+                    f"{_MOST_TIMES + 1} to {most:,} times" if most > _MOST_TIMES + 1 else f"{most} times",
+                    f"{more:,}",
+                    share(more, whole),
+                )
+            )
         if self.times_unknown:
             lines.append(("not in the reference", f"{self.unknown:,}", ""))
         return aligned(lines)
@@ -165,8 +183,10 @@ class Report:
         return aligned(lines)
 
     def _errors(self) -> list[str]:
-        shown = [f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {error}"
-                 for rank, error in sorted(self.errors.items())]
+        shown = [
+            f"Rank {rank}'s epoch was ended after {_counted(self.steps[rank], 'step')} by {error}"
+            for rank, error in sorted(self.errors.items())
+        ]
         return shown if len(shown) <= 4 else [*shown[:4], f"{_counted(len(shown) - 4, 'rank')} more had an error"]
 
     def _causes(self) -> list[str]:
@@ -176,20 +196,31 @@ class Report:
         if several and all(own == self.distinct for own in self.distinct_by_rank):
             found.append("All ranks saw the same rows: nothing gives each rank its own part of them")
         if len(set(self.steps)) > 1:
-            found.append(f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One "
-                         "that ends before the others leaves them waiting in their next collective call, and where all stop with "
-                         "it, what the others had left is not seen")
+            found.append(
+                f"The ranks did not make the same number of steps: {min(self.steps)} to {max(self.steps)}. One "
+                "that ends before the others leaves them waiting in their next collective call, and where all stop with "
+                "it, what the others had left is not seen"
+            )
         known = self.reference or 0
         if self.never and self.left and not self.errors:
-            where = "all ranks" if len(self.left) == self.ranks else f"rank {self.left[0]}" if len(self.left) == 1 else (
-                f"{len(self.left)} ranks")
-            found.append(f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
-                         "the loader still had is not seen")
+            where = (
+                "all ranks"
+                if len(self.left) == self.ranks
+                else f"rank {self.left[0]}"
+                if len(self.left) == 1
+                else (f"{len(self.left)} ranks")
+            )
+            found.append(
+                f"On {where} the epoch ended before the loader did (a loop that was left, end_epoch(), report()): what "
+                "the loader still had is not seen"
+            )
         whole_epoch = not self.unknown and not self.errors and not self.left
         nth = abs(self.distinct * self.ranks - known) <= 0.05 * known
         if several and whole_epoch and self.never and not self.repeats and nth:
-            found.append(f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
-                         "loader gives that is sharded twice")
+            found.append(
+                f"The {self.ranks} ranks together saw about 1/{self.ranks} of the rows, none twice: that is what a "
+                "loader gives that is sharded twice"
+            )
         return found
 
     def _shared(self) -> list[str]:
@@ -199,7 +230,11 @@ class Report:
         found = []
         if shared:
             shown = "; ".join(f"{a} and {b} {_rows(rows)}" for rows, (a, b) in shared[:4])
-            rest = f"; and {_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}" if len(shared) > 4 else ""
+            rest = (
+                f"; and {_counted(len(shared) - 4, 'pair')} more, down to {_rows(shared[-1][0])}"
+                if len(shared) > 4
+                else ""
+            )
             found.append(f"Ranks that saw the same: {shown}{rest}")
         if alone:
             rest = f"; and {_counted(len(alone) - 4, 'rank')} more" if len(alone) > 4 else ""
@@ -208,8 +243,11 @@ class Report:
 
     def _examples(self) -> list[str]:
         found = []
-        for title, examples, rows in (("Never seen", self.never_seen, self.never), ("Seen again", self.seen_again, None),
-                                      ("Not in the reference", self.not_in_reference, self.unknown)):
+        for title, examples, rows in (
+            ("Never seen", self.never_seen, self.never),
+            ("Seen again", self.seen_again, None),
+            ("Not in the reference", self.not_in_reference, self.unknown),
+        ):
             if examples:
                 more = ", ..." if rows is not None and rows > len(examples) else ""
                 found.append(f"{title}: " + ", ".join(map(str, examples)) + more)
@@ -217,8 +255,10 @@ class Report:
 
     def _notes(self) -> list[str]:
         if self.by_content and (self.repeats or self.never):
-            return ["Rows were told apart by their content: rows that are alike in all components count as one row. With "
-                    "key= they can be told apart"]
+            return [
+                "Rows were told apart by their content: rows that are alike in all components count as one row. With "
+                "key= they can be told apart"
+            ]
         return []
 
 
@@ -233,8 +273,12 @@ def share(part: int, whole: int) -> str:
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table: the first column begins at the left, all others end at the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
-    return ["  ".join([f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))]).rstrip()
-            for line in lines]
+    return [
+        "  ".join(
+            [f"  {line[0]:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(line[1:], widths[1:]))]
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def _rows(count: int) -> str:

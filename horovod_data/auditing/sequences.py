@@ -18,7 +18,9 @@ from .record import Recorder
 def sequence_class(given: Any) -> Any:
     """The class of Keras' whose subclass this object is: Sequence, or Keras 3's PyDataset; None: it is none."""
     for base in type(given).__mro__:
-        if base.__name__ in ("Sequence", "PyDataset") and not {"keras", "tf_keras"}.isdisjoint(base.__module__.split(".")):
+        if base.__name__ in ("Sequence", "PyDataset") and not {"keras", "tf_keras"}.isdisjoint(
+            base.__module__.split(".")
+        ):
             return base
     return None
 
@@ -40,8 +42,11 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
         _recorder, _inner = recorder, given
 
         def __init__(self) -> None:
-            settings = {name: getattr(given, name) for name in ("workers", "use_multiprocessing", "max_queue_size")
-                        if base.__name__ == "PyDataset" and hasattr(given, name)}
+            settings = {
+                name: getattr(given, name)
+                for name in ("workers", "use_multiprocessing", "max_queue_size")
+                if base.__name__ == "PyDataset" and hasattr(given, name)
+            }
             super().__init__(**settings)
 
         def __len__(self) -> int:
@@ -54,8 +59,13 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
             mine = fetched
             element = given[index]
             if forked():
-                raise RuntimeError(explain(f"{recorder.name}: Keras makes the batches in processes of their own, where an "
-                                           "audit doesn't see them", "Leave out use_multiprocessing=True while you audit"))
+                raise RuntimeError(
+                    explain(
+                        f"{recorder.name}: Keras makes the batches in processes of their own, where an "
+                        "audit doesn't see them",
+                        "Leave out use_multiprocessing=True while you audit",
+                    )
+                )
             if index not in mine:
                 keys = recorder.made(-1, element)
                 with lock:
@@ -83,7 +93,9 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 recorder.close(whole)
 
         def __iter__(self) -> Iterator[Any]:
-            return looped(given[index] for index in (range(len(given)) if hasattr(given, "__len__") else itertools.count()))
+            return looped(
+                given[index] for index in (range(len(given)) if hasattr(given, "__len__") else itertools.count())
+            )
 
     class AuditedEndless(AuditedSequence):
         """Of what has a next() as well, as the iterators of Keras' image generators."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Optional
 
 import numpy as np
@@ -22,9 +21,17 @@ Array = Any
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Collective; the same report on every rank. Raises as Exchange does."""
     words = epoch.words()
-    heads = exchange.allgather({"steps": epoch.steps, "rows": epoch.rows, "range": integer_range(words),
-                                "kinds": _kinds(words), "reference": _kinds(reference.part.words) if reference.part else [],
-                                "error": epoch.error, "left": not epoch.whole})
+    heads = exchange.allgather(
+        {
+            "steps": epoch.steps,
+            "rows": epoch.rows,
+            "range": integer_range(words),
+            "kinds": _kinds(words),
+            "reference": _kinds(reference.part.words) if reference.part else [],
+            "error": epoch.error,
+            "left": not epoch.whole,
+        }
+    )
     axis = _axis(heads, reference)
     found = count(exchange.alltoall(*by_owner(words, exchange.size)), reference.part, axis)
     found = _added(exchange, found)
@@ -64,8 +71,9 @@ def _added(exchange: Exchange, mine: Counts) -> Counts:
     said = [sorted(mine.times.items()), sorted(mine.strange.items()), mine.never, mine.repeated, mine.unknown]
     for times, strange, *examples in exchange.allgather(said):
         never, repeated, unknown = ([(a, b, place, often) for a, b, place, often in some] for some in examples)
-        found = found.plus(Counts(**nothing, times=dict(times), strange=dict(strange), never=never, repeated=repeated,
-                                  unknown=unknown))
+        found = found.plus(
+            Counts(**nothing, times=dict(times), strange=dict(strange), never=never, repeated=repeated, unknown=unknown)
+        )
     return found
 
 
@@ -93,20 +101,32 @@ def _hint(heads: list[dict[str, Any]], distinct: int, unknown: int, by_content: 
         return ""
     text = "Nothing that came is in the reference. "
     if by_content:
-        return (f"{text}By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be "
-                "in batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the "
-                "same")
+        return (
+            f"{text}By their content rows are the same only in all bytes, and in dtype and shape. Rows that are vectors must be "
+            "in batches on both sides: a vector by itself counts as a batch of numbers. With key= it is the key that must be the "
+            "same"
+        )
     if came.isdisjoint(wanted):
         names = ("whole numbers", "texts, floating-point numbers or other arrays")
-        return (f"{text}The rows' keys are {names[0] if True in came else names[1]}, those of the reference "
-                f"{names[0] if True in wanted else names[1]}: such are never the same. Give both in one kind")
+        return (
+            f"{text}The rows' keys are {names[0] if True in came else names[1]}, those of the reference "
+            f"{names[0] if True in wanted else names[1]}: such are never the same. Give both in one kind"
+        )
     if False not in came:
         return ""
     return f"{text}Keys are the same only in the same kind: texts, or numbers of the same dtype and shape"
 
 
-def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found: Counts, said: list[list[Any]],
-            reference: Reference, axis: Axis, by_content: bool) -> Report:
+def _report(
+    exchange: Exchange,
+    number: int,
+    heads: list[dict[str, Any]],
+    found: Counts,
+    said: list[list[Any]],
+    reference: Reference,
+    axis: Axis,
+    by_content: bool,
+) -> Report:
     places, names_of_never = [one[0] for one in said], said[0][1]
     wanted, missing, repeats, distinct, unknown, _ = found.sums.tolist()
     rows_known = found.rows
@@ -126,19 +146,28 @@ def _report(exchange: Exchange, number: int, heads: list[dict[str, Any]], found:
         return tuple(made)
 
     return Report(
-        name=exchange.label, epoch=number, steps=tuple(head["steps"] for head in heads),
-        rows=tuple(head["rows"] for head in heads), distinct_by_rank=tuple(found.own.tolist()), distinct=distinct,
-        never=missing if known else None, unknown=unknown if known else None, repeats=repeats,
-        reference=wanted if known else None, times=found.times,
+        name=exchange.label,
+        epoch=number,
+        steps=tuple(head["steps"] for head in heads),
+        rows=tuple(head["rows"] for head in heads),
+        distinct_by_rank=tuple(found.own.tolist()),
+        distinct=distinct,
+        never=missing if known else None,
+        unknown=unknown if known else None,
+        repeats=repeats,
+        reference=wanted if known else None,
+        times=found.times,
         times_unknown=found.strange,
         pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
-        by_content=by_content, hint=_hint(heads, distinct, unknown, by_content),
+        by_content=by_content,
+        hint=_hint(heads, distinct, unknown, by_content),
         left=tuple(rank for rank, head in enumerate(heads) if head["left"] and head["error"] is None),
         errors={rank: head["error"] for rank, head in enumerate(heads) if head["error"] is not None},
         never_seen=tuple(Example(_named(one, name, by_content), 0) for one, name in zip(found.never, names_of_never)),
         seen_again=seen_examples(found.repeated, 0),
         not_in_reference=seen_examples(found.unknown, len(found.repeated)) if known else (),
-        raster=Raster(exchange.size, found.deliveries, rows_known, found.seen, axis.kind, axis.first, axis.last))
+        raster=Raster(exchange.size, found.deliveries, rows_known, found.seen, axis.kind, axis.first, axis.last),
+    )
 
 
 def _named(example: Found, name: Optional[str], by_content: bool) -> Any:
@@ -146,4 +175,3 @@ def _named(example: Found, name: Optional[str], by_content: bool) -> Any:
     if isinstance(known, int):
         return known
     return name if name is not None else f"{'content' if by_content else 'key'} {known}"
-

@@ -30,14 +30,22 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "HORO
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Returns the exit status: 0 without errors, 1 with some, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m horovod_data.doctor", description="What is wrong with this environment, and what to do. Status 0: "
+        prog="python -m horovod_data.doctor",
+        description="What is wrong with this environment, and what to do. Status 0: "
         "nothing that stops horovod_data from working (there may be warnings); 1: something does; 2: wrong arguments.",
-        epilog="Started by mpirun or srun it looks at that job instead of starting its own.")
+        epilog="Started by mpirun or srun it looks at that job instead of starting its own.",
+    )
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--no-self-test", action="store_true", help="start no job")
-    parser.add_argument("--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)")
-    parser.add_argument("--launcher", default="mpirun", type=_command, help="what starts the self-test, with options; it must "
-                                                                            "take -np (default %(default)s)")
+    parser.add_argument(
+        "--np", type=int, default=selftest.default_np(), help="ranks of the self-test (default %(default)s)"
+    )
+    parser.add_argument(
+        "--launcher",
+        default="mpirun",
+        type=_command,
+        help="what starts the self-test, with options; it must take -np (default %(default)s)",
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring in each job (default %(default)s)")
     given = parser.parse_args(arguments)
     show_any_text()  # the environment may hold what is no text
@@ -48,7 +56,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     found = in_job(given.seconds) if launched else alone(given)
     if found is None:
         return 0
-    print(as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)), flush=True)
+    print(
+        as_json(found) if given.json else as_text(found, max(80, shutil.get_terminal_size((120, 24)).columns)),
+        flush=True,
+    )
     if launched and status(found) != 0 and _rank(os.environ) > 0:
         time.sleep(_HEAD_START)  # mostly it ends this process before that
     return status(found)
@@ -101,8 +112,12 @@ def in_job(seconds: float) -> Optional[list[Finding]]:
     # That process has loaded the core, so no other need: importing TensorFlow takes seconds. How it ended is the job's.
     looks = libraries.look(os.environ, dataclasses.replace(told, ended="") if told.get("core") else told)
     mpi = libraries.mpi_of(looks["core"])
-    return [*(mine if ranks is None else _by_host(ranks)), *libraries.check(looks), *environment.launched(os.environ, mpi),
-            *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ)]
+    return [
+        *(mine if ranks is None else _by_host(ranks)),
+        *libraries.check(looks),
+        *environment.launched(os.environ, mpi),
+        *selftest.judge(told, "auto", ["mpirun"], mpi, os.environ),
+    ]
 
 
 def _rank(environ: Mapping[str, str]) -> int:

@@ -62,9 +62,15 @@ def run(command: Sequence[str], limit: float, env: Optional[Mapping[str, str]] =
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            child = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                     env=None if env is None else dict(env), close_fds=not in_job,
-                                     start_new_session=not in_job)
+            child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=None if env is None else dict(env),
+                close_fds=not in_job,
+                start_new_session=not in_job,
+            )
         except OSError as failure:
             return Told([], f"before it began ({failure})", str(failure))
         try:
@@ -84,7 +90,7 @@ def records(text: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             if line.startswith(_MARK):
-                found.append(dict(json.loads(line[len(_MARK):])))
+                found.append(dict(json.loads(line[len(_MARK) :])))
     return found
 
 

@@ -59,8 +59,11 @@ def status(findings: Iterable[Finding]) -> int:
 
 def as_json(findings: Sequence[Finding]) -> str:
     """The report for programs."""
-    told: dict[str, Any] = {"version": __version__, "status": status(findings),
-                            "findings": [dataclasses.asdict(finding) for finding in findings]}
+    told: dict[str, Any] = {
+        "version": __version__,
+        "status": status(findings),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
     return json.dumps(told, indent=1)
 
 
@@ -70,7 +73,7 @@ def as_text(findings: Sequence[Finding], width: int = 120) -> str:
     section = ""
     sections = list(dict.fromkeys(_section(finding) for finding in findings))
     for finding in sorted(findings, key=lambda finding: sections.index(_section(finding))):
-        name = finding.name[len(_section(finding)) + 1:]
+        name = finding.name[len(_section(finding)) + 1 :]
         if _section(finding) != section:
             section = _section(finding)
             lines += ["", section]
@@ -92,6 +95,12 @@ def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
     """Texts of several lines keep them. Paths and commands stay whole."""
     lines: list[str] = []
     for line in text.splitlines() or [""]:
-        lines += textwrap.wrap(line, width, initial_indent=rest if lines else first, subsequent_indent=rest,
-                               break_long_words=False, break_on_hyphens=False) or [first.rstrip()]
+        lines += textwrap.wrap(
+            line,
+            width,
+            initial_indent=rest if lines else first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [first.rstrip()]
     return lines

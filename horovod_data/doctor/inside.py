@@ -25,15 +25,24 @@ def look_at_core() -> bool:
     except Exception as failure:
         children.say(tensorflow_error=f"{type(failure).__name__}: {failure}")
         return False
-    children.say(tensorflow=str(tf.__version__), tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
-                 tensorflow_path=os.path.dirname(tf.__file__), step="load the C++ core")
+    children.say(
+        tensorflow=str(tf.__version__),
+        tensorflow_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
+        tensorflow_path=os.path.dirname(tf.__file__),
+        step="load the C++ core",
+    )
     try:
         loader.load()
     except ImportError as failure:
         children.say(core_error=str(failure))
         return False
-    children.say(core=core.build_info(), core_path=str(loader.library_path()), libraries=loader.mpi_libraries(),
-                 mpi_text=mpi_text(), step="start MPI")
+    children.say(
+        core=core.build_info(),
+        core_path=str(loader.library_path()),
+        libraries=loader.mpi_libraries(),
+        mpi_text=mpi_text(),
+        step="start MPI",
+    )
     return True
 
 

@@ -16,8 +16,10 @@ from . import children, environment
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
 
-_REBUILD_HOROVOD = ("HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
-                    "--no-build-isolation horovod")
+_REBUILD_HOROVOD = (
+    "HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall "
+    "--no-build-isolation horovod"
+)
 _LIMIT = 120.0  # seconds: importing TensorFlow from a slow file system takes its time
 
 
@@ -30,7 +32,9 @@ def look(environ: Mapping[str, str], core: Optional[Told] = None) -> dict[str, T
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment.without_launcher(environ)}
     looks = ("core", "horovod", "mpi4py") if core is None else ("horovod", "mpi4py")
     with concurrent.futures.ThreadPoolExecutor(len(looks)) as pool:
-        told = pool.map(lambda what: children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env), looks)
+        told = pool.map(
+            lambda what: children.run([sys.executable, "-m", f"{__package__}.inside", what], _LIMIT, env), looks
+        )
         return {**dict(zip(looks, told)), **({} if core is None else {"core": core})}
 
 
@@ -42,8 +46,14 @@ def mpi_of(core: Told) -> Optional[str]:
 def check(looks: Mapping[str, Told], only_srun: bool = False) -> list[Finding]:
     """Everything that look() has seen. `only_srun`: there is no other launcher."""
     core = looks["core"]
-    return [*tensorflow(core), *ours(core), *horovod(looks["horovod"], core), *mpi4py(looks["mpi4py"]),
-            *mpi(core, only_srun), *one_mpi(looks)]
+    return [
+        *tensorflow(core),
+        *ours(core),
+        *horovod(looks["horovod"], core),
+        *mpi4py(looks["mpi4py"]),
+        *mpi(core, only_srun),
+        *one_mpi(looks),
+    ]
 
 
 def tensorflow(core: Told) -> list[Finding]:
@@ -51,11 +61,23 @@ def tensorflow(core: Told) -> list[Finding]:
     name = "software.TensorFlow"
     python = ok("software.Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
     if core.get("tensorflow_error"):
-        return [python, error(name, f"can't be imported: {core.get('tensorflow_error')}",
-                              "Install TensorFlow in this Python, then horovod_data against it")]
+        return [
+            python,
+            error(
+                name,
+                f"can't be imported: {core.get('tensorflow_error')}",
+                "Install TensorFlow in this Python, then horovod_data against it",
+            ),
+        ]
     if not core.get("tensorflow"):
-        return [python, error(name, f"importing it ended {core.ended}: {core.last_words()}",
-                              "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor")]
+        return [
+            python,
+            error(
+                name,
+                f"importing it ended {core.ended}: {core.last_words()}",
+                "Reinstall TensorFlow; an illegal instruction means that its build needs a newer processor",
+            ),
+        ]
     version, abi, path = (core.get(what) for what in ("tensorflow", "tensorflow_abi", "tensorflow_path"))
     return [python, ok(name, f"{version}, C++11 ABI {abi}, {path}")]
 
@@ -69,11 +91,18 @@ def ours(core: Told) -> list[Finding]:
     built = core.get("core")
     if not built:
         if core.get("tensorflow"):
-            return [error(name, f"loading its C++ core ended {core.ended}: {core.last_words()}",
-                          "Rebuild it against this TensorFlow and this MPI")]
+            return [
+                error(
+                    name,
+                    f"loading its C++ core ended {core.ended}: {core.last_words()}",
+                    "Rebuild it against this TensorFlow and this MPI",
+                )
+            ]
         return [error(name, "its C++ core can't be tried without TensorFlow", "Mend TensorFlow first")]
-    value = (f"{core.get('core_path')}, built for TensorFlow {built['tensorflow']}, C++11 ABI {built['cxx11_abi']}, and "
-             f"{mpi_of(core)}")
+    value = (
+        f"{core.get('core_path')}, built for TensorFlow {built['tensorflow']}, C++11 ABI {built['cxx11_abi']}, and "
+        f"{mpi_of(core)}"
+    )
     if built["cxx11_abi"] != core.get("tensorflow_abi"):
         return [error(name, value, "The C++ ABIs differ: rebuild horovod_data against this TensorFlow")]
     return [ok(name, value)]
@@ -96,10 +125,21 @@ def mpi(core: Told, only_srun: bool = False) -> list[Finding]:
             told.append(error("MPI.thread level", *sentences(str(refused))))
     elif core.ended:
         value = f"MPI_Init_thread in a single process ended {core.ended}: {core.last_words()}"
-        told.append(warning("MPI.start", value, "A plain `python train.py` can't start MPI here. Ranks that srun starts may "
-                            "do so without MPI's own programs (Open MPI: orted): start the doctor by srun") if only_srun else
-                    error("MPI.start", value, "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: "
-                                              "orted); try `mpirun -np 1 hostname`"))
+        told.append(
+            warning(
+                "MPI.start",
+                value,
+                "A plain `python train.py` can't start MPI here. Ranks that srun starts may "
+                "do so without MPI's own programs (Open MPI: orted): start the doctor by srun",
+            )
+            if only_srun
+            else error(
+                "MPI.start",
+                value,
+                "MPI doesn't start here at all: its own programs must be in PATH (Open MPI: "
+                "orted); try `mpirun -np 1 hostname`",
+            )
+        )
     return told
 
 
@@ -115,13 +155,25 @@ def horovod(told: Told, core: Told) -> list[Finding]:
     version = told.get("version")
     if told.get("error") or not told.get("built"):
         why = told.get("error") or f"it ended {told.ended}: {told.last_words()}"
-        return [error(name, f"{version}, but horovod.tensorflow can't be imported: {why}",
-                      f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`")]
+        return [
+            error(
+                name,
+                f"{version}, but horovod.tensorflow can't be imported: {why}",
+                f"init() would go on without Horovod: rebuild it for this TensorFlow: `{_REBUILD_HOROVOD}`",
+            )
+        ]
     built = told.get("built")
-    value = f"{version}, built with " + (", ".join(what for what, there in built.items() if there) or "no controller at all")
+    value = f"{version}, built with " + (
+        ", ".join(what for what, there in built.items() if there) or "no controller at all"
+    )
     if not built["mpi"]:
-        return [error(name, value, f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: "
-                                   f"`{_REBUILD_HOROVOD}`")]
+        return [
+            error(
+                name,
+                value,
+                f"It has no MPI, but horovod_data was built with {mpi_of(core) or 'one'}: `{_REBUILD_HOROVOD}`",
+            )
+        ]
     return [ok(name, value)]
 
 
@@ -132,9 +184,14 @@ def mpi4py(told: Told) -> list[Finding]:
         return [ok(name, "not installed: only init(comm=...) needs it")]
     if told.get("libraries") is None:
         why = told.get("error") or f"it ended {told.ended}: {told.last_words()}"
-        return [warning(name, f"can't be imported: {why}",
-                        "Only init(comm=...) needs it. Build it with this MPI: `MPICC=mpicc pip install --force-reinstall "
-                        "--no-binary mpi4py mpi4py`")]
+        return [
+            warning(
+                name,
+                f"can't be imported: {why}",
+                "Only init(comm=...) needs it. Build it with this MPI: `MPICC=mpicc pip install --force-reinstall "
+                "--no-binary mpi4py mpi4py`",
+            )
+        ]
     return [ok(name, f"{told.get('version')}, {launch_checks.mpi_name(told.get('mpi'))}")]
 
 

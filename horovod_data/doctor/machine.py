@@ -16,19 +16,29 @@ _LITTLE_MEMORY = 1 << 30
 
 def check() -> list[Finding]:
     """This machine."""
-    return [ok("machine.host", f"{socket.gethostname()}, {platform.system()} {platform.release()}, {platform.machine()}"),
-            cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, quota()), memory(*memory_bytes())]
+    return [
+        ok("machine.host", f"{socket.gethostname()}, {platform.system()} {platform.release()}, {platform.machine()}"),
+        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, quota()),
+        memory(*memory_bytes()),
+    ]
 
 
 def cores(usable: int, present: int, quota: Optional[float]) -> Finding:
     """Args: cores that this process may use, cores of the machine, and the container's share of time, in cores."""
     name, value = "machine.cores", f"{usable} of {present}" + (f", for {quota:g} cores' time" if quota else "")
     if quota is not None and quota < usable:
-        return warning(name, value, f"The container may use {quota:g} cores' time, but TensorFlow starts threads for "
-                                    f"{usable} cores: raise its limit, or start the job with `taskset` on as many cores")
+        return warning(
+            name,
+            value,
+            f"The container may use {quota:g} cores' time, but TensorFlow starts threads for "
+            f"{usable} cores: raise its limit, or start the job with `taskset` on as many cores",
+        )
     if usable == 1 and present > 1:
-        return warning(name, value, "This process is bound to one core, and so is a pipeline on it: start the job with "
-                                    "`--bind-to none`")
+        return warning(
+            name,
+            value,
+            "This process is bound to one core, and so is a pipeline on it: start the job with `--bind-to none`",
+        )
     return ok(name, value)
 
 
@@ -36,6 +46,10 @@ def memory(total: int, available: int) -> Finding:
     """Args: bytes that this machine or container has, and that are free."""
     name, value = "machine.memory", f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     if available < _LITTLE_MEMORY:
-        return warning(name, value, "Less than 1 GiB is free: TensorFlow alone takes half of that in each rank; use fewer "
-                                    "ranks on this host, or raise the container's limit")
+        return warning(
+            name,
+            value,
+            "Less than 1 GiB is free: TensorFlow alone takes half of that in each rank; use fewer "
+            "ranks on this host, or raise the container's limit",
+        )
     return ok(name, value)

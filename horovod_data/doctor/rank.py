@@ -28,11 +28,19 @@ _STEPS, _ROWS = 5, 7
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
 # Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
-_VERBOSE = {"OMPI_MCA_btl_base_verbose": "1", "OMPI_MCA_pml_base_verbose": "10", "UCX_LOG_LEVEL": "info",
-            "UCX_LOG_FILE": "stderr"}
+_VERBOSE = {
+    "OMPI_MCA_btl_base_verbose": "1",
+    "OMPI_MCA_pml_base_verbose": "10",
+    "UCX_LOG_LEVEL": "info",
+    "UCX_LOG_FILE": "stderr",
+}
 # A wait ends before the doctor's patience; libraries are quiet, and leave the devices alone.
-_SETTINGS = {"HOROVOD_DATA_TIMEOUT": "60", "HOROVOD_DATA_STALL_SECONDS": "10", "TF_CPP_MIN_LOG_LEVEL": "3",
-             "CUDA_VISIBLE_DEVICES": ""}
+_SETTINGS = {
+    "HOROVOD_DATA_TIMEOUT": "60",
+    "HOROVOD_DATA_STALL_SECONDS": "10",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 
 
 def main() -> None:
@@ -66,21 +74,31 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     job = membership.current("the doctor")
     rank, size, layout = job.comm_rank, len(job.hosts), job.layout
     mine: dict[str, Any] = {
-        "rank": rank, "findings": findings, "reads": roles.is_reader(), "trains": roles.is_trainer(),
-        "group": layout.group[rank], "host": socket.gethostname(), "pid": os.getpid(),
-        "cores": len(os.sched_getaffinity(0)), "cores_present": os.cpu_count() or 1,
-        "import_seconds": began_init - began, "init_seconds": time.monotonic() - began_init,
-        "thread_level": core.mpi_query().thread_level.name, "horovod_threads": _horovod_threads(),
+        "rank": rank,
+        "findings": findings,
+        "reads": roles.is_reader(),
+        "trains": roles.is_trainer(),
+        "group": layout.group[rank],
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "cores": len(os.sched_getaffinity(0)),
+        "cores_present": os.cpu_count() or 1,
+        "import_seconds": began_init - began,
+        "init_seconds": time.monotonic() - began_init,
+        "thread_level": core.mpi_query().thread_level.name,
+        "horovod_threads": _horovod_threads(),
         "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
     }
     if rank == 0:
         children.say(started=True, size=size)
     mine["wrong"] = check_delivery(rank, layout)
     lanes = lanes_of(layout)
-    mine["lanes"] = [measure_lane(rank, layout.reader_index[reader], reader, to, seconds / 2 / len(lanes))
-                     for reader, to in lanes]
-    mine["together"] = {name: measure_together(name, length, seconds / 4)
-                        for name, length in (("small", SMALL), ("large", LARGE))}
+    mine["lanes"] = [
+        measure_lane(rank, layout.reader_index[reader], reader, to, seconds / 2 / len(lanes)) for reader, to in lanes
+    ]
+    mine["together"] = {
+        name: measure_together(name, length, seconds / 4) for name, length in (("small", SMALL), ("large", LARGE))
+    }
     mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
     everybody: list[dict[str, Any]] = [{}] * size
     for one in core.agree(json.dumps(mine).encode(), "the doctor's report"):
@@ -107,24 +125,36 @@ def check_delivery(rank: int, layout: Layout) -> str:
         # All that can be left over: with one more there would be another step.
         left_over = len(audience) - 1 if context.input_pipeline_id == readers[0] else 0
         return numbers(_STEPS * len(audience) + left_over, context).map(
-            lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i)))
+            lambda i: (tf.fill([LARGE // 64], i), tf.strings.as_string(i))
+        )
 
     dataset = _distribute(elements, batch="per_rank", name="doctor per_rank")
     got = [(int(x[0]), bool(tf.reduce_all(x == x[0])), y.numpy().decode()) for x, y in _iterated(dataset)]
-    mine = [(turn * len(audience) + audience.index(rank)) * of_all + reader
-            for turn in range(_STEPS) for reader in readers if rank in audience]
+    mine = [
+        (turn * len(audience) + audience.index(rank)) * of_all + reader
+        for turn in range(_STEPS)
+        for reader in readers
+        if rank in audience
+    ]
     wanted = [(i, True, str(i)) for i in mine]
     wrong = "" if got == wanted else f'batch="per_rank": rank {rank} got {got}, not {wanted}'
 
     batch = _ROWS * len(audience)
     rows = _STEPS * batch + 3
-    dataset = _distribute(lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial",
-                          name="doctor global")
-    shares = core.agree(json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows")
+    dataset = _distribute(
+        lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial", name="doctor global"
+    )
+    shares = core.agree(
+        json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows"
+    )
     by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}
     order = [row for step in zip(*(by_rank[other] for other in audience)) for share in step for row in share]
-    if order != [row * of_all + reader for begin in range(0, rows, batch) for reader in readers
-                 for row in range(begin, min(begin + batch, rows))]:
+    if order != [
+        row * of_all + reader
+        for begin in range(0, rows, batch)
+        for reader in readers
+        for row in range(begin, min(begin + batch, rows))
+    ]:
         wrong += f' batch="global": the ranks together got {order[:50]}..., not {rows} rows of each reader in order'
     return wrong.strip()
 

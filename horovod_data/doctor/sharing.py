@@ -26,10 +26,14 @@ _TOKEN = b"horovod_data doctor!"
 _PR_SET_PTRACER = 0x59616D61
 _PATIENCE = 10  # seconds, with the other process
 _SEGMENT = 4 << 20  # bytes in /dev/shm that a rank of Open MPI takes
-_MEMFD_ADVICE = ("Batches go as MPI messages within this host too: allow memfd_create and Unix sockets in the container's "
-                 "seccomp profile; HOROVOD_DATA_PAYLOAD=message says that it is meant so")
-_CMA_ADVICE = ("MPI copies messages of this host twice: start the container with `--cap-add=SYS_PTRACE`, or silence Open "
-               "MPI with OMPI_MCA_btl_vader_single_copy_mechanism=none; horovod_data's shared memory needs none of it")
+_MEMFD_ADVICE = (
+    "Batches go as MPI messages within this host too: allow memfd_create and Unix sockets in the container's "
+    "seccomp profile; HOROVOD_DATA_PAYLOAD=message says that it is meant so"
+)
+_CMA_ADVICE = (
+    "MPI copies messages of this host twice: start the container with `--cap-add=SYS_PTRACE`, or silence Open "
+    "MPI with OMPI_MCA_btl_vader_single_copy_mechanism=none; horovod_data's shared memory needs none of it"
+)
 
 
 class _IoVec(ctypes.Structure):
@@ -68,12 +72,23 @@ def dev_shm(path: str, ranks: int) -> list[Finding]:
     try:
         total, _, free = shutil.disk_usage(path)
     except OSError as failure:
-        return [warning(name, f"not there: {failure.strerror}", "MPI libraries keep their shared memory there; horovod_data "
-                                                                "does not: mount a tmpfs on it")]
+        return [
+            warning(
+                name,
+                f"not there: {failure.strerror}",
+                "MPI libraries keep their shared memory there; horovod_data does not: mount a tmpfs on it",
+            )
+        ]
     value = f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free"
     if free < ranks * _SEGMENT:
-        return [warning(name, value, f"Open MPI takes 4 MiB for each rank, so {ranks} ranks don't fit: start the container "
-                                     "with `--shm-size=1g` (horovod_data's own memory is not there)")]
+        return [
+            warning(
+                name,
+                value,
+                f"Open MPI takes 4 MiB for each rank, so {ranks} ranks don't fit: start the container "
+                "with `--shm-size=1g` (horovod_data's own memory is not there)",
+            )
+        ]
     return [ok(name, value)]
 
 
@@ -92,7 +107,7 @@ def try_arena() -> str:
                 os.posix_fallocate(memory, 0, size)
                 fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
                 with mmap.mmap(memory, size) as mapped:
-                    mapped[:len(_TOKEN)] = _TOKEN
+                    mapped[: len(_TOKEN)] = _TOKEN
                     pid = _forked(lambda: _attach(address, size))
                     try:
                         with _accept(server, pid) as peer:
@@ -102,7 +117,7 @@ def try_arena() -> str:
                         code = _status_of(pid)
                     if code:
                         return f"the other process failed: {os.strerror(code)}"
-                    answer = bytes(mapped[size - len(_TOKEN):])
+                    answer = bytes(mapped[size - len(_TOKEN) :])
                     return "" if answer == _TOKEN else "what one process writes, the other doesn't see"
             finally:
                 os.close(memory)
@@ -115,7 +130,9 @@ def _accept(server: socket.socket, pid: int) -> socket.socket:
     deadline = time.monotonic() + (server.gettimeout() or 0)
     while time.monotonic() < deadline:
         peer, _ = server.accept()
-        caller, _, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        caller, _, _ = struct.unpack(
+            "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        )
         if caller == pid:
             return peer
         peer.close()
@@ -132,9 +149,9 @@ def _attach(address: bytes, size: int) -> int:
         fds = array.array("i")
         fds.frombytes(ancillary[0][2])
         with mmap.mmap(fds[0], size) as mapped:
-            if mapped[:len(_TOKEN)] != _TOKEN:
+            if mapped[: len(_TOKEN)] != _TOKEN:
                 return errno.EIO
-            mapped[size - len(_TOKEN):] = _TOKEN
+            mapped[size - len(_TOKEN) :] = _TOKEN
     return 0
 
 

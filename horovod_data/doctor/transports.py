@@ -51,7 +51,9 @@ def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, An
     name = f"transports.from rank {reader['rank']}"
     served = {rank["rank"] for rank in ranks if rank["trains"] and rank["group"] == reader["group"]} - {reader["rank"]}
     chosen, pml, ucx = btls_of(stderr, reader["pid"]), pml_of(stderr, reader["pid"]), ucx_of(stderr, reader["pid"])
-    hosts = ", ".join(f"rank{'s' * (len(group) > 1)} {numbers(group)} on {host}" for host, group in _by_host(ranks).items())
+    hosts = ", ".join(
+        f"rank{'s' * (len(group) > 1)} {numbers(group)} on {host}" for host, group in _by_host(ranks).items()
+    )
     if ucx:
         return ok(name, f"UCX uses {', '.join(ucx)}; it doesn't say to which rank it takes which ({hosts})")
     if not chosen:
@@ -63,11 +65,18 @@ def between(stderr: str, reader: Mapping[str, Any], ranks: Sequence[dict[str, An
             ways.setdefault(f"{'+'.join(sorted(btls))} to %s on {ranks[rank]['host']}", []).append(rank)
     value = ", ".join(way % numbers(group) for way, group in ways.items()) or "to no other rank"
     value = f"Open MPI's {pml or 'ob1'}: {value}"
-    slow = [rank for rank, btls in chosen.items()
-            if rank in served and ranks[rank]["host"] == reader["host"] and not btls & _SHARED_MEMORY]
+    slow = [
+        rank
+        for rank, btls in chosen.items()
+        if rank in served and ranks[rank]["host"] == reader["host"] and not btls & _SHARED_MEMORY
+    ]
     if slow:
-        return warning(name, value, f"Messages to {numbers(slow)} on the same host don't use MPI's shared memory: add "
-                                    "vader (Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out")
+        return warning(
+            name,
+            value,
+            f"Messages to {numbers(slow)} on the same host don't use MPI's shared memory: add "
+            "vader (Open MPI 5: sm) to the list in OMPI_MCA_btl or --mca btl, or leave that out",
+        )
     return ok(name, value)
 
 
@@ -75,9 +84,13 @@ def single_copy(mechanism: str) -> Finding:
     """How MPI's shared memory moves large messages: what the library has ended up with."""
     name = "transports.single copy"
     if mechanism in _COPIES_TWICE:
-        return warning(name, mechanism, "MPI copies large messages of this host twice: allow CMA (a container needs "
-                                        "`--cap-add=SYS_PTRACE`), and leave btl_vader_single_copy_mechanism unset; "
-                                        "horovod_data's own shared memory is not affected")
+        return warning(
+            name,
+            mechanism,
+            "MPI copies large messages of this host twice: allow CMA (a container needs "
+            "`--cap-add=SYS_PTRACE`), and leave btl_vader_single_copy_mechanism unset; "
+            "horovod_data's own shared memory is not affected",
+        )
     return ok(name, mechanism)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """RETURNN: its `dataset_pipeline` under Horovod. One process reads for all (docs/returnn.md).
 
-    use_horovod = horovod_data.integrations.returnn.attach()    # in the config; or config.set("use_horovod", attach())
-    dataset_pipeline = True
+use_horovod = horovod_data.integrations.returnn.attach()    # in the config; or config.set("use_horovod", attach())
+dataset_pipeline = True
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def attach(**options: Any) -> bool:
 
     allowed = inspect.signature(distribute_dataset).parameters.keys() - {"dataset_or_fn", "name"}
     if wrong := options.keys() - allowed:
-        raise TypeError(explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}"))
+        raise TypeError(
+            explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}")
+        )
     if core.state() is core.State.NEVER_STARTED:
         roles.init()
     membership.current("returnn.attach()")

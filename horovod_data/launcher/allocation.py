@@ -63,8 +63,12 @@ def read_hostfile(path: str, named_by: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(explain(f"{named_by} names the host file {path}, which can't be read ({error})",
-                                  "Name another one, or say where to run with -H host1:4,host2:4")) from error
+        raise LaunchError(
+            explain(
+                f"{named_by} names the host file {path}, which can't be read ({error})",
+                "Name another one, or say where to run with -H host1:4,host2:4",
+            )
+        ) from error
 
 
 def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
@@ -73,9 +77,13 @@ def _slurm(environ: Mapping[str, str]) -> tuple[Host, ...]:
     hosts = _show_hostnames(names) or expand_nodes(names)
     slots = expand_counts(tasks, "SLURM_TASKS_PER_NODE")
     if not hosts or len(hosts) != len(slots):
-        raise LaunchError(explain(
-            f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
-            f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers", "Say where to run with -H host1:4,host2:4"))
+        raise LaunchError(
+            explain(
+                f"Slurm's variables do not fit together: SLURM_JOB_NODELIST={names!r} has {len(hosts)} hosts, "
+                f"SLURM_TASKS_PER_NODE={tasks!r} has {len(slots)} numbers",
+                "Say where to run with -H host1:4,host2:4",
+            )
+        )
     return tuple(Host(name, count) for name, count in zip(hosts, slots))
 
 

@@ -16,8 +16,10 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _OPTIONS = re.compile(r"-(?!$)([bBdEIOPqRsSuvx]*)(?:([cmWX])(.*))?", re.DOTALL)
 _RUNNER = ["-m", "horovod_data.launcher.rank"]
 # Belongs to this host, this shell or the batch system's launch of this very process, not to the job.
-_OWN = re.compile(r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
-                  r"HOROVOD_DATA_READERS(_PER_NODE)?|HOROVOD_DATA_EMBEDDED|OMPI_.*|PMIX?_.*|PRTE_.*|HYD.*|SLURM_.*")
+_OWN = re.compile(
+    r"OLDPWD|PWD|SHLVL|_|HOSTNAME|HOST|DISPLAY|SSH_.*|TERM.*|TMUX.*|STY|XDG_.*|DBUS_.*|.*CUDA_VISIBLE_DEVICES|"
+    r"HOROVOD_DATA_READERS(_PER_NODE)?|HOROVOD_DATA_EMBEDDED|OMPI_.*|PMIX?_.*|PRTE_.*|HYD.*|SLURM_.*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ def take_apart(program: Sequence[str]) -> tuple[list[str], list[str]]:
         if match is None:
             return [], words
         flags, taking, value = match.groups()
-        rest = [value] * bool(value) + words[at + 1:]
+        rest = [value] * bool(value) + words[at + 1 :]
         if taking in ("c", "m"):
             return (words[:at] + [f"-{flags}"] * bool(flags), [f"-{taking}", *rest]) if rest else ([], words)
         at += 2 if taking and not value else 1

@@ -11,8 +11,9 @@ from .arrangement import Arrangement
 from .command import HIDDEN_DEVICES, Command, Extras
 
 
-def command(mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras,
-            environ: Mapping[str, str]) -> Command:
+def command(
+    mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras, environ: Mapping[str, str]
+) -> Command:
     """The command line. Hydra hands the whole environment on by itself, and binds no process to a core.
 
     Options for ssh go behind those that the environment has already.
@@ -20,22 +21,35 @@ def command(mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[s
     Raises:
       LaunchError: an option that only Open MPI has.
     """
-    for option, given in (("--prefix-output-with-timestamp", extras.timestamps),
-                          ("--binding-args", bool(extras.binding_args))):
+    for option, given in (
+        ("--prefix-output-with-timestamp", extras.timestamps),
+        ("--binding-args", bool(extras.binding_args)),
+    ):
         if given:
-            raise LaunchError(explain(f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
-                                      "Leave it out, or pass Hydra's own options with --mpi-args"))
+            raise LaunchError(
+                explain(
+                    f"{option} needs Open MPI, but {mpirun[0]} is MPICH's",
+                    "Leave it out, or pass Hydra's own options with --mpi-args",
+                )
+            )
     if len(extras.interfaces) > 1:
-        raise LaunchError(explain(
-            f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
-            "Name one"))
+        raise LaunchError(
+            explain(
+                f"Several network interfaces ({','.join(extras.interfaces)}) need Open MPI, but {mpirun[0]} is MPICH's",
+                "Name one",
+            )
+        )
     words = [*mpirun, *extras.mpi_args]
     if extras.interfaces:
         words += ["-iface", extras.interfaces[0]]
     words += ["-prepend-rank"] * extras.tag_output
     if extras.output_filename:
-        words += ["-outfile-pattern", f"{extras.output_filename}/rank.%r.stdout",
-                  "-errfile-pattern", f"{extras.output_filename}/rank.%r.stderr"]
+        words += [
+            "-outfile-pattern",
+            f"{extras.output_filename}/rank.%r.stdout",
+            "-errfile-pattern",
+            f"{extras.output_filename}/rank.%r.stderr",
+        ]
     # Ranks go over the hosts in the order in which they stand here, so this order is the placement.
     hosts: list[list[str]] = []
     for group in arrangement.groups:
@@ -66,5 +80,8 @@ def warning(arrangement: Arrangement) -> str:
     """What Hydra can't do for this job; empty if it does all."""
     if len(arrangement.hosts) == 1:
         return ""
-    return explain("MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
-                   "HOROVOD_DATA_TIMEOUT gives up", "Under Open MPI it ends within seconds")
+    return explain(
+        "MPICH's Hydra does not watch over its hosts: where one is lost, the job ends only when TCP or "
+        "HOROVOD_DATA_TIMEOUT gives up",
+        "Under Open MPI it ends within seconds",
+    )

@@ -41,8 +41,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         args = options.parse(sys.argv[1:] if argv is None else argv)
         if not args.command:
-            raise LaunchError(explain("There is no command to start", "Write it behind the options, as in "
-                                      "`horovod-data-run -np 4 python train.py`"))
+            raise LaunchError(
+                explain(
+                    "There is no command to start",
+                    "Write it behind the options, as in `horovod-data-run -np 4 python train.py`",
+                )
+            )
         request = options.request_of(args, os.environ)
         allocation = find_hosts(args, os.environ, request.np)
         given = [*(host.name for host in allocation.hosts), *request.reader_hosts]
@@ -56,8 +60,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             print(command)
             return 0
         if args.verbose:
-            print(f"horovod-data-run: {arrangement.describe()}; hosts from {allocation.source}; {version}\n{command}",
-                  flush=True)
+            print(
+                f"horovod-data-run: {arrangement.describe()}; hosts from {allocation.source}; {version}\n{command}",
+                flush=True,
+            )
         start(command, args.output_filename)
     except LaunchError as error:
         print(f"horovod-data-run: error: {error}", file=sys.stderr)
@@ -71,8 +77,9 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
       LaunchError: hosts that can't be understood, or no number of processes.
     """
     if args.hosts is not None and args.hostfile is not None:
-        raise LaunchError(explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other",
-                                  "Give one of them"))
+        raise LaunchError(
+            explain(f"-H {args.hosts} and --hostfile {args.hostfile} contradict each other", "Give one of them")
+        )
     if args.hosts is not None:
         return Allocation(parse_hosts(args.hosts), "-H")
     if args.hostfile is not None:
@@ -82,10 +89,16 @@ def find_hosts(args: argparse.Namespace, environ: Mapping[str, str], np: Optiona
     if found is not None:
         return found
     if np is None:
-        raise LaunchError(explain("How many processes are to train?", "Say it with -np N; only where hosts are named, or "
-                                  "inside a job of Slurm, PBS or LSF, the slots say so"))
+        raise LaunchError(
+            explain(
+                "How many processes are to train?",
+                "Say it with -np N; only where hosts are named, or inside a job of Slurm, PBS or LSF, the slots say so",
+            )
+        )
     # Where processes run elsewhere as well (--reader-hosts), those must be able to name this machine.
-    return Allocation((Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone")
+    return Allocation(
+        (Host(socket.gethostname() if args.reader_hosts else "localhost", max(np, 1)),), "here: this machine alone"
+    )
 
 
 def own_names(given: Iterable[str] = ()) -> set[str]:
@@ -106,10 +119,22 @@ def mpi_version(mpirun: Sequence[str]) -> str:
     """
     works = "horovod-data-run works with Open MPI and with MPICH"
     if shutil.which(mpirun[0]) is None:
-        raise LaunchError(explain(f"There is no {mpirun[0]} in PATH: {works}", "Install one of them (Debian: apt-get install "
-                                  "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun"))
+        raise LaunchError(
+            explain(
+                f"There is no {mpirun[0]} in PATH: {works}",
+                "Install one of them (Debian: apt-get install "
+                "openmpi-bin), load its module, or name it with --mpirun /path/to/mpirun",
+            )
+        )
     try:
-        done = subprocess.run([*mpirun, "--version"], capture_output=True, text=True, errors="replace", timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*mpirun, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
         said = done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
@@ -118,8 +143,12 @@ def mpi_version(mpirun: Sequence[str]) -> str:
         return f"Open MPI {lines[0][-1]}"
     if "HYDRA" in said:
         return f"MPICH {next((line[1] for line in lines if line[0] == 'Version:'), '')} (Hydra)"
-    raise LaunchError(explain(f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
-                              "Name the mpirun of one of these with --mpirun"))
+    raise LaunchError(
+        explain(
+            f"{shlex.join(mpirun)} --version says {' '.join(said.split())[:200]!r}, but {works}",
+            "Name the mpirun of one of these with --mpirun",
+        )
+    )
 
 
 def make_command(args: argparse.Namespace, arrangement: Arrangement, mpirun: Sequence[str], version: str) -> Command:
@@ -159,15 +188,25 @@ def check_python(program: Sequence[str], environ: Mapping[str, str]) -> None:
     if found is None or [found, *python[1:]] == [sys.executable]:
         return
     try:
-        done = subprocess.run([*python, "-c", "import horovod_data.launcher.rank"], capture_output=True, text=True, errors="replace",
-                              timeout=60, stdin=subprocess.DEVNULL, env=environ)
+        done = subprocess.run(
+            [*python, "-c", "import horovod_data.launcher.rank"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            env=environ,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return
     if done.returncode:
         *_, said = ["it says nothing", *done.stderr.split("\n")[:-1]]
-        raise LaunchError(explain(
-            f"`{shlex.join(python)}` can't import horovod_data ({said})",
-            f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}"))
+        raise LaunchError(
+            explain(
+                f"`{shlex.join(python)}` can't import horovod_data ({said})",
+                f"Install horovod_data there, or start the program with a Python that has it, such as {sys.executable}",
+            )
+        )
 
 
 def start(command: Command, output_folder: Optional[str]) -> NoReturn:
@@ -180,8 +219,12 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         try:
             Path(output_folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LaunchError(explain(f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
-                                      "Name a folder to write the output of each rank to")) from error
+            raise LaunchError(
+                explain(
+                    f"--output-filename {output_folder}: there can't be such a folder ({error.strerror})",
+                    "Name a folder to write the output of each rank to",
+                )
+            ) from error
     environ = {name: value for name, value in os.environ.items() if name not in command.without}
     environ.update(command.environ)
     for stream in (sys.stdout, sys.stderr):
@@ -191,8 +234,11 @@ def start(command: Command, output_folder: Optional[str]) -> NoReturn:
         os.execvpe(command.words[0], command.words, environ)
     except OSError as error:
         if error.errno != errno.E2BIG:
-            raise LaunchError(explain(f"{command.words[0]} can't be started ({error.strerror})",
-                                      "Name an mpirun that can with --mpirun")) from error
+            raise LaunchError(
+                explain(
+                    f"{command.words[0]} can't be started ({error.strerror})", "Name an mpirun that can with --mpirun"
+                )
+            ) from error
         raise LaunchError(_too_long(command, environ)) from error
 
 
@@ -205,4 +251,5 @@ def _too_long(command: Command, environ: Mapping[str, str]) -> str:
         f"{size} bytes; the system takes {most}, and {_MOST_OF_A_WORD} in one word (the longest here has {max(sizes)})",
         "Under Open MPI each host with a reader repeats the names of all variables: unset those that ranks don't need, such "
         "as those of environment modules; or use --readers-per-node 1 --embedded, or --reader-hosts that don't train; or let "
-        "the batch system's srun start the ranks, with HOROVOD_DATA_READERS_PER_NODE=1 or HOROVOD_DATA_READERS=R exported")
+        "the batch system's srun start the ranks, with HOROVOD_DATA_READERS_PER_NODE=1 or HOROVOD_DATA_READERS=R exported",
+    )

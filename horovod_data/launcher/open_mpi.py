@@ -23,8 +23,15 @@ _YIELD = {"mpi_yield_when_idle": "1"}
 _MANY_HOSTS = 64
 
 
-def command(mpirun: Sequence[str], arrangement: Arrangement, program: Sequence[str], extras: Extras, environ: Mapping[str, str],
-            oversubscribed: bool, version: str = "") -> Command:
+def command(
+    mpirun: Sequence[str],
+    arrangement: Arrangement,
+    program: Sequence[str],
+    extras: Extras,
+    environ: Mapping[str, str],
+    oversubscribed: bool,
+    version: str = "",
+) -> Command:
     """The command line.
 
     Our own MCA parameters give way to those of `extras` and of the environment. What an option asks for doesn't: it takes
@@ -94,7 +101,10 @@ def _placement(extras: Extras) -> list[str]:
 
 def _is_mapped(extras: Extras) -> bool:
     """Whether the user says how ranks are mapped to hosts; with --binding-args as horovodrun understands them, too."""
-    return bool(extras.binding_args) or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
+    return (
+        bool(extras.binding_args)
+        or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
+    )
 
 
 def _has_oob(version: str) -> bool:

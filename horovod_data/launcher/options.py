@@ -50,8 +50,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         args = parser.parse_args(argv)
     for name, option in _NOT_OURS.items():
         if getattr(args, name, None):
-            raise LaunchError(explain(f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
-                                      "a fixed number of processes, by mpirun", "Leave it out"))
+            raise LaunchError(
+                explain(
+                    f"{option} is an option of horovodrun's that horovod-data-run does not have: it starts "
+                    "a fixed number of processes, by mpirun",
+                    "Leave it out",
+                )
+            )
     if args.command[:1] == ["--"]:
         del args.command[0]
     return args
@@ -91,7 +96,11 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
         variables["HOROVOD_DATA_REPORT"] = "1"
     if args.progress:
         # Ranks write into a pipe of mpirun's. What it does to their lines leaves none that could be rewritten.
-        bar = sys.stderr is not None and sys.stderr.isatty() and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
+        bar = (
+            sys.stderr is not None
+            and sys.stderr.isatty()
+            and not (args.tag_output or args.prefix_output_with_timestamp or args.output_filename)
+        )
         variables["HOROVOD_DATA_PROGRESS"] = "bar" if bar else "1"
     if timeline is not None:
         variables["HOROVOD_DATA_TIMELINE"] = str(timeline)
@@ -101,14 +110,23 @@ def extras_of(args: argparse.Namespace, environ: Mapping[str, str], exported: Se
     for text in args.x or ():
         name, given, value = text.partition("=")
         if name in ROLES:
-            raise LaunchError(explain(f"-x {text} would tell init() who reads, but place no process for it",
-                                      f"Use {ROLES[name]}, which does both"))
+            raise LaunchError(
+                explain(
+                    f"-x {text} would tell init() who reads, but place no process for it",
+                    f"Use {ROLES[name]}, which does both",
+                )
+            )
         if not given and name not in environ:
-            raise LaunchError(explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE"))
+            raise LaunchError(
+                explain(f"-x {name}: there is no such environment variable", f"Set it, or write -x {name}=VALUE")
+            )
         variables[name] = value if given else environ[name]
     if args.certificate is not None:
         _check_named(args.certificate, "--certificate", "certificate.json")
-        variables |= {"HOROVOD_DATA_VERIFY": "1", "HOROVOD_DATA_CERTIFICATE": str(_absolute(args.certificate, "--certificate"))}
+        variables |= {
+            "HOROVOD_DATA_VERIFY": "1",
+            "HOROVOD_DATA_CERTIFICATE": str(_absolute(args.certificate, "--certificate")),
+        }
     return Extras(
         environ=variables,
         exported=[name for name in exported if name not in variables],
@@ -138,8 +156,12 @@ def _absolute(file: str, option: str) -> Path:
     try:
         return Path(file).absolute()
     except OSError as error:  # there is no current folder any more
-        raise LaunchError(explain(f"{option} {file!r} can't be found from the current folder: {error.strerror}",
-                                  "Start it from a folder that is there, or name the file with its whole path")) from None
+        raise LaunchError(
+            explain(
+                f"{option} {file!r} can't be found from the current folder: {error.strerror}",
+                "Start it from a folder that is there, or name the file with its whole path",
+            )
+        ) from None
 
 
 def _check_named(file: str, option: str, example: str) -> None:
@@ -157,46 +179,103 @@ def mpirun_of(args: argparse.Namespace) -> list[str]:
         return ["mpirun"]
     words = _words(args.mpirun, "--mpirun", "/path/to/mpirun")
     if not words:
-        raise LaunchError(explain(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun"))
+        raise LaunchError(
+            explain(f"--mpirun {args.mpirun!r} names no command", "Name one, as in --mpirun /path/to/mpirun")
+        )
     return words
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.conflict_handler = "resolve"  # those of the same name that are there already are Horovod's: ours replace them
-    parser.prog, parser.usage, parser.description = "horovod-data-run", _USAGE, (
-        "Starts a job of N processes that train, and of readers that only read, under Open MPI or MPICH. Where to run is "
-        "taken from -H or --hostfile, else from Slurm, PBS, LSF or Kubernetes' MPI operator, else it is this machine.")
+    parser.conflict_handler = (
+        "resolve"  # those of the same name that are there already are Horovod's: ours replace them
+    )
+    parser.prog, parser.usage, parser.description = (
+        "horovod-data-run",
+        _USAGE,
+        (
+            "Starts a job of N processes that train, and of readers that only read, under Open MPI or MPICH. Where to run is "
+            "taken from -H or --hostfile, else from Slurm, PBS, LSF or Kubernetes' MPI operator, else it is this machine."
+        ),
+    )
     add = parser.add_argument_group("horovod-data-run").add_argument
     add("--version", "-v", action="version", version=f"horovod_data {__version__}")
-    add("-np", "--num-proc", "-n", dest="np", type=int, metavar="N",
-        help="processes that train; default: as many as the batch system gave slots")
+    add(
+        "-np",
+        "--num-proc",
+        "-n",
+        dest="np",
+        type=int,
+        metavar="N",
+        help="processes that train; default: as many as the batch system gave slots",
+    )
     add("--readers", type=int, metavar="R", help="processes more that only read; default 0: rank 0 reads and trains")
-    add("--readers-per-node", type=int, metavar="1", help="one reader on each host: a process more, or with --embedded ...")
+    add(
+        "--readers-per-node",
+        type=int,
+        metavar="1",
+        help="one reader on each host: a process more, or with --embedded ...",
+    )
     add("--embedded", action="store_true", help="... the first process of the host, which also trains")
     add("--reader-hosts", metavar="HOST,...", help="where the --readers run; default: evenly on the hosts that train")
     add("-H", "--hosts", dest="hosts", metavar="HOST:SLOTS,...", help="hosts, and how many processes may train on each")
-    add("-hostfile", "--hostfile", dest="hostfile", metavar="FILE",
-        help="lines `host slots=4`, `host:4`, or `host` for each slot")
+    add(
+        "-hostfile",
+        "--hostfile",
+        dest="hostfile",
+        metavar="FILE",
+        help="lines `host slots=4`, `host:4`, or `host` for each slot",
+    )
     add("-x", action="append", metavar="NAME[=VALUE]", help="an environment variable for all processes")
     add("--mpi-args", metavar="'ARGS'", help="more arguments for mpirun, as in --mpi-args='--mca btl_tcp_links 2'")
     add("--binding-args", metavar="'ARGS'", help="instead of `--bind-to none --map-by slot:OVERSUBSCRIBE` (Open MPI)")
-    add("--network-interface", "--network-interfaces", dest="network_interfaces", action="append", metavar="NAME,...",
-        help="the network interfaces to use")
+    add(
+        "--network-interface",
+        "--network-interfaces",
+        dest="network_interfaces",
+        action="append",
+        metavar="NAME,...",
+        help="the network interfaces to use",
+    )
     add("-p", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="of all other hosts")
     add("-i", "--ssh-identity-file", dest="ssh_identity_file", metavar="FILE", help="the private key for them")
-    add("--audit", action="store_true", help="report which rows go into Keras' Model.fit on which ranks, after each epoch")
+    add(
+        "--audit",
+        action="store_true",
+        help="report which rows go into Keras' Model.fit on which ranks, after each epoch",
+    )
     add("--output-filename", metavar="FOLDER", help="also write the output of each rank to files in this folder")
     add("--tag-output", action="store_true", help="begin each line of output with its rank")
-    add("-prefix-timestamp", "--prefix-output-with-timestamp", dest="prefix_output_with_timestamp", action="store_true",
-        help="begin each line of output with the time (Open MPI)")
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="prefix_output_with_timestamp",
+        action="store_true",
+        help="begin each line of output with the time (Open MPI)",
+    )
     add("--mpirun", metavar="COMMAND", help="default: the mpirun in PATH")
-    add("--report", action="store_true", help="at the end, say where the time went and who waited for whom (docs/report.md)")
-    add("--progress", action="store_true", help="while it runs, show how far the epochs are and who waits (docs/report.md)")
-    add("--timeline-filename", dest="timeline", metavar="FILE", help="write who did what when, for Perfetto, to this file, and "
-        "Horovod's own timeline to another beside it (docs/timeline.md)")
+    add(
+        "--report",
+        action="store_true",
+        help="at the end, say where the time went and who waited for whom (docs/report.md)",
+    )
+    add(
+        "--progress",
+        action="store_true",
+        help="while it runs, show how far the epochs are and who waits (docs/report.md)",
+    )
+    add(
+        "--timeline-filename",
+        dest="timeline",
+        metavar="FILE",
+        help="write who did what when, for Perfetto, to this file, and "
+        "Horovod's own timeline to another beside it (docs/timeline.md)",
+    )
     parser.set_defaults(timeline_filename=None)  # Horovod's: of its configuration file alone
-    add("--certificate", metavar="FILE", help="verify every batch, and write what became of each epoch's rows to this file "
-        "(docs/certificate.md)")
+    add(
+        "--certificate",
+        metavar="FILE",
+        help="verify every batch, and write what became of each epoch's rows to this file (docs/certificate.md)",
+    )
     add("--dry-run", action="store_true", help="print the command line, and start nothing")
     add("--verbose", action="store_true", help="say who runs where, and the command line")
     # Last: it takes all that follows the first word that is no option.
@@ -234,8 +313,12 @@ def _parse_with_horovod(argv: list[str]) -> Optional[argparse.Namespace]:
         if not parsed:
             raise
         path = parsed[0].config_file
-        raise LaunchError(explain(f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
-                                  f"Mend them, or what --config-file {path} says" if path else "Mend them")) from error
+        raise LaunchError(
+            explain(
+                f"Horovod refuses its options ({type(error).__name__}: {' '.join(str(error).split())})",
+                f"Mend them, or what --config-file {path} says" if path else "Mend them",
+            )
+        ) from error
     finally:
         argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign]
 
@@ -254,5 +337,9 @@ def _words(text: Optional[str], option: str, example: str) -> list[str]:
     try:
         return shlex.split(text or "")
     except ValueError as error:
-        raise LaunchError(explain(f"{option}={text!r} can't be taken apart into words ({error})",
-                                  f"Quote it as for a shell, as in {option}='{example}'")) from error
+        raise LaunchError(
+            explain(
+                f"{option}={text!r} can't be taken apart into words ({error})",
+                f"Quote it as for a shell, as in {option}='{example}'",
+            )
+        ) from error

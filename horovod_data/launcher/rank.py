@@ -194,9 +194,11 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
             time.sleep(_GRACE_SECONDS)
         if hydra is not None and hydra.is_open:
             if status == 0:
-                show("horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
-                     "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
-                     "first.")
+                show(
+                    "horovod-data-run: a rank left by os._exit(0) without MPI_Finalize: that is an error, because it "
+                    "ends the other ranks. Let the program run to its end, or call MPI's Finalize (hvd.shutdown()) "
+                    "first."
+                )
             time.sleep(_GRACE_SECONDS)  # Hydra passes on what it has read by then
             hydra.abort(status or 1)
             _exit(status or 1)

@@ -48,7 +48,11 @@ def make(how: str, seconds: float) -> Display:
     """Args: how: one of settings.PROGRESS; seconds: from line to line."""
     try:
         terminal = sys.stderr.isatty()
-    except (AttributeError, OSError, ValueError):  # none, closed, or an object of the program's that writes to a file as well
+    except (
+        AttributeError,
+        OSError,
+        ValueError,
+    ):  # none, closed, or an object of the program's that writes to a file as well
         terminal = False
     if how != "bar" and not terminal:
         return Lines(seconds)
@@ -102,7 +106,7 @@ class OneLine:
         self._next = at + _REFRESH_SECONDS
         if channels:
             text = " | ".join(f"{name} {shown.number}: {shown.short()}" for name, shown in channels.items())
-            self._write(text[:_columns() - 1])
+            self._write(text[: _columns() - 1])
             self._dirty = True
         else:
             self.close()
@@ -144,10 +148,21 @@ class Bars:
             if bar is None or bar.total != shown.whole:
                 self._close(name)
                 about = "~" * shown.guessed
-                far = f"{about}{{percentage:.0f}} %|{{bar}}| {{n_fmt}}/{about}{{total_fmt}}" if shown.whole else "{n_fmt} steps"
+                far = (
+                    f"{about}{{percentage:.0f}} %|{{bar}}| {{n_fmt}}/{about}{{total_fmt}}"
+                    if shown.whole
+                    else "{n_fmt} steps"
+                )
                 # With a delay it is not drawn before it is filled in.
-                bar = self._bars[name] = self._kind(total=shown.whole, file=sys.stderr, leave=False, mininterval=0, delay=1e-9,
-                                                    ncols=_columns() - 1, bar_format="{desc}: " + far + "{postfix}")
+                bar = self._bars[name] = self._kind(
+                    total=shown.whole,
+                    file=sys.stderr,
+                    leave=False,
+                    mininterval=0,
+                    delay=1e-9,
+                    ncols=_columns() - 1,
+                    bar_format="{desc}: " + far + "{postfix}",
+                )
             bar.n = shown.steps
             bar.set_description_str(f"{name} {shown.number}", refresh=False)
             bar.set_postfix_str(", ".join(part for part in (shown.rate, shown.waits) if part), refresh=False)

@@ -133,7 +133,9 @@ class Epochs:
             return self.rows / self.seconds if self.seconds > 0 else 0.0
         (began, steps_then, had), (last, steps, has) = self._looks[0], self._looks[-1]
         of_a_step = (last - began) / (steps - steps_then)
-        return (has - had) / (max(last, self._at - of_a_step) - began)  # one that takes longer than those before slows it down
+        return (has - had) / (
+            max(last, self._at - of_a_step) - began
+        )  # one that takes longer than those before slows it down
 
     def text(self) -> str:
         """How far the epoch under way is."""

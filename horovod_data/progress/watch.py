@@ -74,8 +74,10 @@ def expect(channel: str, steps: int) -> None:
 
 def _of(name: str, said: _Words) -> _Words:
     """What they said of this channel."""
-    return {who: dict(words, channels={name: words["channels"][name]} if name in words["channels"] else {})
-            for who, words in said.items()}
+    return {
+        who: dict(words, channels={name: words["channels"][name]} if name in words["channels"] else {})
+        for who, words in said.items()
+    }
 
 
 class Watch:
@@ -89,7 +91,9 @@ class Watch:
         self._showing = threading.Lock()  # nobody forks meanwhile: a child would inherit what a display locks
         self._held = False
         # Of channels whose names others took.
-        self.last_words: collections.deque[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Optional[int]]]] = collections.deque()
+        self.last_words: collections.deque[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Optional[int]]]] = (
+            collections.deque()
+        )
         self._epochs: dict[str, Epochs] = {}
         self._numbers: dict[str, int] = {}  # which channel of its name it is
         self._said: dict[tuple[int, int], dict[str, Any]] = {}  # by every process, last
@@ -136,7 +140,10 @@ class Watch:
         if self._due(now, at_once=bool(ended), running=bool(running)):
             self._said |= {times.who(one): one for one in core.all_times(patience)}
             self._asked = now
-        lines = [(name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {})))) for name, each in ended]
+        lines = [
+            (name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {}))))
+            for name, each in ended
+        ]
         for name in {name for name, _ in ended} & self._epochs.keys():
             self._begun[name] = _of(name, self._said)
             self._lately.pop(name, None)
@@ -146,8 +153,9 @@ class Watch:
                 self._display.end(name, line)
             self._display.show(shown, now)
 
-    def _seen(self, now: float, tallies: Mapping[str, Any], own: Mapping[str, Any],
-              expected: Mapping[str, Optional[int]] = {}) -> list[tuple[str, Ended]]:
+    def _seen(
+        self, now: float, tallies: Mapping[str, Any], own: Mapping[str, Any], expected: Mapping[str, Optional[int]] = {}
+    ) -> list[tuple[str, Ended]]:
         """What has ended by then. `expected`: steps of an epoch, of channels whose names others have by now."""
         ended: list[tuple[str, Ended]] = []
         numbers = times.numbers(own)
@@ -160,8 +168,12 @@ class Watch:
             epochs = self._epochs.setdefault(name, Epochs())
             epochs.expected = expected.get(name, _expected.get(name))
             tally = tallies[name]
-            ended += [(name, each) for each in epochs.look(now, Tally(tally["epoch"], tally["steps"], tally["rows"]),
-                                                           Total(one.steps, one.rows, one.total))]
+            ended += [
+                (name, each)
+                for each in epochs.look(
+                    now, Tally(tally["epoch"], tally["steps"], tally["rows"]), Total(one.steps, one.rows, one.total)
+                )
+            ]
         return ended
 
     def _forget(self, channels: Mapping[str, Any]) -> list[tuple[str, Ended]]:
@@ -184,8 +196,15 @@ class Watch:
             lately.append((self._asked, epochs.steps, _of(name, self._said)))
         while len(lately) > 2 and now - lately[1][0] >= _LATELY_SECONDS and lately[1][1] < epochs.steps:
             lately.popleft()
-        return display.Shown(epochs.text(), self._waits(name, lately[0][2]), epochs.number, epochs.steps, epochs.whole,
-                             epochs.guessed, rows_per_second(epochs.rate()))
+        return display.Shown(
+            epochs.text(),
+            self._waits(name, lately[0][2]),
+            epochs.number,
+            epochs.steps,
+            epochs.whole,
+            epochs.guessed,
+            rows_per_second(epochs.rate()),
+        )
 
     def _waits(self, name: str, before: _Words) -> str:
         """Who waits for whom, since then."""

@@ -26,7 +26,9 @@ class Report:
     def __str__(self) -> str:
         if not self.channels:
             return "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
-        return "\n".join(line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name]))
+        return "\n".join(
+            line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name])
+        )
 
 
 def report() -> Report:
@@ -51,8 +53,12 @@ def report() -> Report:
     if core.state() is core.State.NEVER_STARTED:
         raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
     if core.state() is core.State.SHUT_DOWN:  # nobody answers any more
-        raise RuntimeError(explain("report() was called after horovod_data.shutdown()", "Call it before, or start the job with "
-                                   "HOROVOD_DATA_REPORT=1, which has it made at the end"))
+        raise RuntimeError(
+            explain(
+                "report() was called after horovod_data.shutdown()",
+                "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
+            )
+        )
     made = make(core.all_times(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
         try:
@@ -77,12 +83,21 @@ def at_end() -> None:
 def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
     ranks, readers = channel.trainers, channel.readers
     steps = sum(one.steps for one in ranks)
-    lines = [f"horovod_data report: channel {channel.name}: {len(ranks)} rank{'s' * (len(ranks) > 1)}, {len(readers)} "
-             f"reader{'s' * (len(readers) > 1)}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"]
+    lines = [
+        f"horovod_data report: channel {channel.name}: {len(ranks)} rank{'s' * (len(ranks) > 1)}, {len(readers)} "
+        f"reader{'s' * (len(readers) > 1)}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"
+    ]
     rows: list[Sequence[str]] = [("", "steps", "a step", "waits", "receives", "own", "queue")]
     for one in _shown(ranks):
-        rows.append((one.name, f"{one.steps:,}", _time(one.seconds_per_step), *_parts(one.total, one.wait, one.receive, one.step),
-                     f"{one.queued / one.steps:.1f}" if one.steps else "-"))
+        rows.append(
+            (
+                one.name,
+                f"{one.steps:,}",
+                _time(one.seconds_per_step),
+                *_parts(one.total, one.wait, one.receive, one.step),
+                f"{one.queued / one.steps:.1f}" if one.steps else "-",
+            )
+        )
     lines += _aligned(rows)
     if len(ranks) > len(rows) - 1:
         lines.append(f"  ... and {len(ranks) - len(rows) + 1} more ranks between these")
@@ -90,7 +105,11 @@ def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
         rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
     for reader in readers:
         most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
-        whose = f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)" if most is not None and reader.room_of[most] else "-"
+        whose = (
+            f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)"
+            if most is not None and reader.room_of[most]
+            else "-"
+        )
         pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
         rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, whose, serve))
     if readers:
@@ -104,7 +123,7 @@ def _shown(ranks: Sequence[times.Trainer]) -> Sequence[times.Trainer]:
     if len(ranks) <= most:
         return ranks
     ordered = sorted(ranks, key=lambda one: one.wait_share)
-    return sorted([*ordered[: most // 2], *ordered[-most // 2:]], key=lambda one: one.rank)
+    return sorted([*ordered[: most // 2], *ordered[-most // 2 :]], key=lambda one: one.rank)
 
 
 def _percent(part: float, whole: float) -> str:
@@ -121,5 +140,10 @@ def _time(seconds: float) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  " + "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]).rstrip()
-            for row in rows]
+    return [
+        "  "
+        + "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        ).rstrip()
+        for row in rows
+    ]

@@ -57,8 +57,10 @@ def judge(channel: Channel) -> Verdict:
         return _reader_bound(channel, trainers, share)
     if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
         # Memory of one host is no link, and elsewhere they need not have waited at the same time.
-        text = (f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
-                "the reader for them; stats(reset=True) on all ranks between the parts tells them apart")
+        text = (
+            f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
+            "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
+        )
         return Verdict("reader", text, share)
     return _link_bound(channel, trainers, reader, share)
 
@@ -85,20 +87,30 @@ def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdic
     gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
     if gain < _WORTH:
         return None
-    who = f"{worst.name} is slow" if len(slow) == 1 else (
-        f"ranks {', '.join(str(one.rank) for one in slow[:4])}{' ...' if len(slow) > 4 else ''} are slow, {worst.name} most")
-    text = (f"{who}: the others wait {_time(wait)} of each step for {'it' if len(slow) == 1 else 'them'}; at their pace a step would take "
-            f"{_time(at_theirs)} ({gain:.1f}x). schedule=\"dynamic\" gives each rank as many batches as it can take")
+    who = (
+        f"{worst.name} is slow"
+        if len(slow) == 1
+        else (
+            f"ranks {', '.join(str(one.rank) for one in slow[:4])}{' ...' if len(slow) > 4 else ''} are slow, {worst.name} most"
+        )
+    )
+    text = (
+        f"{who}: the others wait {_time(wait)} of each step for {'it' if len(slow) == 1 else 'them'}; at their pace a step would take "
+        f'{_time(at_theirs)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
+    )
     return Verdict("rank", text, theirs, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
 
 
 def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
     """The reader that ranks wait for most."""
+
     def waited(reader: Reader) -> float:
         return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
 
     if channel.grouped:  # all hosts go at the pace of the slowest one's
-        return max(channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None)
+        return max(
+            channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None
+        )
     return max(channel.readers, key=waited, default=None)
 
 
@@ -122,7 +134,11 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
 
 def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
     hosts = sorted({one.host for one in trainers} - {reader.host})
-    way = f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else f"on {reader.host}"
+    way = (
+        f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}"
+        if hosts
+        else f"on {reader.host}"
+    )
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
     text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
     if then and now / then >= _WORTH and hosts:
@@ -135,15 +151,24 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Read
     """Seconds of a step with such readers and links that are never full, by plan's model with what was measured here."""
     ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
     busy = max(_busy(channel), 1e-9)
-    job = plan.Job(ranks=ranks, ranks_per_host=max(hosts.values()), batch_bytes=1.0, step_seconds=_own(trainers), link_gbit=1e6,
-                   prefetch=max(channel.prefetch, readers.dedicated), pipeline_bytes_per_second=ranks / busy)
+    job = plan.Job(
+        ranks=ranks,
+        ranks_per_host=max(hosts.values()),
+        batch_bytes=1.0,
+        step_seconds=_own(trainers),
+        link_gbit=1e6,
+        prefetch=max(channel.prefetch, readers.dedicated),
+        pipeline_bytes_per_second=ranks / busy,
+    )
     costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # is in `busy`
     return 1 / plan.predict(job, readers, costs).steps_per_second
 
 
 def _busy(channel: Channel) -> float:
     """Seconds of one reader for one step: its pipeline's, and for dealing."""
-    steps = sum(one.steps for one in channel.readers) / (len(channel.trainers) if channel.dynamic else 1)  # dynamic: elements
+    steps = sum(one.steps for one in channel.readers) / (
+        len(channel.trainers) if channel.dynamic else 1
+    )  # dynamic: elements
     first = _filling(channel)
     return sum(max(0.0, one.pipeline - first) + one.deal for one in channel.readers) / steps if steps else 0.0
 
@@ -177,5 +202,10 @@ def _percent(part: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1e3:.2g} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
-
+    return (
+        f"{seconds * 1e3:.0f} ms"
+        if seconds >= 0.0095
+        else f"{seconds * 1e3:.2g} ms"
+        if seconds >= 1e-4
+        else f"{seconds * 1e6:.0f} us"
+    )

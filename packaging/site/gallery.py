@@ -36,7 +36,9 @@ class Entry:
     last: int = 12
     picture: str = ""  # what is shown below it, as Markdown
     caption: str = ""
-    made: str = ""  # of the pictures that the example made: the one that is kept in docs/, under the name that `picture` has
+    made: str = (
+        ""  # of the pictures that the example made: the one that is kept in docs/, under the name that `picture` has
+    )
 
     @property
     def script(self) -> str:
@@ -44,42 +46,104 @@ class Entry:
 
 
 ENTRIES = [
-    Entry("The digits", "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files, which "
-          "the next three read.", "python examples/digits_data.py"),
-    Entry("The demo", "[digits_demo.py](../examples/digits_demo.py), which is `make demo`, trains the handwritten digits on 4 ranks, hides the "
-          "files from all of them but the reader, and counts how often each file is opened.",
-          "python examples/digits_demo.py", first=9, last=7),
-    Entry("Keras, one reader", "[digits_keras.py](../examples/digits_keras.py) is a script for Keras and Horovod in which one process "
-          "reads; [digits_ledger.py](../examples/digits_ledger.py) compares, over the ranks, what each was given.",
-          "mpirun -np 4 python examples/digits_keras.py", first=4, last=4),
-    Entry("Keras, all read", "[digits_keras_stock.py](../examples/digits_keras_stock.py) is the same script before its three lines were "
-          "changed: every rank reads everything and keeps its part.",
-          "mpirun -np 4 python examples/digits_keras_stock.py", first=4, last=4),
-    Entry("Keras 3", "[keras3_train_step.py](../examples/keras3_train_step.py) trains with `fit` and a `train_step` of its own, on Keras 2 as on "
-          "Keras 3.", "mpirun -np 4 python examples/keras3_train_step.py"),
-    Entry("Keras 3 on JAX", "[keras_jax.py](../examples/keras_jax.py) trains with `fit` on the JAX backend, and compares its loss with that of one "
-          "process.", "mpirun -np 4 python examples/keras_jax.py"),
-    Entry("PyTorch", "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
-          "that of one process.", "mpirun -np 4 python examples/torch_ranks.py"),
-    Entry("A loop of one's own", "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`, and "
-          "then compares its weights with those of one process.", "mpirun -np 4 python examples/custom_loop.py"),
-    Entry("A dedicated reader", "[dedicated_reader.py](../examples/dedicated_reader.py) has a process that only reads, beside the ranks that "
-          "train.", "HOROVOD_DATA_READERS=1 mpirun -np 4 python examples/dedicated_reader.py"),
-    Entry("Several readers", "[several_readers.py](../examples/several_readers.py) has two, each with its own files.",
-          "HOROVOD_DATA_READERS=2 mpirun -np 4 python examples/several_readers.py"),
-    Entry("Sequences from a generator", "[speech_generator.py](../examples/speech_generator.py) pads utterances of a Python generator batch by "
-          "batch, in TensorFlow 1's graph mode.", "mpirun -np 3 python examples/speech_generator.py"),
-    Entry("RETURNN", "[returnn_training.py](../examples/returnn_training.py) trains with RETURNN's own `tf.data` pipeline, with one reader.",
-          "mpirun -np 4 python examples/returnn_training.py", first=0, last=5),
-    Entry("Predictions in order", "[predict_in_order.py](../examples/predict_in_order.py) predicts on all ranks and writes one file, in "
-          "order.", "mpirun -np 4 python examples/predict_in_order.py"),
-    Entry("Scatter", "[scatter_op.py](../examples/scatter_op.py) gives every rank its rows of one rank's tensor, and gathers the gradient.",
-          "mpirun -np 3 python examples/scatter_op.py"),
-    Entry("The audit of published bugs", "[audit_published_bugs.py](../examples/audit_published_bugs.py) finds what others found after weeks "
-          "of training: here 29 files on 8 ranks.", f"mpirun -np 4 python examples/audit_published_bugs.py {PICTURES}",
-          picture="![Four bands with two blue cells each, and a fifth that is black but for eight](gallery_audit.png)",
-          caption="A band for each process, which stands for two of the eight ranks, and a column for each file: blue is seen once, white "
-          "never. In the last band, for all, black is what nobody saw.", made="files_of_29"),
+    Entry(
+        "The digits",
+        "[digits_data.py](../examples/digits_data.py) writes scikit-learn's handwritten digits as TFRecord files, which "
+        "the next three read.",
+        "python examples/digits_data.py",
+    ),
+    Entry(
+        "The demo",
+        "[digits_demo.py](../examples/digits_demo.py), which is `make demo`, trains the handwritten digits on 4 ranks, hides the "
+        "files from all of them but the reader, and counts how often each file is opened.",
+        "python examples/digits_demo.py",
+        first=9,
+        last=7,
+    ),
+    Entry(
+        "Keras, one reader",
+        "[digits_keras.py](../examples/digits_keras.py) is a script for Keras and Horovod in which one process "
+        "reads; [digits_ledger.py](../examples/digits_ledger.py) compares, over the ranks, what each was given.",
+        "mpirun -np 4 python examples/digits_keras.py",
+        first=4,
+        last=4,
+    ),
+    Entry(
+        "Keras, all read",
+        "[digits_keras_stock.py](../examples/digits_keras_stock.py) is the same script before its three lines were "
+        "changed: every rank reads everything and keeps its part.",
+        "mpirun -np 4 python examples/digits_keras_stock.py",
+        first=4,
+        last=4,
+    ),
+    Entry(
+        "Keras 3",
+        "[keras3_train_step.py](../examples/keras3_train_step.py) trains with `fit` and a `train_step` of its own, on Keras 2 as on "
+        "Keras 3.",
+        "mpirun -np 4 python examples/keras3_train_step.py",
+    ),
+    Entry(
+        "Keras 3 on JAX",
+        "[keras_jax.py](../examples/keras_jax.py) trains with `fit` on the JAX backend, and compares its loss with that of one "
+        "process.",
+        "mpirun -np 4 python examples/keras_jax.py",
+    ),
+    Entry(
+        "PyTorch",
+        "[torch_ranks.py](../examples/torch_ranks.py) trains with PyTorch on batches that are not copied, and compares its loss with "
+        "that of one process.",
+        "mpirun -np 4 python examples/torch_ranks.py",
+    ),
+    Entry(
+        "A loop of one's own",
+        "[custom_loop.py](../examples/custom_loop.py) trains in a `tf.function` with `hvd.DistributedGradientTape`, and "
+        "then compares its weights with those of one process.",
+        "mpirun -np 4 python examples/custom_loop.py",
+    ),
+    Entry(
+        "A dedicated reader",
+        "[dedicated_reader.py](../examples/dedicated_reader.py) has a process that only reads, beside the ranks that "
+        "train.",
+        "HOROVOD_DATA_READERS=1 mpirun -np 4 python examples/dedicated_reader.py",
+    ),
+    Entry(
+        "Several readers",
+        "[several_readers.py](../examples/several_readers.py) has two, each with its own files.",
+        "HOROVOD_DATA_READERS=2 mpirun -np 4 python examples/several_readers.py",
+    ),
+    Entry(
+        "Sequences from a generator",
+        "[speech_generator.py](../examples/speech_generator.py) pads utterances of a Python generator batch by "
+        "batch, in TensorFlow 1's graph mode.",
+        "mpirun -np 3 python examples/speech_generator.py",
+    ),
+    Entry(
+        "RETURNN",
+        "[returnn_training.py](../examples/returnn_training.py) trains with RETURNN's own `tf.data` pipeline, with one reader.",
+        "mpirun -np 4 python examples/returnn_training.py",
+        first=0,
+        last=5,
+    ),
+    Entry(
+        "Predictions in order",
+        "[predict_in_order.py](../examples/predict_in_order.py) predicts on all ranks and writes one file, in order.",
+        "mpirun -np 4 python examples/predict_in_order.py",
+    ),
+    Entry(
+        "Scatter",
+        "[scatter_op.py](../examples/scatter_op.py) gives every rank its rows of one rank's tensor, and gathers the gradient.",
+        "mpirun -np 3 python examples/scatter_op.py",
+    ),
+    Entry(
+        "The audit of published bugs",
+        "[audit_published_bugs.py](../examples/audit_published_bugs.py) finds what others found after weeks "
+        "of training: here 29 files on 8 ranks.",
+        f"mpirun -np 4 python examples/audit_published_bugs.py {PICTURES}",
+        picture="![Four bands with two blue cells each, and a fifth that is black but for eight](gallery_audit.png)",
+        caption="A band for each process, which stands for two of the eight ranks, and a column for each file: blue is seen once, white "
+        "never. In the last band, for all, black is what nobody saw.",
+        made="files_of_29",
+    ),
 ]
 
 HEAD = """# Gallery
@@ -113,7 +177,9 @@ def page(outputs: dict[str, str]) -> str:
     wrap = functools.partial(textwrap.fill, width=140, break_long_words=False, break_on_hyphens=False)
     parts = [HEAD]
     for entry in ENTRIES:
-        parts.append(f"\n## {entry.title}\n\n{wrap(entry.words)}\n\n```console\n$ {entry.command}\n{outputs[entry.command]}```\n")
+        parts.append(
+            f"\n## {entry.title}\n\n{wrap(entry.words)}\n\n```console\n$ {entry.command}\n{outputs[entry.command]}```\n"
+        )
         if entry.picture:
             parts.append(f"\n{entry.picture}\n\n{wrap(entry.caption)}\n")
     return "".join([*parts, TAIL])
@@ -128,10 +194,10 @@ def shortened(text: str, entry: Entry) -> str:
     lines = [line.rstrip() for line in text.splitlines()]
     if entry.script == "audit_published_bugs":  # which says the same of five bugs
         start = next(i for i, line in enumerate(lines) if line.startswith("RETURNN #1570"))
-        lines = lines[start:next(i for i, line in enumerate(lines) if i > start and line.startswith("->")) + 1]
+        lines = lines[start : next(i for i, line in enumerate(lines) if i > start and line.startswith("->")) + 1]
         return "…\n" + "\n".join(lines) + "\n…\n"
     if len(lines) > entry.first + entry.last + 1:
-        lines = [*lines[:entry.first], "…", *lines[len(lines) - entry.last:]]
+        lines = [*lines[: entry.first], "…", *lines[len(lines) - entry.last :]]
     return "\n".join(lines) + "\n"
 
 
@@ -139,9 +205,13 @@ def run(entry: Entry, folder: Path) -> str:
     from ranks.launch import environment
 
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = environment(folder, 0, {"HOROVOD_CYCLE_TIME": None, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": None, "PATH": path})
+    env = environment(
+        folder, 0, {"HOROVOD_CYCLE_TIME": None, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": None, "PATH": path}
+    )
     if entry.script.startswith("digits_keras"):
-        subprocess.run([sys.executable, "examples/digits_data.py"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "examples/digits_data.py"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL
+        )
     done = subprocess.run(["bash", "-c", entry.command], cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{entry.command}: status {done.returncode}\n{done.stdout}{done.stderr}")

@@ -26,7 +26,15 @@ PAGES = {
 }
 _FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
-_LEXERS = {".cc": "cpp", ".h": "cpp", ".py": "python", ".sh": "bash", ".sbatch": "bash", ".yaml": "yaml", ".yml": "yaml"}
+_LEXERS = {
+    ".cc": "cpp",
+    ".h": "cpp",
+    ".py": "python",
+    ".sh": "bash",
+    ".sbatch": "bash",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+}
 
 
 def on_config(config):
@@ -42,7 +50,9 @@ def on_files(files, config):
         if not path.startswith("docs/"):
             files.append(_file(path, config))
         if path.endswith(".md"):
-            new = {there for there in map(lambda link: _resolve(path, link[1]), _links((ROOT / path).read_text())) if there}
+            new = {
+                there for there in map(lambda link: _resolve(path, link[1]), _links((ROOT / path).read_text())) if there
+            }
             wanted += sorted(there for there in new - seen if not (ROOT / there).is_relative_to(docs))
             seen |= new
     return files
@@ -73,7 +83,7 @@ def _links(text):
 def _outside_fences(text, change):
     parts, end = [], 0
     for fence in _FENCE.finditer(text):
-        parts += [change(text[end:fence.start()]), fence[0]]
+        parts += [change(text[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, change(text[end:])])
 
@@ -106,4 +116,6 @@ def _file(path, config):
         names = sorted(each.name for each in there.iterdir() if each.is_file())
         return File.generated(config, place, content=head + "".join(f"- `{name}`\n" for name in names))
     fence = "`" * 8
-    return File.generated(config, place, content=f"{head}{fence}{_LEXERS.get(there.suffix, 'text')}\n{there.read_text()}{fence}\n")
+    return File.generated(
+        config, place, content=f"{head}{fence}{_LEXERS.get(there.suffix, 'text')}\n{there.read_text()}{fence}\n"
+    )

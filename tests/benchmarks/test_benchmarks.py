@@ -31,27 +31,52 @@ def parts(page: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.limit(200)
 def test_versions_run_in_turns(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks" / "versions.py"), "--quick", "--mpirun", " ".join(launcher()), f"one={ROOT}",
-               f"other={ROOT},HOROVOD_DATA_VERIFY=1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=190)
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "versions.py"),
+        "--quick",
+        "--mpirun",
+        " ".join(launcher()),
+        f"one={ROOT}",
+        f"other={ROOT},HOROVOD_DATA_VERIFY=1",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=190
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| microseconds | one | other | other - one |" in done.stdout, done.stdout
-    assert len(re.findall(r"^\| 4 KiB, 1 rank, prefetch=64: a step \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|$", done.stdout, re.MULTILINE)) == 1
+    assert (
+        len(
+            re.findall(
+                r"^\| 4 KiB, 1 rank, prefetch=64: a step \| [\d.]+ \| [\d.]+ \| [+-][\d.]+ \|$",
+                done.stdout,
+                re.MULTILINE,
+            )
+        )
+        == 1
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.limit(120)
 def test_clocks_are_measured(tmp_path):
     command = [*launcher(), "-np", "2", sys.executable, str(ROOT / "benchmarks" / "clocks.py"), "--quick"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%", done.stdout)
+    assert re.search(
+        r"a turn of a clock: \d+ ns; a step of 2 x 4 KiB: \d+ us; .*: at most 12; their part of it: [\d.]+%",
+        done.stdout,
+    )
 
 
 @pytest.mark.limit(60)
 def test_cold_caches_are_measured(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "cold.py"), "--quick"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=170
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^\| (1 KiB|256 KiB) \| [\d.]+ \|$", done.stdout, re.MULTILINE)) == 2, done.stdout
 
@@ -73,8 +98,14 @@ def test_all_parts_of_a_benchmark_run(name, tmp_path):
     program = ROOT / "build" / "cpp" / "csrc" / "tests" / "scale_job"
     if name == "scale" and program.exists():
         command += ["--program", str(program)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path, 0, {"HOROVOD_CYCLE_TIME": None}),
-                          capture_output=True, text=True, timeout=290)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path, 0, {"HOROVOD_CYCLE_TIME": None}),
+        capture_output=True,
+        text=True,
+        timeout=290,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / f"{name}.md").read_text()
     assert "failed" not in page, page

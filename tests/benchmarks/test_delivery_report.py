@@ -12,11 +12,25 @@ import delivery_report as report  # noqa: E402
 
 
 def result(name, ranks=4, size=4 << 10, rounds=(1.0,), switches=(6000,)):
-    return {"name": name, "kind": "limit" if name.startswith("limit") else "ours", "moves": True, "ranks": ranks, "bytes": size, "cycle_time": 1,
-            "steps": 1000, "seconds": list(rounds), "cpu_steps": 1000, "switches": list(switches), "error": ""}
+    return {
+        "name": name,
+        "kind": "limit" if name.startswith("limit") else "ours",
+        "moves": True,
+        "ranks": ranks,
+        "bytes": size,
+        "cycle_time": 1,
+        "steps": 1000,
+        "seconds": list(rounds),
+        "cpu_steps": 1000,
+        "switches": list(switches),
+        "error": "",
+    }
 
 
-@pytest.mark.parametrize("ranks, size, apart", [(4, 4 << 10, 64), (4, 64 << 10, 64), (4, 1 << 20, 16), (8, 1 << 20, 16), (2, 16 << 20, 2), (4, 16 << 20, 2)])
+@pytest.mark.parametrize(
+    "ranks, size, apart",
+    [(4, 4 << 10, 64), (4, 64 << 10, 64), (4, 1 << 20, 16), (8, 1 << 20, 16), (2, 16 << 20, 2), (4, 16 << 20, 2)],
+)
 def test_default_stands_beside_ranks_as_far_apart_as_its_window(ranks, size, apart):
     two, ahead = (report.IN_STEP.format(steps) for steps in (2, report.AHEAD))
     group = [result(two, ranks, size), result(ahead, ranks, size)]
@@ -26,9 +40,12 @@ def test_default_stands_beside_ranks_as_far_apart_as_its_window(ranks, size, apa
 
 
 def test_summary_says_how_far_apart_and_counts_their_switches():
-    told = {"results": [
-        result(report.OURS, switches=[700]),
-        result(report.IN_STEP.format(2), rounds=[4.0], switches=[9000]),
-        result(report.IN_STEP.format(report.AHEAD), rounds=[0.8], switches=[500])]}
+    told = {
+        "results": [
+            result(report.OURS, switches=[700]),
+            result(report.IN_STEP.format(2), rounds=[4.0], switches=[9000]),
+            result(report.IN_STEP.format(report.AHEAD), rounds=[0.8], switches=[500]),
+        ]
+    }
     (line,) = [line for line in report.summary(told) if line.startswith("| 4 ranks")]
     assert "| 0.80 (64) |" in line and "| 0.70, 0.50 |" in line, line

@@ -26,7 +26,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +95,12 @@ class Counters:
     packets_received: int = 0
 
     def __sub__(self, other: Counters) -> Counters:
-        return Counters(self.sent - other.sent, self.received - other.received,
-                        self.packets_sent - other.packets_sent, self.packets_received - other.packets_received)
+        return Counters(
+            self.sent - other.sent,
+            self.received - other.received,
+            self.packets_sent - other.packets_sent,
+            self.packets_received - other.packets_received,
+        )
 
     @property
     def payload_sent(self) -> int:
@@ -149,12 +152,13 @@ class Bed:
         (made / "lock").touch()
         self._ends.enter_context(_locked(made))
         made.rename(self._directory)  # not before it is locked: no other bed shall take it for a leftover
-        unique = self._directory.name[len(PREFIX):]
+        unique = self._directory.name[len(PREFIX) :]
         self.names = [f"host{number}-{unique}" for number in range(self._count)]
         for folder in ("bin", "pids", "proc", "tmp"):
             (self._directory / folder).mkdir()
-        (self._directory / "etc_hosts").write_text("127.0.0.1 localhost\n" + "".join(
-            f"{self.address(host)} {name}\n" for host, name in enumerate(self.names)))
+        (self._directory / "etc_hosts").write_text(
+            "127.0.0.1 localhost\n" + "".join(f"{self.address(host)} {name}\n" for host, name in enumerate(self.names))
+        )
         for name, text in (("ssh", SSH.replace("@DIRECTORY@", str(self._directory))), ("on", ON)):
             (self._directory / "bin" / name).write_text(text)
             (self._directory / "bin" / name).chmod(0o755)
@@ -165,9 +169,28 @@ class Bed:
     def _populate(self) -> list[int]:
         """Starts the processes that hold the switch's and the hosts' namespaces; returns their numbers."""
         first = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--net", "--mount", "--fork", "--kill-child",
-             "sh", "-c", INIT, str(self._directory), *self.names],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            [
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "unshare",
+                "--pid",
+                "--net",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                INIT,
+                str(self._directory),
+                *self.names,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self._ends.callback(_end, first)
         assert first.stdout is not None and first.stderr is not None
         told = [first.stdout.readline() for _ in range(1 + self._count)]
@@ -178,11 +201,18 @@ class Bed:
 
     def _connect(self, host: int) -> None:
         port = f"port{host}"
-        self._in(self._switch, f"link add {port} type veth peer name eth0 netns {self._pids[host]}",
-                 f"link set {port} master bridge up")
+        self._in(
+            self._switch,
+            f"link add {port} type veth peer name eth0 netns {self._pids[host]}",
+            f"link set {port} master bridge up",
+        )
         # Linux's default, whatever this machine uses: a host's own setting takes none that the machine forbids.
-        self._in(self._pids[host], f"addr add {self.address(host)}/24 dev eth0", "link set eth0 up",
-                 f"route change {NETWORK}.0/24 dev eth0 congctl cubic")
+        self._in(
+            self._pids[host],
+            f"addr add {self.address(host)}/24 dev eth0",
+            "link set eth0 up",
+            f"route change {NETWORK}.0/24 dev eth0 congctl cubic",
+        )
         _run(*_network(self._pids[host]), "sysctl", "-qw", f"net.ipv4.tcp_limit_output_bytes={CONNECTION}")
         if self._rate:
             self.set_rate(host, self._rate)
@@ -228,7 +258,10 @@ class Bed:
         found = []
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
             with contextlib.suppress(OSError):
-                if all(os.path.samefile(f"/proc/{pid}/ns/{kind}", f"/proc/{like}/ns/{kind}") for kind, like in wanted.items()):
+                if all(
+                    os.path.samefile(f"/proc/{pid}/ns/{kind}", f"/proc/{like}/ns/{kind}")
+                    for kind, like in wanted.items()
+                ):
                     found.append(pid)
         return [pid for pid in found if pid not in (self._switch, *self._pids) and _runs(pid)]
 
@@ -257,12 +290,30 @@ class Bed:
         for pid, device in ((self._pids[host], "eth0"), (self._switch, f"port{host}")):
             # tbf cuts up packets that are larger than its bucket, so let none be.
             self._in(pid, f"link set {device} gso_max_size {BURST // 2}")
-            _run(*_network(pid), "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
-                 "limit", QUEUE)
+            _run(
+                *_network(pid),
+                "tc",
+                "qdisc",
+                "replace",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                rate,
+                "burst",
+                BURST,
+                "limit",
+                QUEUE,
+            )
 
     def counters(self, host: int) -> Counters:
         text = Path(f"/proc/{self._pids[host]}/net/dev").read_text()
-        received, packets_received, *_, = words = text.partition("eth0:")[2].split()
+        (
+            received,
+            packets_received,
+            *_,
+        ) = words = text.partition("eth0:")[2].split()
         return Counters(int(words[8]), int(received), int(words[9]), int(packets_received))
 
 

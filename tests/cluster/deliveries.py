@@ -91,7 +91,8 @@ class Layout:
         """The host of each process. Dedicated readers are on the last hosts."""
         each = self.per_host + (self.per_node and not self.embedded)
         return [host for host in range(self.hosts) for _ in range(each)] + [
-            self.hosts - 1 - number % self.hosts for number in reversed(range(self.readers))]
+            self.hosts - 1 - number % self.hosts for number in reversed(range(self.readers))
+        ]
 
     @property
     def environment(self) -> dict[str, str | None]:
@@ -140,7 +141,9 @@ def check_delivery(job: Job, layout: Layout) -> None:
             steps.update(zip(training, deliver_from_readers(mine, len(training), batch, remainder)))
         # Hosts that have readers of their own end on one step: the first's last, or the last's, with nothing for the others.
         last = (min if remainder == "drop" else max)(map(len, steps.values()))
-        return {process: [step.tolist() for step in own[:last]] + [[]] * (last - len(own)) for process, own in steps.items()}
+        return {
+            process: [step.tolist() for step in own[:last]] + [[]] * (last - len(own)) for process, own in steps.items()
+        }
 
     rows = wanted(batches(ROWS, 12), "global", "partial")
     texts = wanted(batches(TEXTS, 9), "global")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs over the hosts of a bed, and what tests ask about them.
 
-    with Bed(2, rate="1gbit") as bed:
-        with start_over(bed, SCRIPT, places=[0, 0, 1, 1]) as job:  # two ranks on each host
-            job.wait_for("step 10", rank=2)
-            bed.cut(1)
-            assert job.finish(timeout=30) != 0
+with Bed(2, rate="1gbit") as bed:
+    with start_over(bed, SCRIPT, places=[0, 0, 1, 1]) as job:  # two ranks on each host
+        job.wait_for("step 10", rank=2)
+        bed.cut(1)
+        assert job.finish(timeout=30) != 0
 """
 
 from __future__ import annotations

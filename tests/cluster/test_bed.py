@@ -27,14 +27,18 @@ print(total)
 
 
 def on(bed, host, *command, **options):
-    return subprocess.run([*bed.enter(host), *command], capture_output=True, text=True, timeout=20, check=True, **options).stdout
+    return subprocess.run(
+        [*bed.enter(host), *command], capture_output=True, text=True, timeout=20, check=True, **options
+    ).stdout
 
 
 class Transfer:
     """4 MiB from host 0 to host 1, under way."""
 
     def __init__(self, bed):
-        self._receiver = subprocess.Popen([*bed.enter(1), sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
+        self._receiver = subprocess.Popen(
+            [*bed.enter(1), sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True
+        )
         assert self._receiver.stdout.readline() == "listening\n"
         self._began = time.monotonic()
         self._sender = subprocess.Popen([*bed.enter(0), sys.executable, "-c", SEND, bed.address(1)])
@@ -84,7 +88,9 @@ def test_ssh_gives_an_environment_of_its_own():
         assert said.split() == [bed.names[1], f"--{os.environ['HOME']}"]
         ran = subprocess.run([*bed.enter(0), "ssh", bed.names[1], "exit", "3"], env=env, timeout=20, check=False)
         assert ran.returncode == 3
-        ran = subprocess.run([*bed.enter(0), "ssh", "elsewhere", "true"], env=env, timeout=20, capture_output=True, check=False)
+        ran = subprocess.run(
+            [*bed.enter(0), "ssh", "elsewhere", "true"], env=env, timeout=20, capture_output=True, check=False
+        )
         assert ran.returncode == 255 and b"no host elsewhere" in ran.stderr
 
 
@@ -135,10 +141,12 @@ def test_nothing_is_left_of_a_bed():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_the_maker_is_killed(number):
     """Whatever ran on the hosts ends at once, and the next bed removes the folder."""
-    make = ("import subprocess, time; from bed import Bed, _command; bed = Bed(2); bed.__enter__(); "
-            "subprocess.Popen([*bed.enter(1), 'setsid', 'sleep', '1000'])\n"
-            "while [_command(pid).split('/')[-1] for pid in bed.processes(1)] != ['sleep']: time.sleep(0.01)\n"
-            "print(bed.names[0], *bed.processes(), *bed._pids, flush=True); time.sleep(1000)")
+    make = (
+        "import subprocess, time; from bed import Bed, _command; bed = Bed(2); bed.__enter__(); "
+        "subprocess.Popen([*bed.enter(1), 'setsid', 'sleep', '1000'])\n"
+        "while [_command(pid).split('/')[-1] for pid in bed.processes(1)] != ['sleep']: time.sleep(0.01)\n"
+        "print(bed.names[0], *bed.processes(), *bed._pids, flush=True); time.sleep(1000)"
+    )
     before = folders()
     maker = subprocess.Popen([sys.executable, "-c", make], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
     _, *pids = maker.stdout.readline().split()

@@ -5,7 +5,17 @@ import time
 
 import pytest
 from bed import Bed
-from endless import READER, TRAINERS, all_ended_alike, cut_for_good, cut_for_three_seconds, memory, start, steps, wait_for
+from endless import (
+    READER,
+    TRAINERS,
+    all_ended_alike,
+    cut_for_good,
+    cut_for_three_seconds,
+    memory,
+    start,
+    steps,
+    wait_for,
+)
 from jobs import SOON
 from over_hosts import assert_nothing_left, kill
 
@@ -53,7 +63,9 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
         assert max(came[:-1]) <= came[-1] + 2 + 2, came  # prefetch, and what was taken while we counted
         for rank, before in held.items():
             grown = memory(job.pid(rank)) - before
-            assert grown < 32 << 20, f"process {rank}: {grown >> 20} MiB more"  # the generator can give that in half a second
+            assert grown < 32 << 20, (
+                f"process {rank}: {grown >> 20} MiB more"
+            )  # the generator can give that in half a second
         (tmp_path / "stop2").touch()
         assert job.finish(60) == 0, job.describe()
         all_ended_alike(job, 1)
@@ -66,12 +78,14 @@ def test_a_slow_line_and_a_slow_rank(two_hosts, tmp_path):
 def test_a_killed_process(two_hosts, tmp_path, victim):
     with start(two_hosts, tmp_path) as job:
         wait_for(job, "epoch 1 step 10.")
-        kill({
-            "a trainer": lambda: job.pid(2),
-            "the reader": lambda: job.pid(READER),
-            "the other host's daemon": lambda: two_hosts.named("orted", host=1),
-            "mpirun": lambda: two_hosts.named("mpirun", host=0),
-        }[victim]())
+        kill(
+            {
+                "a trainer": lambda: job.pid(2),
+                "the reader": lambda: job.pid(READER),
+                "the other host's daemon": lambda: two_hosts.named("orted", host=1),
+                "mpirun": lambda: two_hosts.named("mpirun", host=0),
+            }[victim]()
+        )
         began = time.monotonic()
         assert job.finish(30) != 0, job.describe()
         assert_nothing_left(two_hosts, began + SOON - time.monotonic())

@@ -35,7 +35,9 @@ def test_delivery(layout, options):
     env = {name: value for name, value in layout.environment.items() if not name.startswith("HOROVOD_DATA_")}
     with Bed(layout.hosts) as bed:
         launcher = f"{RUN} {hosts(bed)} {options.format(*bed.names)}"
-        with start_over(bed, SCRIPT, layout.places, *layout.arguments, env=env, launcher=launcher, np=layout.trainers) as job:
+        with start_over(
+            bed, SCRIPT, layout.places, *layout.arguments, env=env, launcher=launcher, np=layout.trainers
+        ) as job:
             assert job.finish(90) == 0, job.describe()
         check_delivery(job, layout)
         check_ways(job, layout, bed)
@@ -70,19 +72,29 @@ def test_a_rank_of_another_host_that_ends_before_init(end):
             assert job.finish(60) == 1, job.describe()
             # It has TensorFlow to load first, which takes 3 s, and many more beside other work.
             assert time.monotonic() - began < 3 * SOON, job.describe()
-        left = re.escape(f"rank 1 on {bed.names[1]} has come to the end of its program, without having called horovod_data.init()")
-        assert re.search(rf"\[rank 0 on {bed.names[0]}\] init\(\) waits for a rank that will not come: {left}", job.stderr[0]), \
-            job.describe()
-        assert re.search(rf"horovod_data: \[rank 1 on {bed.names[1]}\] This program has come to its end without .*: "
-                         r"rank 0 of 2 waits for it there\.", job.stderr[1]), job.describe()
+        left = re.escape(
+            f"rank 1 on {bed.names[1]} has come to the end of its program, without having called horovod_data.init()"
+        )
+        assert re.search(
+            rf"\[rank 0 on {bed.names[0]}\] init\(\) waits for a rank that will not come: {left}", job.stderr[0]
+        ), job.describe()
+        assert re.search(
+            rf"horovod_data: \[rank 1 on {bed.names[1]}\] This program has come to its end without .*: "
+            r"rank 0 of 2 waits for it there\.",
+            job.stderr[1],
+        ), job.describe()
 
 
 @pytest.mark.limit(120)
-@pytest.mark.parametrize("program", [
-    [str(BEFORE_INIT), "--help"],
-    [str(BEFORE_INIT), "", "all os._exit(0)"],
-    ["-c", "import os, time; os._exit(0) if os.environ['HVDATA_TEST_RANK'] == '1' else time.sleep(3)"],
-], ids=["help", "all", "without horovod_data"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        [str(BEFORE_INIT), "--help"],
+        [str(BEFORE_INIT), "", "all os._exit(0)"],
+        ["-c", "import os, time; os._exit(0) if os.environ['HVDATA_TEST_RANK'] == '1' else time.sleep(3)"],
+    ],
+    ids=["help", "all", "without horovod_data"],
+)
 def test_programs_that_end_without_init(program):
     """On all ranks: that is no error, and nor is the end of one rank whose program has nothing to do with horovod_data."""
     with Bed(2) as bed, start_over(bed, ON_RANK, [0, 1], *program, launcher=f"{RUN} {hosts(bed, 1)}") as job:

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_delivery(layout):
     with Bed(layout.hosts) as bed:
-        with start_over(bed, SCRIPT, layout.places, *layout.arguments, readers=layout.readers, env=layout.environment) as job:
+        with start_over(
+            bed, SCRIPT, layout.places, *layout.arguments, readers=layout.readers, env=layout.environment
+        ) as job:
             assert job.finish(90) == 0, job.describe()
         check_delivery(job, layout)
         check_ways(job, layout, bed)
@@ -77,7 +79,9 @@ def test_a_host_whose_ranks_can_not_share_memory(refuses):
     with Bed(2) as bed:
         with start_over(bed, script, [0] * 2 + [1] * 3, str(steps)) as job:
             assert job.finish(90) == 0, job.describe()
-        passed_on = [int(line.split()[2]) for text in job.stdout for line in text.splitlines() if line.startswith("PASSED ON ")]
+        passed_on = [
+            int(line.split()[2]) for text in job.stdout for line in text.splitlines() if line.startswith("PASSED ON ")
+        ]
         lines = [text.count("no shared memory for the ranks of this host") for text in job.stderr]
         assert lines == ([0, 0, 1, 0, 0] if refuses else [0] * 5), job.describe()
         assert len(passed_on) == 5 and (sum(passed_on) == 0 if refuses else passed_on[2] > 0), passed_on
@@ -91,8 +95,14 @@ def test_horovodrun():
     layout = Layout(2, 2)
     with Bed(layout.hosts) as bed:
         hosts = ",".join(f"{name}:{layout.per_host}" for name in bed.names)
-        with start_over(bed, SCRIPT, layout.places, *layout.arguments, env=layout.environment,
-                        launcher=f"horovodrun --mpi --disable-cache -H {hosts}") as job:
+        with start_over(
+            bed,
+            SCRIPT,
+            layout.places,
+            *layout.arguments,
+            env=layout.environment,
+            launcher=f"horovodrun --mpi --disable-cache -H {hosts}",
+        ) as job:
             assert job.finish(90) == 0, job.describe()
         check_delivery(job, layout)
         check_ways(job, layout, bed)

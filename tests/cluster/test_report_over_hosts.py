@@ -29,11 +29,17 @@ for epoch in range(2):
 
 @pytest.mark.slow
 @pytest.mark.limit(400)
-@pytest.mark.parametrize("readers, places", [(0, [0, 1, 1]), (1, [0, 1, 1, 0]), (2, [0, 1, 1, 0, 0])],
-                         ids=["embedded", "dedicated", "two readers"])
+@pytest.mark.parametrize(
+    "readers, places",
+    [(0, [0, 1, 1]), (1, [0, 1, 1, 0]), (2, [0, 1, 1, 0, 0])],
+    ids=["embedded", "dedicated", "two readers"],
+)
 def test_the_sentence_is_right(readers, places):
     for _ in range(3):  # what other work on the machine takes comes on top
-        with Bed(2, rate="200mbit") as bed, start_over(bed, STEPS, places, readers=readers, env={"HOROVOD_DATA_REPORT": "1"}) as job:
+        with (
+            Bed(2, rate="200mbit") as bed,
+            start_over(bed, STEPS, places, readers=readers, env={"HOROVOD_DATA_REPORT": "1"}) as job,
+        ):
             assert job.finish(120) == 0, job.describe()
         text = "\n".join(job.stderr)
         if "link-bound: ranks wait " in text:
@@ -70,6 +76,7 @@ if steps:
 @pytest.mark.limit(600)
 def test_the_gain_is_what_was_predicted():
     """What other work on the machine takes comes on top: the best of three."""
+
     def seconds_of(places, readers, **env):
         with Bed(2, rate="200mbit") as bed, start_over(bed, ADVISED, places, readers=readers, env=env) as job:
             assert job.finish(120) == 0, job.describe()
@@ -82,7 +89,9 @@ def test_the_gain_is_what_was_predicted():
         before, text = seconds_of([0, 1, 1], 0, HOROVOD_DATA_REPORT="1")
         found = re.search(r"link-bound: .* \(readers_per_node=1\) would give ([\d.]+)x, if each has its cores", text)
         assert found, text
-        after, _ = seconds_of([0, 0, 1, 1, 1], 0, HOROVOD_DATA_READERS_PER_NODE="1")  # of each host's the last one reads
+        after, _ = seconds_of(
+            [0, 0, 1, 1, 1], 0, HOROVOD_DATA_READERS_PER_NODE="1"
+        )  # of each host's the last one reads
         tries.append((before, after, before / after, float(found[1])))
         if tries[-1][2] == pytest.approx(tries[-1][3], rel=0.15):
             return

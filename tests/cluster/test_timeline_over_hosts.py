@@ -69,7 +69,9 @@ def test_clocks_are_aligned_within_a_millisecond(tmp_path):
     compared = 0
     for rank in range(4):
         for event in tracing.phases(events, rank, "trainer"):
-            if event["name"] == "receive" and event["args"]["step"] > 0 and "reader" in event["args"]:  # a batch is there
+            if (
+                event["name"] == "receive" and event["args"]["step"] > 0 and "reader" in event["args"]
+            ):  # a batch is there
                 assert deals[event["args"]["step"]] <= event["ts"] + event["dur"] + worst, (rank, event)
                 compared += 1
     assert compared > 100

@@ -2,9 +2,10 @@
 """What stands before every Python block of README.md and docs/ when the tests run it."""
 
 import horovod.tensorflow as hvd  # noqa: F401
-import horovod_data as hvdata
 import numpy as np  # noqa: F401
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 hvdata.init()
 

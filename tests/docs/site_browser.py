@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the site at a URL in a headless Chromium, and says as JSON what a reader would see. Run by the Python of .venv-docs.
 
-    python site_browser.py URL WORD...     searches for each word
+python site_browser.py URL WORD...     searches for each word
 """
 
 import json
@@ -13,8 +13,17 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--window-size=1400,1000"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1400,1000",
+]
 SECONDS = 20
 
 
@@ -35,7 +44,9 @@ def main(url: str, words: list) -> None:
 def seen(driver, url: str, words: list) -> dict:
     until = WebDriverWait(driver, SECONDS).until
     driver.get(url)
-    pictures = driver.execute_script("return [...document.images].map(i => [i.getAttribute('src'), i.complete && i.naturalWidth > 0])")
+    pictures = driver.execute_script(
+        "return [...document.images].map(i => [i.getAttribute('src'), i.complete && i.naturalWidth > 0])"
+    )
     found, opened = {}, {}
     for word in words:
         driver.get(url)
@@ -49,12 +60,20 @@ def seen(driver, url: str, words: list) -> dict:
         opened[word] = until(lambda _: driver.find_element(By.TAG_NAME, "h1").text)
     requests = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     # Of the site's pages, and not of the one that the browser begins with.
-    asked = {each["params"]["request"]["url"] for each in requests
-             if each["method"] == "Network.requestWillBeSent" and each["params"]["documentURL"].startswith(url)}
+    asked = {
+        each["params"]["request"]["url"]
+        for each in requests
+        if each["method"] == "Network.requestWillBeSent" and each["params"]["documentURL"].startswith(url)
+    }
     assert url in asked, asked
     errors = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-    return {"pictures": pictures, "found": found, "opened": opened, "errors": errors,
-            "elsewhere": sorted(each for each in asked if not each.startswith((url, "data:", "blob:")))}
+    return {
+        "pictures": pictures,
+        "found": found,
+        "opened": opened,
+        "errors": errors,
+        "elsewhere": sorted(each for each in asked if not each.startswith((url, "data:", "blob:"))),
+    }
 
 
 if __name__ == "__main__":

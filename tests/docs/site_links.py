@@ -8,7 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
-_FETCHED = {"img": ("src",), "script": ("src",), "link": ("href",), "source": ("src",), "iframe": ("src",), "image": ("href",)}
+_FETCHED = {
+    "img": ("src",),
+    "script": ("src",),
+    "link": ("href",),
+    "source": ("src",),
+    "iframe": ("src",),
+    "image": ("href",),
+}
 _NAMES = {"canonical", "next", "prev"}  # of a link: not fetched
 
 

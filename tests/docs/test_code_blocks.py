@@ -55,8 +55,12 @@ def test_commands_exist(block: Block):
 
 
 # Each once, though several pages have it.
-RUNNABLE = {line: command for block in named("bash") for line, command in zip(block.text.splitlines(), commands(block))
-            if command[1][0] in RUN}
+RUNNABLE = {
+    line: command
+    for block in named("bash")
+    for line, command in zip(block.text.splitlines(), commands(block))
+    if command[1][0] in RUN
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,30 +74,47 @@ def digits(tmp_path_factory):
 @pytest.mark.whole_job
 @pytest.mark.horovod
 @pytest.mark.limit(240)
-@pytest.mark.parametrize("line", [
-    # Four trainings of the same model, which tests/examples does as well.
-    pytest.param(line, marks=[pytest.mark.slow] if "digits_keras" in line else []) for line in RUNNABLE])
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Four trainings of the same model, which tests/examples does as well.
+        pytest.param(line, marks=[pytest.mark.slow] if "digits_keras" in line else [])
+        for line in RUNNABLE
+    ],
+)
 def test_commands_run(line, tmp_path, request):
     """With the Python and the mpirun under test."""
     variables, words = RUNNABLE[line]
     variables = {**variables, "HOROVOD_CYCLE_TIME": None}  # Horovod's own: these train
     if "-m" in words:  # one of our tools, itself or as a job
-        start = [] if words[0] == "python" else [*launcher(), *words[1:words.index("python")]]
-        command = [*start, sys.executable, *words[words.index("-m"):]]
+        start = [] if words[0] == "python" else [*launcher(), *words[1 : words.index("python")]]
+        command = [*start, sys.executable, *words[words.index("-m") :]]
         subprocess.run(command, cwd=tmp_path, check=True, env=environment(tmp_path, 0, variables))
         return
     if any(word.startswith("examples/digits_keras") for word in words):
         tmp_path = request.getfixturevalue("digits")
     if words[0] == "python":
-        subprocess.run([sys.executable, str(ROOT / words[1]), *words[2:]], cwd=tmp_path, check=True,
-                       env=environment(tmp_path, 0, variables))
+        subprocess.run(
+            [sys.executable, str(ROOT / words[1]), *words[2:]],
+            cwd=tmp_path,
+            check=True,
+            env=environment(tmp_path, 0, variables),
+        )
         return
     if words[0] == "horovod-data-run":
         (tmp_path / "hosts.txt").write_text("host1 slots=4\nhost2 slots=4\n")
         elsewhere = {"-H", "--hostfile"} & set(words)  # where no such hosts are, the command must do for a dry run
         at = words.index("python")
-        job = run_launcher(*words[1:at], *["--dry-run"] * bool(elsewhere), sys.executable, str(ROOT / words[at + 1]),
-                           *words[at + 2:], env=variables, cwd=tmp_path, timeout=200)
+        job = run_launcher(
+            *words[1:at],
+            *["--dry-run"] * bool(elsewhere),
+            sys.executable,
+            str(ROOT / words[at + 1]),
+            *words[at + 2 :],
+            env=variables,
+            cwd=tmp_path,
+            timeout=200,
+        )
         assert job.returncode == 0, job.output
         return
     launch, option, processes, python, script = words
@@ -102,8 +123,14 @@ def test_commands_run(line, tmp_path, request):
         if not open_mpi():
             pytest.skip("horovodrun knows MPICH by its name, which not every mpirun of MPICH says")
         launch = str(Path(sys.executable).with_name("horovodrun"))
-    job = run_job(ROOT / script, np=int(processes), env=variables, launcher="" if launch == "mpirun" else launch,
-                  timeout=200, cwd=tmp_path)
+    job = run_job(
+        ROOT / script,
+        np=int(processes),
+        env=variables,
+        launcher="" if launch == "mpirun" else launch,
+        timeout=200,
+        cwd=tmp_path,
+    )
     assert job.returncode == 0, job.describe()
 
 

@@ -8,7 +8,9 @@ import pytest
 from blocks import ROOT
 
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
-TABLE = [line for line in PAGE.partition("\n## Faults\n")[2].partition("\n## ")[0].splitlines() if line.startswith("|")][2:]
+TABLE = [
+    line for line in PAGE.partition("\n## Faults\n")[2].partition("\n## ")[0].splitlines() if line.startswith("|")
+][2:]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.split("|")[1].strip()[:40])
@@ -16,7 +18,9 @@ def test_the_tests_of_a_fault_exist(row):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split("|")[-2])
     assert named, row
     for path, name in named:
-        functions = [node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
+        functions = [
+            node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
+        ]
         assert name in functions, (path, name)
 
 

@@ -10,8 +10,11 @@ import pytest
 from blocks import ROOT, Block, named
 
 PAGE = ROOT / "docs" / "gallery.md"
-EXAMPLES = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "examples").rglob("*"))
-            if path.is_file() and path.suffix in {".py", ".sbatch", ".yaml"}]
+EXAMPLES = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "examples").rglob("*"))
+    if path.is_file() and path.suffix in {".py", ".sbatch", ".yaml"}
+]
 
 
 @pytest.fixture(scope="module")

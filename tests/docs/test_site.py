@@ -15,13 +15,17 @@ from blocks import ROOT
 from site_links import broken
 
 PYTHON = ROOT / ".venv-docs" / "bin" / "python"
-pytestmark = pytest.mark.skipif(not (PYTHON.parent / "mkdocs").exists(),
-                                reason="what builds the site is not installed (scripts/setup.sh docs, or make test-site)")
+pytestmark = pytest.mark.skipif(
+    not (PYTHON.parent / "mkdocs").exists(),
+    reason="what builds the site is not installed (scripts/setup.sh docs, or make test-site)",
+)
 
 
 def build(repository: Path, site: Path) -> subprocess.CompletedProcess:
     command = [str(PYTHON), "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
-    return subprocess.run(command, cwd=repository, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=repository, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +51,22 @@ def test_what_is_broken_is_found(site, tmp_path):
     shutil.copytree(site, folder)
     (folder / "batch_travels.svg").unlink()
     page = folder / "quickstart.html"
-    page.write_text(page.read_text().replace("</article>", """
+    page.write_text(
+        page.read_text().replace(
+            "</article>",
+            """
       <a href="nowhere.html">1</a> <a href="which-mode.html#nowhere">2</a> <a href="#nowhere">3</a>
-      <img src="//elsewhere.example/a.png"> <script src="https://elsewhere.example/b.js"></script></article>"""))
+      <img src="//elsewhere.example/a.png"> <script src="https://elsewhere.example/b.js"></script></article>""",
+        )
+    )
     assert sorted(broken(folder)) == [
-        "index.html: nothing at batch_travels.svg", "quickstart.html: fetches //elsewhere.example/a.png",
-        "quickstart.html: fetches https://elsewhere.example/b.js", "quickstart.html: no anchor #nowhere",
-        "quickstart.html: no anchor which-mode.html#nowhere", "quickstart.html: nothing at nowhere.html"]
+        "index.html: nothing at batch_travels.svg",
+        "quickstart.html: fetches //elsewhere.example/a.png",
+        "quickstart.html: fetches https://elsewhere.example/b.js",
+        "quickstart.html: no anchor #nowhere",
+        "quickstart.html: no anchor which-mode.html#nowhere",
+        "quickstart.html: nothing at nowhere.html",
+    ]
 
 
 def test_a_link_to_nowhere_ends_the_build(tmp_path):
@@ -81,15 +94,26 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")),
-                    reason="there is no Chromium (scripts/setup.sh browser, or make test-site)")
+@pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="there is no Chromium (scripts/setup.sh browser, or make test-site)",
+)
 def test_in_a_browser(site):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     words = ["TensorBoard", "distribute_datasets_from_function"]
     try:
-        done = subprocess.run([str(PYTHON), str(Path(__file__).with_name("site_browser.py")),
-                               f"http://127.0.0.1:{server.server_port}/", *words], capture_output=True, text=True, timeout=170)
+        done = subprocess.run(
+            [
+                str(PYTHON),
+                str(Path(__file__).with_name("site_browser.py")),
+                f"http://127.0.0.1:{server.server_port}/",
+                *words,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=170,
+        )
     finally:
         server.shutdown()
         server.server_close()

@@ -61,7 +61,11 @@ def test_changelog_has_the_four_headings():
     text = (ROOT / "CHANGELOG.md").read_text()
     for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         assert re.findall(r"^### (.*)$", version, re.MULTILINE) == [
-            "New features", "Breaking changes", "Deprecations", "Bug fixes"]
+            "New features",
+            "Breaking changes",
+            "Deprecations",
+            "Bug fixes",
+        ]
 
 
 def test_the_planning_model_s_constants_are_those_of_the_page():

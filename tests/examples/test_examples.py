@@ -18,8 +18,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.horovod, pytest.mark.limit(180)]
 # Horovod's Keras layer knows Keras 2, which later TensorFlows have as a package of its own: docs/frameworks.md.
 KERAS_2 = {} if importlib.metadata.version("keras").startswith("2.") else {"TF_USE_LEGACY_KERAS": "1"}
-horovods_keras = pytest.mark.skipif(bool(KERAS_2) and importlib.util.find_spec("tf_keras") is None,
-                                    reason="tf_keras is not installed (scripts/setup.sh tf_keras)")
+horovods_keras = pytest.mark.skipif(
+    bool(KERAS_2) and importlib.util.find_spec("tf_keras") is None,
+    reason="tf_keras is not installed (scripts/setup.sh tf_keras)",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +47,15 @@ def proven(name: str, np: int, *said: str, readers: int = 0, args: tuple[str, ..
 @pytest.mark.slow  # `make demo` is the same on more ranks
 @pytest.mark.parametrize("np, readers", [(1, 0), (2, 1)])
 def test_digits_keras(digits, np, readers):
-    text = proven("digits_keras", np, f"all {np} ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
-                  readers=readers, DIGITS_FOLDER=str(digits), **KERAS_2)
+    text = proven(
+        "digits_keras",
+        np,
+        f"all {np} ranks ended with equal weights",
+        r"validation accuracy 0\.9[5-9]",
+        readers=readers,
+        DIGITS_FOLDER=str(digits),
+        **KERAS_2,
+    )
     for split, images in (("train", 1437), ("valid", 360)):
         assert len(re.findall(rf"{split}: .* all {images} images, each delivered once", text)) == 12, text
 
@@ -54,8 +63,14 @@ def test_digits_keras(digits, np, readers):
 @horovods_keras
 @pytest.mark.slow  # nothing of ours is in it
 def test_digits_keras_stock(digits):
-    proven("digits_keras_stock", 2, "all 2 ranks ended with equal weights", r"validation accuracy 0\.9[5-9]",
-           DIGITS_FOLDER=str(digits), **KERAS_2)
+    proven(
+        "digits_keras_stock",
+        2,
+        "all 2 ranks ended with equal weights",
+        r"validation accuracy 0\.9[5-9]",
+        DIGITS_FOLDER=str(digits),
+        **KERAS_2,
+    )
 
 
 @horovods_keras
@@ -64,8 +79,14 @@ def test_digits_keras_stock(digits):
 @pytest.mark.parametrize("options", [[], ["--dedicated", "--ranks", "2"]], ids=["rank 0 reads", "dedicated"])
 def test_demo(options, tmp_path):
     environ = environment(tmp_path, 0, {"MPIRUN": shlex.join(launcher()), "HOROVOD_CYCLE_TIME": None, **KERAS_2})
-    done = subprocess.run([sys.executable, str(EXAMPLES / "digits_demo.py"), *options], cwd=tmp_path, env=environ,
-                          capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "digits_demo.py"), *options],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = 2 if options else 4
     hidden = re.findall(r"an empty folder is mounted over the data|a data folder that does not exist", done.stdout)
@@ -94,9 +115,15 @@ ledger.on_epoch_end(0)
 """
 
 
-@pytest.mark.parametrize("extra, status, said", [
-    ([0, 0], 0, ""), ([7], 1, "images came, up to 2 times"), ([5000], 1, "1438 of 1437 images came"),
-], ids=["padding", "twice", "unknown"])
+@pytest.mark.parametrize(
+    "extra, status, said",
+    [
+        ([0, 0], 0, ""),
+        ([7], 1, "images came, up to 2 times"),
+        ([5000], 1, "1438 of 1437 images came"),
+    ],
+    ids=["padding", "twice", "unknown"],
+)
 def test_the_ledger_finds_what_is_wrong(extra, status, said):
     job = run_job(LEDGER.replace("EXTRA", str(extra)), np=1)
     assert job.returncode == status and said in job.stderr[0], job.describe()
@@ -119,8 +146,14 @@ def test_custom_loop(np):
 
 @pytest.mark.parametrize("np, readers", [(2, 0), (3, 1)])
 def test_dedicated_reader(np, readers):
-    proven("dedicated_reader", np, rf"hvd.size\(\) is {np};", "each of 240 once",
-           "a dedicated reader, no rank of Horovod" if readers else "rank 0$", readers=readers)
+    proven(
+        "dedicated_reader",
+        np,
+        rf"hvd.size\(\) is {np};",
+        "each of 240 once",
+        "a dedicated reader, no rank of Horovod" if readers else "rank 0$",
+        readers=readers,
+    )
 
 
 @pytest.mark.parametrize("np, readers", [(3, 0), (2, 1)])
@@ -142,13 +175,25 @@ def test_keras3_train_step(np):
 
 @pytest.mark.parametrize("np", [1, 3])
 def test_predict_in_order(digits, np):
-    proven("predict_in_order", np, rf"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%",
-           DIGITS_FOLDER=str(digits))
+    proven(
+        "predict_in_order",
+        np,
+        rf"360 predictions by {np} ranks in .*predictions.txt, in order; right: [89]\d\.\d%",
+        DIGITS_FOLDER=str(digits),
+    )
 
 
 @pytest.mark.parametrize("np", [1, 4])
 def test_audit_of_published_bugs(np, tmp_path):
-    proven("audit_published_bugs", np, r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1", "rows seen, of 4096: 512, published 512",
-           "files read, of 29: 8, published 8", "rows that came twice: 7", f"rows that all {np} ranks saw, and no others: 64",
-           "all five were found", args=(str(tmp_path / "pictures"),))
+    proven(
+        "audit_published_bugs",
+        np,
+        r"% of the rows never seen: 3[567]\.?\d*, published 36 \+- 1",
+        "rows seen, of 4096: 512, published 512",
+        "files read, of 29: 8, published 8",
+        "rows that came twice: 7",
+        f"rows that all {np} ranks saw, and no others: 64",
+        "all five were found",
+        args=(str(tmp_path / "pictures"),),
+    )
     assert len(list((tmp_path / "pictures").glob("*.png"))) == 5

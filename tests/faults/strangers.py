@@ -82,7 +82,8 @@ class Strangers:
         users: tuple[dict[str, Any], ...] = ({}, {"user": NOBODY, "group": NOBODY, "extra_groups": []})
         self._processes = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", **user)
-            for user in users]
+            for user in users
+        ]
         self._threads = [threading.Thread(target=self._listen, args=(one,)) for one in self._processes]
         self._threads.append(threading.Thread(target=self._watch))
 
@@ -91,7 +92,9 @@ class Strangers:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._over.set()
         self._threads[-1].join()
         for one in self._processes:

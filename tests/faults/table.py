@@ -47,8 +47,12 @@ class Place(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        return {**WAYS[self.way][1], "HVDATA_TEST_TRAINERS": str(self.trainers), "HVDATA_TEST_KIB": self.kib,
-                "HOROVOD_DATA_VERIFY": os.environ.get("HOROVOD_DATA_VERIFY", "1")}
+        return {
+            **WAYS[self.way][1],
+            "HVDATA_TEST_TRAINERS": str(self.trainers),
+            "HVDATA_TEST_KIB": self.kib,
+            "HOROVOD_DATA_VERIFY": os.environ.get("HOROVOD_DATA_VERIFY", "1"),
+        }
 
 
 ALL = [Place(trainers, readers, way) for trainers in (2, 3, 4) for readers in (0, 1) for way in WAYS]
@@ -76,10 +80,19 @@ class Tried:
         self._names = _shared_names()
 
     @contextlib.contextmanager
-    def start(self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any) -> Iterator[Job]:
+    def start(
+        self, script: str | Path, where: Place, *args: str, env: Mapping[str, str | None] | None = None, **more: Any
+    ) -> Iterator[Job]:
         """As jobs.start_job(). It is to have ended when the body does."""
-        with start_job(script, where.trainers, *args, readers=where.readers, cwd=self._cwd,
-                       env={**where.env, "TMPDIR": str(self._tmp), **(env or {})}, **more) as job:
+        with start_job(
+            script,
+            where.trainers,
+            *args,
+            readers=where.readers,
+            cwd=self._cwd,
+            env={**where.env, "TMPDIR": str(self._tmp), **(env or {})},
+            **more,
+        ) as job:
             yield job
             assert job.returncode is not None, "the job has not been waited for"
         self._nothing_left()
@@ -93,7 +106,11 @@ class Tried:
         """No shared memory with a name, no file; no process is start_job()'s own demand. (What MPI's launcher leaves is MPI's, and what
         AutoGraph leaves of the functions that it has rewritten is TensorFlow's.)"""
         files = [path.name for folder in (self._cwd, self._tmp) for path in folder.iterdir()]
-        assert not [name for name in files if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$", name)], files
+        assert not [
+            name
+            for name in files
+            if not re.match(r"ompi|openmpi|pmix|prte|\.?hydra|__autograph_generated_file|__pycache__$", name)
+        ], files
         deadline = time.monotonic() + SOON
         while _shared_names() - self._names and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -102,4 +119,8 @@ class Tried:
 
 def _shared_names() -> set[str]:
     """What has a name in memory and may be ours; Open MPI and multiprocessing have their own there."""
-    return {path.name for path in Path("/dev/shm").iterdir() if not any(of_others in path.name for of_others in ("mpi", "vader", "sem.mp-"))}
+    return {
+        path.name
+        for path in Path("/dev/shm").iterdir()
+        if not any(of_others in path.name for of_others in ("mpi", "vader", "sem.mp-"))
+    }

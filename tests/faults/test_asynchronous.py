@@ -5,7 +5,7 @@ import re
 
 import pytest
 import tensorflow as tf
-from jobs import SOON, run_job
+from jobs import run_job
 
 pytestmark = pytest.mark.limit(120)
 
@@ -32,7 +32,9 @@ def shuffled():
 def test_epochs_are_those_of_one_process(readers):
     plain = shuffled()
     want = [[int(row) for row in plain] for _ in range(2)]
-    job = run_job(SCRIPT.format(make="lambda: tf.data.Dataset.range(24).shuffle(24, seed=5)"), np=2, readers=readers, timeout=100)
+    job = run_job(
+        SCRIPT.format(make="lambda: tf.data.Dataset.range(24).shuffle(24, seed=5)"), np=2, readers=readers, timeout=100
+    )
     assert job.returncode == 0, job.describe()
     for rank, out in enumerate(job.stdout[:2]):
         assert out.splitlines() == [f"rows {epoch[rank::2]}" for epoch in want], job.describe()

@@ -29,21 +29,35 @@ def run(tmp_path, *lines, options=("--audit",), env=None):
 
 
 def verdicts(output):
-    return re.findall(r"audit (\d+), epoch (\d+): (no row more than once|[\d.]+ % of the rows were seen more than once)", output)
+    return re.findall(
+        r"audit (\d+), epoch (\d+): (no row more than once|[\d.]+ % of the rows were seen more than once)", output
+    )
 
 
 def test_datasets_generators_and_arrays(tmp_path):
     output = run(
-        tmp_path, "mine = data().shard(hvd.size(), hvd.rank()).batch(8)",
-        "history = model.fit(mine, epochs=2, verbose=0).history", "assert len(history['loss']) == 2",
+        tmp_path,
+        "mine = data().shard(hvd.size(), hvd.rank()).batch(8)",
+        "history = model.fit(mine, epochs=2, verbose=0).history",
+        "assert len(history['loss']) == 2",
         "model.fit(data().batch(16), verbose=0, callbacks=[tf.keras.callbacks.History()])",  # the same on both ranks
         "model.fit(mine.filter(lambda *_: True), epochs=3, verbose=0)",
         "model.fit(mine.repeat(), epochs=2, steps_per_epoch=3, verbose=0, validation_data=(x[:, None], x))",
-        "model.fit(x[:, None], x, verbose=0)", "model.fit(x[:, None], x, verbose=0, validation_split=0.5)")
+        "model.fit(x[:, None], x, verbose=0)",
+        "model.fit(x[:, None], x, verbose=0, validation_split=0.5)",
+    )
     once, twice = "no row more than once", "100.0 % of the rows were seen more than once"
     assert sorted(verdicts(output)) == [
-        ("1", "1", once), ("1", "2", once), ("2", "1", twice), ("3", "1", once), ("3", "2", once), ("3", "3", once),
-        ("4", "1", once), ("4", "2", once), ("5", "1", twice)], output
+        ("1", "1", once),
+        ("1", "2", once),
+        ("2", "1", twice),
+        ("3", "1", once),
+        ("3", "2", once),
+        ("3", "3", once),
+        ("4", "1", once),
+        ("4", "2", once),
+        ("5", "1", twice),
+    ], output
     assert "All ranks saw the same rows: nothing gives each rank its own part of them." in output
     assert output.count("not audited: x is a numpy.ndarray, of which validation_split takes a part away") == 1, output
     assert output.count("has validation_data, which is not audited") == 1, output
@@ -52,9 +66,12 @@ def test_datasets_generators_and_arrays(tmp_path):
 def test_a_fit_within_a_fit(tmp_path):
     """Which a program's callback may make on some ranks alone: it is said on rank 0, and not audited."""
     output = run(
-        tmp_path, "other = tf.keras.Sequential([tf.keras.layers.Dense(1)])", "other.compile('sgd', 'mse')",
+        tmp_path,
+        "other = tf.keras.Sequential([tf.keras.layers.Dense(1)])",
+        "other.compile('sgd', 'mse')",
         "inner = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: other.fit(x[:, None], x, verbose=0))",
-        "model.fit(data().shard(hvd.size(), hvd.rank()).batch(8), epochs=2, verbose=0, callbacks=[inner])")
+        "model.fit(data().shard(hvd.size(), hvd.rank()).batch(8), epochs=2, verbose=0, callbacks=[inner])",
+    )
     once = "no row more than once"
     assert sorted(verdicts(output)) == [("1", "1", once), ("1", "2", once)], output
     assert output.count("Model.fit was called within a call of Model.fit, and is not audited") == 1, output
@@ -71,31 +88,57 @@ def batches(rounds=1000):
 def test_what_keras_reads_ahead_of_a_generator_counts_when_it_is_trained_with(tmp_path):
     """Its epochs begin while batches of the next ones have been taken. 8 batches are a round of all rows, half of them each rank's."""
     output = run(
-        tmp_path, GENERATOR, "model.fit(batches(), epochs=3, steps_per_epoch=4, verbose=0)",
-        "class Stop(tf.keras.callbacks.Callback):", "    def on_train_batch_end(self, batch, logs=None):",
+        tmp_path,
+        GENERATOR,
+        "model.fit(batches(), epochs=3, steps_per_epoch=4, verbose=0)",
+        "class Stop(tf.keras.callbacks.Callback):",
+        "    def on_train_batch_end(self, batch, logs=None):",
         "        self.model.stop_training = batch == 2",
         "model.fit(batches(), epochs=3, steps_per_epoch=4, verbose=0, callbacks=Stop())",
         "model.fit(batches(1), verbose=0)",
-        "def wrong():", "    yield from ((x[:4, None], x[:4]), (x[:4, None], x[:4]))",
+        "def wrong():",
+        "    yield from ((x[:4, None], x[:4]), (x[:4, None], x[:4]))",
         "model.fit(wrong(), epochs=1, steps_per_epoch=2, verbose=0)",
         "import itertools",  # Keras' workers may not share what Python calls a generator
-        "model.fit(itertools.cycle(list(batches(4))), steps_per_epoch=4, verbose=0, workers=2)")
+        "model.fit(itertools.cycle(list(batches(4))), steps_per_epoch=4, verbose=0, workers=2)",
+    )
     once, again = "no row more than once", "100.0 % of the rows were seen more than once"
-    assert sorted(verdicts(output)) == [("1", "1", once), ("1", "2", once), ("1", "3", once), ("2", "1", once), ("3", "1", once),
-                                        ("4", "1", again)], output
-    assert sorted(re.findall(r"0 to 1 +(\d+) +(\d+) +\d+\n", output)) == [("2", "8"), ("3", "12"), *[("4", "16")] * 4], output
+    assert sorted(verdicts(output)) == [
+        ("1", "1", once),
+        ("1", "2", once),
+        ("1", "3", once),
+        ("2", "1", once),
+        ("3", "1", once),
+        ("4", "1", again),
+    ], output
+    assert sorted(re.findall(r"0 to 1 +(\d+) +(\d+) +\d+\n", output)) == [
+        ("2", "8"),
+        ("3", "12"),
+        *[("4", "16")] * 4,
+    ], output
     assert output.count("several workers of Keras' share it") == 1, output
 
 
 def test_generators_that_fail_and_steps_at_once(tmp_path):
     output = run(
-        tmp_path, GENERATOR, "def failing():", "    for number, batch in enumerate(batches()):", "        if number == 5:",
-        "            raise OSError('the disk is gone')", "        yield batch",
-        "try:", "    model.fit(failing(), epochs=3, steps_per_epoch=4, verbose=0)", "except Exception as error:",
+        tmp_path,
+        GENERATOR,
+        "def failing():",
+        "    for number, batch in enumerate(batches()):",
+        "        if number == 5:",
+        "            raise OSError('the disk is gone')",
+        "        yield batch",
+        "try:",
+        "    model.fit(failing(), epochs=3, steps_per_epoch=4, verbose=0)",
+        "except Exception as error:",
         "    print('it failed:', type(error).__name__)",
-        "model.compile('sgd', 'mse', steps_per_execution=2)", "model.fit(batches(), steps_per_epoch=4, verbose=0)")
+        "model.compile('sgd', 'mse', steps_per_execution=2)",
+        "model.fit(batches(), steps_per_epoch=4, verbose=0)",
+    )
     assert output.count("it failed:") == 2 and verdicts(output) == [("1", "1", "no row more than once")], output
-    assert "audit 1, epoch 2: an error ended the epoch on all ranks; up to there no row more than once" in output, output
+    assert "audit 1, epoch 2: an error ended the epoch on all ranks; up to there no row more than once" in output, (
+        output
+    )
     assert "Rank 1's epoch was ended after 1 step by OSError: the disk is gone." in output, output
     assert output.count("with steps_per_execution it doesn't tell after each step that it has made it") == 1, output
 
@@ -103,33 +146,67 @@ def test_generators_that_fail_and_steps_at_once(tmp_path):
 def test_what_cant_be_audited_is_trained_with_all_the_same(tmp_path):
     """A dataset within the elements has no bytes. Of what a batch of one rank's has, the report tells."""
     output = run(
-        tmp_path, "class Named(tf.keras.Model):", "    def __init__(self):", "        super().__init__()",
-        "        self.layer = tf.keras.layers.Dense(1)", "    def call(self, inputs):", "        return self.layer(inputs['x'])",
-        "named = Named()", "named.compile('sgd', 'mse')",
+        tmp_path,
+        "class Named(tf.keras.Model):",
+        "    def __init__(self):",
+        "        super().__init__()",
+        "        self.layer = tf.keras.layers.Dense(1)",
+        "    def call(self, inputs):",
+        "        return self.layer(inputs['x'])",
+        "named = Named()",
+        "named.compile('sgd', 'mse')",
         "strange = data().batch(16).map(lambda x, y: ({'x': x, 'more': tf.data.Dataset.range(3)}, y))",
         "assert len(named.fit(strange, epochs=2, verbose=0).history['loss']) == 2",
-        "import horovod_data.auditing.record as record", "made = record.keys_of",
-        "def keys_of(element, key):", "    if hvd.rank() and element[1][0] == 32:", "        raise TypeError('no such type')",
-        "    return made(element, key)", "record.keys_of = keys_of",  # on one rank, in the middle
-        "class Batches(tf.keras.utils.Sequence):", "    def __len__(self):", "        return 4",
-        "    def __getitem__(self, index):", "        return x[16 * index:16 * index + 16, None], x[16 * index:16 * index + 16]",
-        "model.fit(Batches(), epochs=2, verbose=0, shuffle=False)")
-    assert len(re.findall(r"not audited: \[rank 0 on \S+\] component \[0\]\['more'\] of the dataset's elements is a DatasetSpec", output)) == 1, output
+        "import horovod_data.auditing.record as record",
+        "made = record.keys_of",
+        "def keys_of(element, key):",
+        "    if hvd.rank() and element[1][0] == 32:",
+        "        raise TypeError('no such type')",
+        "    return made(element, key)",
+        "record.keys_of = keys_of",  # on one rank, in the middle
+        "class Batches(tf.keras.utils.Sequence):",
+        "    def __len__(self):",
+        "        return 4",
+        "    def __getitem__(self, index):",
+        "        return x[16 * index:16 * index + 16, None], x[16 * index:16 * index + 16]",
+        "model.fit(Batches(), epochs=2, verbose=0, shuffle=False)",
+    )
+    assert (
+        len(
+            re.findall(
+                r"not audited: \[rank 0 on \S+\] component \[0\]\['more'\] of the dataset's elements is a DatasetSpec",
+                output,
+            )
+        )
+        == 1
+    ), output
     assert re.findall(r"audit 2, epoch (\d): an error ended the epoch on rank 1", output) == ["1", "2"], output
     assert output.count("Rank 1's epoch was ended after 2 steps by TypeError: audit 2, epoch") == 2, output
 
 
 def test_a_rank_that_goes_on_alone_trains_without_it(tmp_path):
     """The others have come to their ends, which audit() says by an error of TensorFlow's."""
-    output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(x[:, None], x, verbose=0)",
-                 "if hvd.rank() == 1: print('up to the end', flush=True); hvdata.shutdown(); raise SystemExit",
-                 "import time; time.sleep(2)", "model.fit(x[:, None], x, verbose=0)")
+    output = run(
+        tmp_path,
+        "import horovod_data as hvdata",
+        "hvdata.init()",
+        "model.fit(x[:, None], x, verbose=0)",
+        "if hvd.rank() == 1: print('up to the end', flush=True); hvdata.shutdown(); raise SystemExit",
+        "import time; time.sleep(2)",
+        "model.fit(x[:, None], x, verbose=0)",
+    )
     assert "this call of Model.fit is not audited: " in output and "has shut down" in output, output
 
 
 def test_the_program_may_call_init_and_start_by_the_variable(tmp_path):
-    output = run(tmp_path, "import horovod_data as hvdata", "hvdata.init()", "model.fit(data().batch(16), verbose=0)", options=(),
-                 env={"HOROVOD_DATA_AUDIT": "1"})
+    output = run(
+        tmp_path,
+        "import horovod_data as hvdata",
+        "hvdata.init()",
+        "model.fit(data().batch(16), verbose=0)",
+        options=(),
+        env={"HOROVOD_DATA_AUDIT": "1"},
+    )
     assert verdicts(output) == [("1", "1", "100.0 % of the rows were seen more than once")], output
 
 

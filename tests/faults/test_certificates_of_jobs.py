@@ -6,9 +6,10 @@ import re
 import sys
 
 import pytest
-from horovod_data import certificate
 from jobs import run_job
 from launched import run_launcher
+
+from horovod_data import certificate
 
 # Each reader has every readers-th element: together they read the source in its own order.
 SHARED = """
@@ -39,8 +40,9 @@ def test_the_digest_does_not_depend_on_the_readers(tmp_path, capsys):
         assert job.returncode == 0 and "GOT 60" in job.stdout[0], job.describe()
     records = [json.loads(file.read_text()) for file in files]
     assert [record["readers"] for record in records] == [1, 1, 2, 3]
-    assert {(record["verdict"], record["rows"], record["order"], record["any_order"]) for record in records} == \
-        {("complete", 240, records[0]["order"], records[0]["any_order"])}
+    assert {(record["verdict"], record["rows"], record["order"], record["any_order"]) for record in records} == {
+        ("complete", 240, records[0]["order"], records[0]["any_order"])
+    }
     for file in files[1:]:
         assert certificate.main([str(files[0]), str(file)]) == 0
         assert "channel train, epoch 1: the same 240 rows in the same order" in capsys.readouterr().out
@@ -161,8 +163,10 @@ def whole_record(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.limit(200)
-@pytest.mark.parametrize("ranks, rows, steps", [(3, [36, 35, 30], [6, 6, 6]), (2, [42, 41, 18], [7, 7, 3]),
-                                               (4, [30, 30, 30, 11], [5, 5, 5, 2])])
+@pytest.mark.parametrize(
+    "ranks, rows, steps",
+    [(3, [36, 35, 30], [6, 6, 6]), (2, [42, 41, 18], [7, 7, 3]), (4, [30, 30, 30, 11], [5, 5, 5, 2])],
+)
 def test_what_each_rank_got_over_a_checkpoint(tmp_path, whole_record, ranks, rows, steps):
     """3 ranks had 3 steps of 6 rows each; then 101 - 54 rows go to these, also to fewer of them, or to one more. The rows and their order are
     those of a run that was never interrupted."""
@@ -217,8 +221,17 @@ def test_a_record_over_a_checkpoint_of_several_readers_or_dynamic(tmp_path, batc
     records = []
     for what, ranks in ("whole", after), ("save", before), ("restore", after):
         file = tmp_path / f"{what}.json"
-        job = run_job(READERS, ranks, what, str(tmp_path / "state"), batch, schedule, readers=readers,
-                      env={"HOROVOD_DATA_CERTIFICATE": str(file)}, timeout=90)
+        job = run_job(
+            READERS,
+            ranks,
+            what,
+            str(tmp_path / "state"),
+            batch,
+            schedule,
+            readers=readers,
+            env={"HOROVOD_DATA_CERTIFICATE": str(file)},
+            timeout=90,
+        )
         assert job.returncode == 0, job.describe()
         records.append(json.loads(file.read_text().splitlines()[-1]))
     whole, saved, resumed = records
@@ -233,7 +246,8 @@ def test_a_record_over_a_checkpoint_of_several_readers_or_dynamic(tmp_path, batc
 @pytest.mark.limit(100)
 def test_the_line_of_rows_that_are_dropped():
     """13 batches of 5 rows for 2 ranks: of each one is left over."""
-    job = run_job("""
+    job = run_job(
+        """
 import tensorflow as tf
 import horovod_data as hvdata
 
@@ -242,11 +256,17 @@ dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(65).batch(5), 
 for _ in range(2):
     for rows in dataset:
         pass
-""", 2, timeout=60)
+""",
+        2,
+        timeout=60,
+    )
     assert job.returncode == 0, job.describe()
     (line,) = [line for line in job.stderr[0].splitlines() if "channel train, epoch 2:" in line]
-    assert re.fullmatch(r'horovod_data: \[reader 0 on \S+\] channel train, epoch 2: 52 rows, each delivered once; '
-                        r'0 lost, 0 twice, 0 altered, 13 dropped \(remainder="drop"\)', line), job.describe()
+    assert re.fullmatch(
+        r"horovod_data: \[reader 0 on \S+\] channel train, epoch 2: 52 rows, each delivered once; "
+        r'0 lost, 0 twice, 0 altered, 13 dropped \(remainder="drop"\)',
+        line,
+    ), job.describe()
     assert "each delivered once" not in job.stderr[1], job.describe()
 
 
@@ -271,8 +291,14 @@ def test_a_file_that_is_for_nothing_or_can_not_be_written_is_told(tmp_path):
 def test_a_relative_file_lies_where_the_job_began(tmp_path):
     """Wherever the program goes."""
     (tmp_path / "elsewhere").mkdir()
-    job = run_job(PLAIN.replace("for epoch", "import os\nos.chdir('elsewhere')\nfor epoch"), 2, "5", cwd=tmp_path,
-                  env={"HOROVOD_DATA_CERTIFICATE": "certificate", "HOROVOD_DATA_VERIFY": "1"}, timeout=60)
+    job = run_job(
+        PLAIN.replace("for epoch", "import os\nos.chdir('elsewhere')\nfor epoch"),
+        2,
+        "5",
+        cwd=tmp_path,
+        env={"HOROVOD_DATA_CERTIFICATE": "certificate", "HOROVOD_DATA_VERIFY": "1"},
+        timeout=60,
+    )
     assert job.returncode == 0, job.describe()
     assert len((tmp_path / "certificate").read_text().splitlines()) == 2
     assert not (tmp_path / "elsewhere" / "certificate").exists()
@@ -301,17 +327,24 @@ def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
 
     def run(name, ranks, seed):
         file = tmp_path / name
-        job = run_launcher("-np", str(ranks), "--certificate", str(file), sys.executable, str(script), str(seed), timeout=100)
+        job = run_launcher(
+            "-np", str(ranks), "--certificate", str(file), sys.executable, str(script), str(seed), timeout=100
+        )
         assert job.returncode == 0, job.output
         assert job.output.count("100 rows, each delivered once; 0 lost, 0 twice, 0 altered") == 2, job.output
         return str(file)
 
     first, again, other = run("a.json", 1, 5), run("b.json", 2, 5), run("c.json", 2, 6)
     assert certificate.main([first, again]) == 0
-    assert capsys.readouterr().out == ("channel train, epoch 1: the same 100 rows in the same order\n"
-                                       "channel train, epoch 2: the same 100 rows in the same order\n")
+    assert capsys.readouterr().out == (
+        "channel train, epoch 1: the same 100 rows in the same order\n"
+        "channel train, epoch 2: the same 100 rows in the same order\n"
+    )
     assert certificate.main([first, other]) == 1
-    assert "channel train, epoch 1: the same 100 rows in another order; the first element that differs" in capsys.readouterr().out
+    assert (
+        "channel train, epoch 1: the same 100 rows in another order; the first element that differs"
+        in capsys.readouterr().out
+    )
 
 
 LEAVING = """

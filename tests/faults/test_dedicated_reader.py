@@ -32,7 +32,9 @@ def reads(make):
     return function
 """
 
-MODES = PRELUDE + """
+MODES = (
+    PRELUDE
+    + """
 tell(rank=hvdata.rank(), size=hvdata.size(), reader=hvdata.is_reader(), trainer=hvdata.is_trainer(),
      readers=hvdata.num_readers())
 n = int(sys.argv[1])
@@ -52,8 +54,11 @@ for epoch in range(3):
     tell(epoch=epoch, rows=got[0], each=got[1], loose=[int(x) for x in loose])
 tell(large=[[len(x), int(tf.reduce_min(x)), int(tf.reduce_max(x))] for x in large])
 """
+)
 
-KERAS = PRELUDE + """
+KERAS = (
+    PRELUDE
+    + """
 import horovod.tensorflow.keras as hvd
 
 def examples(n):
@@ -70,8 +75,11 @@ history = model.fit(train, validation_data=valid, epochs=5, verbose=0,
                     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 tell(size=hvd.size(), loss=history.history["val_loss"], weights=model.get_weights()[0].ravel().tolist())
 """
+)
 
-PREDICTS = PRELUDE + """
+PREDICTS = (
+    PRELUDE
+    + """
 import horovod.tensorflow.keras as hvd
 
 x = np.arange(39, dtype=np.float32).reshape(13, 3) / 39
@@ -85,14 +93,20 @@ for times in range(2):
     got = hvdata.predict(model, rows)
     tell(none=got is None, right=got is not None and bool(np.allclose(got, model.predict_on_batch(x), atol=1e-5)))
 """
+)
 
-SAME_SCRIPT = PRELUDE + """
+SAME_SCRIPT = (
+    PRELUDE
+    + """
 ds = hvdata.distribute_dataset(tf.data.Dataset.range(12).batch(12), batch="global")
 hvdata.serve()
 tell(got=[x.numpy().tolist() for x in ds])
 """
+)
 
-LATE = PRELUDE + """
+LATE = (
+    PRELUDE
+    + """
 first = hvdata.distribute_dataset(reads(lambda: count(2 * int(sys.argv[1]))), batch="per_rank", name="first")
 hvdata.serve()
 try:
@@ -101,8 +115,11 @@ except (RuntimeError, ValueError) as error:
     tell(error=str(error))
 tell(got=[int(x) for x in first])
 """
+)
 
-FAILING = PRELUDE + """
+FAILING = (
+    PRELUDE
+    + """
 def generator():
     yield from range(2 * int(sys.argv[1]))
     raise ValueError("the disk is gone")
@@ -119,8 +136,11 @@ for epoch in 1, 2:
     except tf.errors.InvalidArgumentError as error:
         tell(got=got, error=str(error))
 """
+)
 
-GRAPH = PRELUDE + """
+GRAPH = (
+    PRELUDE
+    + """
 v1 = tf.compat.v1
 with tf.Graph().as_default():
     ds = hvdata.distribute_dataset(reads(lambda: count(3 * int(sys.argv[1]))), batch="per_rank")
@@ -138,6 +158,7 @@ with tf.Graph().as_default():
                     break
             tell(got=got)
 """
+)
 
 
 def told(job, rank):
@@ -224,7 +245,9 @@ def test_graph_mode():
     assert trainers == [[{"got": [rank, rank + 2, rank + 4]}] * 2 for rank in range(2)]
 
 
-GRAPH_AGAIN = PRELUDE + """
+GRAPH_AGAIN = (
+    PRELUDE
+    + """
 v1 = tf.compat.v1
 v1.disable_eager_execution()
 def run(first):
@@ -236,6 +259,7 @@ def run(first):
             return session.run(fetch).tolist()
 tell(got=run(0) + run(100))
 """
+)
 
 
 @pytest.mark.limit(120)
@@ -243,14 +267,20 @@ def test_another_dataset_in_a_new_graph_is_ignored_aloud():
     """The reader is in serve(), and can't say it."""
     (*trainers, _), job = run(GRAPH_AGAIN, 2)
     assert trainers == [[{"got": [0, 1] * 2}], [{"got": [2, 3] * 2}]]
-    said = [line for text in job.stderr for line in text.splitlines() if "channel 'train' exists already, from an earlier graph" in line]
+    said = [
+        line
+        for text in job.stderr
+        for line in text.splitlines()
+        if "channel 'train' exists already, from an earlier graph" in line
+    ]
     assert len(said) == 1 and said[0].startswith("horovod_data: [rank 0 on "), job.describe()
 
 
 @pytest.mark.limit(120)
 def test_readers_whose_stderr_is_closed():
     """Their lines are lost, and nothing else: they stand where all ranks make the channel."""
-    job = run_job("""
+    job = run_job(
+        """
 import sys
 import tensorflow as tf
 import horovod_data as hvdata
@@ -260,5 +290,9 @@ alike = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_r
 shared = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(8), batch="per_rank", shard="auto", name="shared")
 hvdata.serve()
 print(sum(1 for _ in alike), sum(1 for _ in shared), flush=True)
-""", 2, readers=2, timeout=60)
+""",
+        2,
+        readers=2,
+        timeout=60,
+    )
     assert job.returncode == 0 and job.stdout[:2] == ["8 4\n"] * 2, job.describe()

@@ -41,7 +41,9 @@ def findings(tmp_path, *options, status, **more) -> dict[str, dict]:
 
 def broken_package(tmp_path) -> Path:
     """A copy of the package that may be broken further: the folder for PYTHONPATH."""
-    shutil.copytree(PACKAGE, tmp_path / "copy" / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "_core.so"))
+    shutil.copytree(
+        PACKAGE, tmp_path / "copy" / "horovod_data", ignore=shutil.ignore_patterns("__pycache__", "_core.so")
+    )
     return tmp_path / "copy"
 
 
@@ -49,8 +51,17 @@ def broken_package(tmp_path) -> Path:
 def test_all_is_well(tmp_path):
     found = findings(tmp_path, "--np", "2", "--seconds", "0.8", status=0)
     assert not [one for one in found.values() if one["level"] == "error"]
-    for name in ("machine.cores", "machine.memory", "shared memory.arena", "shared memory.CMA", "shared memory./dev/shm",
-                 "software.TensorFlow", "software.horovod_data", "MPI.library", "environment.mpirun"):
+    for name in (
+        "machine.cores",
+        "machine.memory",
+        "shared memory.arena",
+        "shared memory.CMA",
+        "shared memory./dev/shm",
+        "software.TensorFlow",
+        "software.horovod_data",
+        "MPI.library",
+        "environment.mpirun",
+    ):
         assert name in found
     assert found["MPI.thread level"]["value"] == "MPI_THREAD_MULTIPLE"
     for payload in ("arena", "message"):
@@ -139,7 +150,9 @@ def test_a_core_that_is_missing_or_broken(tmp_path, monkeypatch, content, value)
 def test_a_core_that_crashes(tmp_path, monkeypatch):
     home = broken_package(tmp_path)
     (tmp_path / "crash.c").write_text("__attribute__((constructor)) static void f(void) { *(volatile int*)0 = 1; }")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", home / "horovod_data" / "_core.so", tmp_path / "crash.c"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", home / "horovod_data" / "_core.so", tmp_path / "crash.c"], check=True
+    )
     found = look_at_core(tmp_path, home, monkeypatch)
     assert "SIGSEGV" in found.value and "Rebuild it" in found.advice
 
@@ -150,7 +163,9 @@ def test_inside_a_job(tmp_path):
     files = {name: tmp_path / name for name in ("HOROVOD_DATA_TIMELINE", "HOROVOD_DATA_CERTIFICATE")}
     for file in files.values():
         file.write_text("of the training")
-    settings = ["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "0"] if OPEN_MPI else []
+    settings = (
+        ["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "0"] if OPEN_MPI else []
+    )
     found = findings(tmp_path, "--seconds", "0.4", status=0, OMPI_MCA_mpi_yield_when_idle=None,
                      launcher=[*launch.launcher(), "-np", str(ranks), *settings], HOROVOD_DATA_VERIFY="1",
                      **{name: str(file) for name, file in files.items()})  # fmt: skip
@@ -164,7 +179,9 @@ def test_inside_a_job(tmp_path):
     for name in ("software.TensorFlow", "software.horovod_data", "MPI.library"):  # as the job itself has seen them
         assert found[name]["level"] == "ok"
     if OPEN_MPI:
-        assert found["transports.single copy"]["level"] == "warning" and found["transports.single copy"]["value"] == "none"
+        assert (
+            found["transports.single copy"]["level"] == "warning" and found["transports.single copy"]["value"] == "none"
+        )
         assert ("this job.waiting" in found) == (ranks > (os.cpu_count() or 1))
 
 

@@ -9,10 +9,15 @@ import jobs
 import pytest
 
 run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
-pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]  # so that a job that hangs fails with its stacks
+pytestmark = [
+    pytest.mark.limit(150),
+    pytest.mark.usefixtures("verified"),
+]  # so that a job that hangs fails with its stacks
 
 HVD_FIRST = pytest.param("import horovod.tensorflow as hvd; hvd.init()", "", marks=pytest.mark.horovod, id="hvd first")
-MPI_FIRST = pytest.param("from mpi4py import MPI", "comm=MPI.COMM_WORLD.Split(0, MPI.COMM_WORLD.rank)", id="mpi4py first")
+MPI_FIRST = pytest.param(
+    "from mpi4py import MPI", "comm=MPI.COMM_WORLD.Split(0, MPI.COMM_WORLD.rank)", id="mpi4py first"
+)
 OURS_FIRST = pytest.param("", "", id="hvdata first")
 
 # 40 elements, the first of them for the rank that leaves at once; the others take 50 ms for each.
@@ -45,7 +50,9 @@ def test_a_trainer_is_done_first(before, arguments):
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("end", ["hvd.shutdown()", "hvdata.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"])
+@pytest.mark.parametrize(
+    "end", ["hvd.shutdown()", "hvdata.shutdown()", "hvdata.shutdown(); hvd.shutdown()", "sys.exit(0)"]
+)
 def test_a_trainer_shuts_down_first(end):
     before = "import horovod.tensorflow as hvd; hvd.init()"
     assert taken(run_job(DYNAMIC.format(before=before, arguments="", end=end), np=3)) == list(range(40))
@@ -54,7 +61,8 @@ def test_a_trainer_shuts_down_first(end):
 @pytest.mark.parametrize("before, arguments", [HVD_FIRST, MPI_FIRST, OURS_FIRST])
 def test_the_reader_is_done_first(before, arguments):
     """Under the static schedule, where the others go on without the steps of the rank that has left."""
-    job = run_job(f"""
+    job = run_job(
+        f"""
 import time
 {before}
 import horovod_data as hvdata
@@ -66,7 +74,9 @@ for step, x in enumerate(ds):
         break
     print(int(x), flush=True)
     time.sleep(0.05)
-""", np=3)
+""",
+        np=3,
+    )
     assert job.returncode == 0, job.describe()
     for rank, steps in enumerate([3, 30, 30]):
         assert job.stdout[rank].split() == [str(3 * step + rank) for step in range(steps)], job.describe()
@@ -76,7 +86,8 @@ for step, x in enumerate(ds):
 @pytest.mark.parametrize("before", ["hvd.init()", ""])
 def test_a_collective_after_a_rank_has_left_is_an_error(before):
     """Horovod's own, at once: the rank's end must not be kept from it for the sake of the data."""
-    job = run_job(f"""
+    job = run_job(
+        f"""
 import horovod.tensorflow as hvd
 {before}
 import horovod_data as hvdata
@@ -87,7 +98,9 @@ if hvd.rank() < 2:
         hvd.allreduce(tf.zeros(2), name="waits for rank 2")
     except Exception as error:
         print(type(error).__name__, error)
-""", np=3)
+""",
+        np=3,
+    )
     assert job.returncode == 0, job.describe()
     assert all("Horovod has been shut down" in out for out in job.stdout[:2]), job.describe()
     assert job.seconds < 60, job.describe()
@@ -127,7 +140,8 @@ hvd.shutdown()
 @pytest.mark.horovod
 def test_mpi_finalize_on_the_program_s_own_thread_does_not_wait_for_that_thread():
     """It ends our part; that Horovod's thread, which still calls MPI, may then end the job is not our affair."""
-    job = run_job("""
+    job = run_job(
+        """
 import horovod.tensorflow as hvd
 hvd.init()
 import horovod_data as hvdata
@@ -135,7 +149,9 @@ hvdata.init()
 from mpi4py import MPI
 print("goes", flush=True)
 MPI.Finalize()
-""", np=2)
+""",
+        np=2,
+    )
     # MPICH's UCX may add a warning of what Horovod has not finished.
     assert all(out.startswith("goes\n") for out in job.stdout) and job.seconds < 60, job.describe()
 
@@ -186,7 +202,8 @@ def test_a_rank_waits_in_mpi_finalize_for_as_long_as_the_others_train(tmp_path):
     """However long: MPI must not be finalised under our communication thread."""
     (tmp_path / "impatient.c").write_text(IMPATIENT)
     subprocess.run(["mpicc", "-shared", "-fPIC", "impatient.c", "-o", "impatient.so", "-ldl"], cwd=tmp_path, check=True)
-    job = run_job("""
+    job = run_job(
+        """
 import sys, time
 sys.modules['horovod'] = None  # as if it were not installed
 import horovod_data as hvdata
@@ -198,8 +215,13 @@ for step, x in enumerate(ds):
         break
     time.sleep(1)
 print(step)
-""", np=2, env={"LD_PRELOAD": str(tmp_path / "impatient.so")})
+""",
+        np=2,
+        env={"LD_PRELOAD": str(tmp_path / "impatient.so")},
+    )
     assert job.returncode == 0 and job.stdout == ["5\n", "0\n"], job.describe()
     # A newer TensorFlow greets on stderr.
     said = [line for err in job.stderr for line in err.splitlines() if "horovod_data" in line or "MPI" in line]
-    assert all("epoch 1, not complete (it was broken off): 7 rows" in line for line in said), job.describe()  # the certificate
+    assert all("epoch 1, not complete (it was broken off): 7 rows" in line for line in said), (
+        job.describe()
+    )  # the certificate

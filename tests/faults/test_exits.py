@@ -12,7 +12,10 @@ from jobs import SOON
 from ranks.worlds import CAN_NAME_HOSTS
 
 run_job = functools.partial(jobs.run_job, timeout=120)  # for a machine under load: most take 5 s
-pytestmark = [pytest.mark.limit(150), pytest.mark.usefixtures("verified")]  # so that a job that hangs fails with its stacks
+pytestmark = [
+    pytest.mark.limit(150),
+    pytest.mark.usefixtures("verified"),
+]  # so that a job that hangs fails with its stacks
 
 # Rank 1 ends in its own way while rank 0 waits in a collective for it.
 ONE_FAILS = """
@@ -113,8 +116,11 @@ try:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("how", ["finally:\n    hvdata.shutdown()", "except BaseException:\n    hvdata.shutdown()\n    raise"],
-                         ids=["finally", "except"])
+@pytest.mark.parametrize(
+    "how",
+    ["finally:\n    hvdata.shutdown()", "except BaseException:\n    hvdata.shutdown()\n    raise"],
+    ids=["finally", "except"],
+)
 @pytest.mark.parametrize("end, status, said", [
     ("raise ValueError('no such file')", 1, "ValueError: no such file"), ("sys.exit(3)", 3, ""),
     ("os.kill(os.getpid(), 2); time.sleep(1000)", 130, "KeyboardInterrupt")], ids=["ValueError", "exit", "SIGINT"])  # fmt: skip
@@ -132,7 +138,9 @@ def test_horovods_shutdown_behind_an_error_says_it():
     how = "finally:\n    hvd.shutdown()"
     job = run_job(SHUTS_DOWN.format(before=AFTER_HOROVOD, end="raise ValueError('no such file')", how=how), np=2)
     assert job.returncode == 1, job.describe()
-    assert re.search(r"horovod_data: \[rank 0 on \S+\] hvd.shutdown\(\) is called behind ValueError: no such file", job.stderr[0]), job.describe()
+    assert re.search(
+        r"horovod_data: \[rank 0 on \S+\] hvd.shutdown\(\) is called behind ValueError: no such file", job.stderr[0]
+    ), job.describe()
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
 
 
@@ -140,8 +148,14 @@ def test_horovods_shutdown_behind_an_error_says_it():
 @pytest.mark.parametrize("status", [0, 3])
 def test_shutdown_at_exit_is_what_an_exit_without_it_does(status):
     """Horovod is ended first, or the job with this status."""
-    job = run_job(SHUTS_DOWN.format(before="import atexit", end=f"atexit.register(hvdata.shutdown); sys.exit({status})",
-                                    how="finally:\n    pass"), np=2)
+    job = run_job(
+        SHUTS_DOWN.format(
+            before="import atexit",
+            end=f"atexit.register(hvdata.shutdown); sys.exit({status})",
+            how="finally:\n    pass",
+        ),
+        np=2,
+    )
     assert job.returncode == (status or 1), job.describe()
     assert status or "Horovod has been shut down" in job.stderr[1], job.describe()
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
@@ -150,7 +164,8 @@ def test_shutdown_at_exit_is_what_an_exit_without_it_does(status):
 @pytest.mark.horovod
 def test_shutdown_behind_an_error_that_is_caught():
     """No more data on that rank; it serves the others until it comes to shutdown() or its exit, and doesn't stall them."""
-    job = run_job("""
+    job = run_job(
+        """
 import time
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -171,14 +186,17 @@ print("steps", step + 1, flush=True)
 hvd.allreduce(tf.zeros(2), name="the others get here while rank 0 is still there")
 hvdata.shutdown()
 print("end")
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout == ["is over True\nsteps 4\nend\n", "steps 20\nend\n"], job.describe()
     assert re.search(r"hvdata.shutdown\(\) is called behind ValueError: early stop", job.stderr[0]), job.describe()
 
 
 def test_the_end_of_the_data_is_no_error_for_shutdown():
-    job = run_job("""
+    job = run_job(
+        """
 import tensorflow as tf
 import horovod_data as hvdata
 hvdata.init()
@@ -193,7 +211,9 @@ try:
 except RuntimeError as error:
     assert "after the end of the job" in str(error), error
     print("is over")
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     assert all("is over" in text for text in job.stdout), job.describe()
 
@@ -201,7 +221,8 @@ except RuntimeError as error:
 @pytest.mark.horovod
 @pytest.mark.parametrize("status", [0, 143, "'preempted'"])
 def test_a_signal_whose_handler_exits_while_a_finished_rank_serves(status):
-    job = run_job(f"""
+    job = run_job(
+        f"""
 import os, signal, sys, threading, time
 import tensorflow as tf
 import horovod_data as hvdata
@@ -217,15 +238,20 @@ if hvdata.rank() == 0:
     threading.Thread(target=end, daemon=True).start()
 else:
     time.sleep(1000)
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == (143 if status == 143 else 1), job.describe()
-    assert "Traceback" not in job.stderr[0] and ("preempted" in job.stderr[0]) == (status == "'preempted'"), job.describe()
+    assert "Traceback" not in job.stderr[0] and ("preempted" in job.stderr[0]) == (status == "'preempted'"), (
+        job.describe()
+    )
     assert job.seconds_since("ENDS", 0) < SOON, job.describe()
 
 
 @pytest.mark.horovod
 def test_a_system_exit_that_is_caught_ends_nothing():
-    job = run_job("""
+    job = run_job(
+        """
 import copy, pickle, sys, time
 import horovod_data as hvdata
 hvdata.init()
@@ -240,19 +266,24 @@ for leave in (lambda: sys.exit(3), lambda: quit(3), lambda: exec("raise SystemEx
         assert error.code is None
 time.sleep(6)
 print("still here")
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     assert all("still here" in text for text in job.stdout), job.describe()
 
 
 @pytest.mark.horovod
 def test_wrong_arguments_on_one_rank_after_hvd_init():
-    job = run_job("""
+    job = run_job(
+        """
 import horovod.tensorflow as hvd
 hvd.init()
 import horovod_data as hvdata
 hvdata.init(readers=-1 if hvd.rank() == 1 else 0)
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 1, job.describe()
     assert "ValueError: readers must be 0 or more, not -1" in job.stderr[1], job.describe()
 
@@ -269,7 +300,8 @@ def test_a_normal_end(before, end):
 
 @pytest.mark.horovod
 def test_hvd_shutdown_in_mid_run():
-    job = run_job("""
+    job = run_job(
+        """
 import horovod.tensorflow as hvd
 hvd.init()
 import horovod_data as hvdata
@@ -279,7 +311,9 @@ try:
     hvdata.distribute_dataset(None, batch="global")
 except RuntimeError as error:
     print(error)
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
         assert "was called after the end of the job" in out, job.describe()
@@ -304,19 +338,24 @@ int MPI_Allgather(const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Data
 def test_hvd_shutdown_while_another_rank_still_joins(tmp_path):
     (tmp_path / "slow.c").write_text(SLOW_ALLGATHER)
     subprocess.run(["mpicc", "-shared", "-fPIC", "slow.c", "-o", "slow.so"], cwd=tmp_path, check=True)
-    job = run_job("""
+    job = run_job(
+        """
 import horovod.tensorflow as hvd
 hvd.init()
 import horovod_data as hvdata
 hvdata.init()
 hvd.shutdown()
 print("left")
-""", np=2, env={"LD_PRELOAD": str(tmp_path / "slow.so")})
+""",
+        np=2,
+        env={"LD_PRELOAD": str(tmp_path / "slow.so")},
+    )
     assert job.returncode == 0 and job.stdout == ["left\n"] * 2, job.describe()
 
 
 def test_what_the_program_survives_does_not_fail_it():
-    job = run_job("""
+    job = run_job(
+        """
 import sys, threading
 import horovod_data as hvdata
 hvdata.init()
@@ -334,7 +373,9 @@ for end in (lambda: sys.exit(9), lambda: 1 / 0):
     thread.start()
     thread.join()
 print("goes on")
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout == ["goes on\n"] * 2
     for err in job.stderr:
@@ -342,7 +383,8 @@ print("goes on")
 
 
 def test_a_forked_child_is_no_rank():
-    job = run_job("""
+    job = run_job(
+        """
 import os, sys
 import horovod_data as hvdata
 hvdata.init()
@@ -356,7 +398,9 @@ if child == 0:
             print(error)
     sys.exit(4)
 print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvdata.rank())
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     for rank, out in enumerate(job.stdout):
         assert f"child: 4 rank: {rank}" in out and "no error" not in out, job.describe()
@@ -366,7 +410,8 @@ print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "rank:", hvd
 
 
 def test_a_spawned_child_is_a_process_like_any_other():
-    job = run_job("""
+    job = run_job(
+        """
 import multiprocessing, sys
 import horovod_data as hvdata
 
@@ -379,7 +424,9 @@ if __name__ == "__main__":
     process.start()
     process.join()
     print("child:", process.exitcode)
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0 and job.stdout == ["child: 4\n"] * 2, job.describe()
 
 
@@ -468,7 +515,8 @@ def test_use_after_shutdown():
 
 def test_a_crash_of_the_communication_thread_leaves_a_trace():
     """Python's faulthandler is told of it; of no signal that a program may handle is this thread told."""
-    job = run_job("""
+    job = run_job(
+        """
 import ctypes, os, platform, signal, time
 import tensorflow as tf
 import horovod_data as hvdata
@@ -490,7 +538,9 @@ tgkill = {"x86_64": 234, "aarch64": 131}[platform.machine()]
 if hvdata.rank() == 1:
     ctypes.CDLL(None).syscall(tgkill, os.getpid(), int(ours[0]), int(signal.SIGSEGV))
 time.sleep(1000)
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode != 0 and job.stdout == ["True\n", "True\n"], job.describe()
     assert "Fatal Python error: Segmentation fault" in job.stderr[1], job.describe()
 
@@ -524,7 +574,10 @@ if hvdata.rank() == 0:
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("audited", [False, True], ids=["", "audited"])
-@pytest.mark.parametrize("before, end", [("", ""), ("", "sys.exit(0)"), (AFTER_HOROVOD, ""), (AFTER_HOROVOD, "hvd.shutdown()"), (AFTER_MPI4PY, "")])
+@pytest.mark.parametrize(
+    "before, end",
+    [("", ""), ("", "sys.exit(0)"), (AFTER_HOROVOD, ""), (AFTER_HOROVOD, "hvd.shutdown()"), (AFTER_MPI4PY, "")],
+)
 def test_the_reader_comes_to_its_end_while_others_wait_for_it_in_a_collective(before, end, audited):
     """As of any rank that has left: an error of Horovod's, at once; and then the others get the rest of what it reads."""
     job = run_job(FEWER_STEPS.format(before=before, end=end, audited="\nds = hvdata.audit(ds)" * audited), np=3)
@@ -537,13 +590,17 @@ def test_the_reader_comes_to_its_end_while_others_wait_for_it_in_a_collective(be
 
 
 def test_a_reader_that_shuts_down_while_others_wait_for_it_says_for_whom_it_reads_on():
-    job = run_job("""
+    job = run_job(
+        """
 import time
 import horovod_data as hvdata
 hvdata.init()
 if hvdata.rank() == 1: time.sleep(4)
 hvdata.shutdown()
-""", np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1"})
+""",
+        np=2,
+        env={"HOROVOD_DATA_STALL_SECONDS": "1"},
+    )
     assert job.returncode == 0, job.describe()
     line = r"horovod_data: \[rank 0 on \S+\] is done, and reads on for rank 1 on \S+, who is not, \d+ s later\. Whoever waits for this rank"
     assert re.search(line, job.stderr[0]) and "is done" not in job.stderr[1], job.describe()
@@ -552,11 +609,14 @@ hvdata.shutdown()
 @pytest.mark.slow
 def test_alone_a_failing_program_ends_as_it_likes():
     """Nobody waits for it: what it does at its end may take longer than where others do."""
-    job = run_job("""
+    job = run_job(
+        """
 import atexit, sys, time
 import horovod_data as hvdata
 hvdata.init()
 atexit.register(lambda: (time.sleep(7), print("written", flush=True)))
 sys.exit(3)
-""", np=1)
+""",
+        np=1,
+    )
     assert (job.returncode, job.stdout[0]) == (3, "written\n"), job.describe()

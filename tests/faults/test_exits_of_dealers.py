@@ -43,7 +43,9 @@ def six():
 # Jobs of one rank, two at a time. They are forked off before anything of TensorFlow runs, which saves them its import; each
 # then initialises MPI for itself and leaves like any program, through the whole end of Python. Each has its own folder for temporary
 # files: in one, Open MPI's of a job that begins is in the way of that of one that ends.
-MANY = SIX + """
+MANY = (
+    SIX
+    + """
 import shutil, tempfile
 folder = tempfile.mkdtemp(prefix="hvx-")
 failed = []
@@ -71,6 +73,7 @@ shutil.rmtree(folder, ignore_errors=True)
 print("failed:", failed, flush=True)
 os._exit(bool(failed))
 """
+)
 
 
 MORE = 196 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 36  # each takes a second of a core
@@ -91,7 +94,9 @@ def test_no_exit_aborts(tmp_path, exits):
 @pytest.mark.parametrize("readers", [0, 1])
 def test_no_dealer_outlives_shutdown(readers):
     """Nor does a session of one."""
-    job = jobs.run_job(SIX + """
+    job = jobs.run_job(
+        SIX
+        + """
 hvdata = six()
 try:
     hvdata.serve()  # leaves on a dedicated reader
@@ -103,5 +108,9 @@ gc.enable()
 gc.collect()
 open_sessions = [one for one in gc.get_objects() if type(one).__name__ == "Session" and not one._closed]
 print("left:", left, len(open_sessions), flush=True)
-""", np=2 - readers, readers=readers, timeout=120)
+""",
+        np=2 - readers,
+        readers=readers,
+        timeout=120,
+    )
     assert job.returncode == 0 and all("left: [] 0" in out for out in job.stdout), job.describe()

@@ -13,7 +13,7 @@ import pytest
 from jobs import SOON, run_job
 from launched import start_launcher
 from ranks.launch import open_mpi
-from table import PROGRAMS, WAYS, Place, everywhere, places, all_places
+from table import PROGRAMS, WAYS, Place, all_places, everywhere, places
 
 HOST = re.escape(socket.gethostname())
 ENDS = {  # fault: the job's statuses
@@ -53,8 +53,10 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
             told = rf"\[reader 0 on {HOST}, channel train, epoch 1, step 5\] (SystemExit: 3|.*MemoryError)"
             assert re.search(told, said), job.describe()
         else:  # the others have no time to say anything
-            ends = (rf"horovod_data: \[{name}\] the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), "
-                    "and the job with it")
+            ends = (
+                rf"horovod_data: \[{name}\] the program ends with status {job.returncode} \(here: channel train, epoch 1, step 6\), "
+                "and the job with it"
+            )
             assert len(re.findall(ends, said)) == 1, job.describe()
             assert fault != "memory" or "MemoryError" in job.stderr[1], job.describe()
     elif fault == "closed files":
@@ -68,7 +70,9 @@ def test_a_fault_that_ends_the_job(fault, victim, where, tried):
 
 def stops_and_places():
     """Who is stopped, the reader or a trainer: one in each of the few places; or both in all."""
-    for where in places((2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline")):
+    for where in places(
+        (2, 0, "arena"), (3, 0, "message"), (4, 0, "inline"), (2, 1, "arena"), (3, 1, "message"), (4, 1, "inline")
+    ):
         one = "trainer" if (where.way == "message") == bool(where.readers) else "reader"
         for stopped in ("reader", "trainer") if all_places() else (one,):
             yield pytest.param(where, stopped, id=f"{where}-{stopped}")
@@ -88,11 +92,16 @@ def test_faults_that_the_job_survives(where, stopped, tried):
     looks = [line for line in job.stdout[where.reader].splitlines() if line.startswith("KEPT by the reader")]
     assert len(looks) == 3 + trainers + 3 and all(line.endswith("nothing") for line in looks), job.describe()
     for rank in range(trainers):
-        lines = {line.split()[0] + line.split()[1] * (line.split()[0] in ("FAILED", "BROKE")): line
-                 for line in job.stdout[rank].splitlines()}
+        lines = {
+            line.split()[0] + line.split()[1] * (line.split()[0] in ("FAILED", "BROKE")): line
+            for line in job.stdout[rank].splitlines()
+        }
         for epoch, step in (1, 0), (2, steps // 2), (3, steps - 1):
-            said = re.fullmatch(rf"FAILED {epoch} {step} ([\d.]+) .*\[reader 0 on {HOST}, channel train, epoch {epoch}, step {step}\] "
-                                "ValueError: no such row.*", lines[f"FAILED{epoch}"])
+            said = re.fullmatch(
+                rf"FAILED {epoch} {step} ([\d.]+) .*\[reader 0 on {HOST}, channel train, epoch {epoch}, step {step}\] "
+                "ValueError: no such row.*",
+                lines[f"FAILED{epoch}"],
+            )
             assert said and float(said[1]) - float(raised[str(epoch)]) < SOON, job.describe()
         for breaker in range(trainers):
             *told, when = lines[f"BROKE{4 + breaker}"].split()
@@ -132,30 +141,47 @@ def test_a_rank_that_ends_before_init(np, before, end, launcher, tried):
             assert job.gone(), job.members()
     assert status == 1 and time.monotonic() - began < SOON, said
     how = "has left, its process is gone" if not before else "has come to the end of its program"
-    if before or "without calling" not in said:  # where the others had begun with MPI Open MPI's mpirun is the first to know
-        assert re.search(rf"\[rank [023] on {HOST}\] init\(\) waits for a rank that will not come: rank 1 {how}", said), said
+    if (
+        before or "without calling" not in said
+    ):  # where the others had begun with MPI Open MPI's mpirun is the first to know
+        assert re.search(
+            rf"\[rank [023] on {HOST}\] init\(\) waits for a rank that will not come: rank 1 {how}", said
+        ), said
     assert "came through init()" not in said
 
 
 def test_the_time_limit_holds_in_mpi_init():
     """Of a rank that is late nobody can know that it will not come."""
-    job = run_job("""
+    job = run_job(
+        """
 import os, time
 if os.environ["HVDATA_TEST_RANK"] == "1":
     time.sleep(600)
 import horovod_data as hvdata
 hvdata.init()
-""", np=2, timeout=100, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"})
+""",
+        np=2,
+        timeout=100,
+        env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"},
+    )
     assert job.returncode == 1, job.describe()
     missing = "not all of the 2 processes have called horovod_data.init()"
-    assert re.search(rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {re.escape(missing)}", job.stderr[0])
+    assert re.search(
+        rf"horovod_data: \[rank 0 on {HOST}\] waiting in init\(\) for \d+ s: {re.escape(missing)}", job.stderr[0]
+    )
     assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
 
 
-@pytest.mark.parametrize("where, who", [
-    pytest.param(where, who, id=f"{where}-rank {who}")
-    for number, where in enumerate([Place(1, 0, "arena"), *places((2, 0, "message"), (3, 0, "arena"), (3, 1, "inline"))])
-    for who in (sorted({0, where.trainers - 1}) if all_places() else [0 if number == 2 else where.trainers - 1])])
+@pytest.mark.parametrize(
+    "where, who",
+    [
+        pytest.param(where, who, id=f"{where}-rank {who}")
+        for number, where in enumerate(
+            [Place(1, 0, "arena"), *places((2, 0, "message"), (3, 0, "arena"), (3, 1, "inline"))]
+        )
+        for who in (sorted({0, where.trainers - 1}) if all_places() else [0 if number == 2 else where.trainers - 1])
+    ],
+)
 def test_fit_again_after_an_interrupt(where, who, tried):
     """Of the rank that reads, or another."""
     job = tried.run(PROGRAMS / "interrupted_fit.py", where, str(who))
@@ -173,7 +199,8 @@ def test_fit_again_after_an_interrupt(where, who, tried):
 def test_a_tiny_dev_shm(where, fill, tmp_path, tried):
     """Ours has no name there; MPI's has, so MPI is told to do without. The job runs as ever, also where nothing fits in."""
     (tmp_path / "tiny.sh").write_text(f'mount -t tmpfs -o size=64k tmpfs /dev/shm && {fill} && exec mpirun "$@"\n')
-    job = tried.run("""
+    job = tried.run(
+        """
 import os, time
 import horovod_data as hvdata, tensorflow as tf
 hvdata.init()
@@ -183,7 +210,11 @@ ds = hvdata.distribute_dataset(make, batch="per_rank", verify=True)
 hvdata.serve()
 print("FAULT", time.monotonic(), flush=True)
 print(sum(1 for _ in ds), hvdata.stats()["payload_bytes_arena"] > 0, flush=True)
-""", where, launcher=f"unshare --mount sh {tmp_path / 'tiny.sh'}", env={"OMPI_MCA_btl": "self,tcp"})
+""",
+        where,
+        launcher=f"unshare --mount sh {tmp_path / 'tiny.sh'}",
+        env={"OMPI_MCA_btl": "self,tcp"},
+    )
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):
         shared = where.way == "arena" and rank == 0 and not where.readers

@@ -156,7 +156,9 @@ def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):
         assert f"rows {rows}" in lines and f"rows of the graph {rows}" in lines, job.describe()
     # From the last child's end on, whose rank has kept the others waiting.
     ranks = range(where.trainers)
-    assert max(job.when("WENT ON", rank) for rank in ranks) - max(job.when("FAULT", rank) for rank in ranks) < SOON, job.describe()
+    assert max(job.when("WENT ON", rank) for rank in ranks) - max(job.when("FAULT", rank) for rank in ranks) < SOON, (
+        job.describe()
+    )
 
 
 SPAWNS = """
@@ -185,9 +187,12 @@ def test_a_child_that_imports_the_program(method, status):
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
         said, exit_code = out.splitlines()
-        assert re.fullmatch(r"\[rank [01] on \S+\] init\(\) was called by a process that multiprocessing has started: such a process imports "
-                            r"the program, and what stands at its top level is done once more there\. Put the program's work behind "
-                            r"`if __name__ == \"__main__\":`\.", said), job.describe()
+        assert re.fullmatch(
+            r"\[rank [01] on \S+\] init\(\) was called by a process that multiprocessing has started: such a process imports "
+            r"the program, and what stands at its top level is done once more there\. Put the program's work behind "
+            r"`if __name__ == \"__main__\":`\.",
+            said,
+        ), job.describe()
         assert exit_code == f"child {status}", job.describe()
 
 
@@ -239,4 +244,6 @@ def test_a_child_whose_parent_waits_for_a_batch(tmp_path):
     """That thread holds the iterator's lock, and is not in the child."""
     job = run_job(WAITS_AND_FORKS, 2, str(tmp_path / "go"), timeout=100)
     assert job.returncode == 0 and "ended: True" in job.stdout[1], job.describe()
-    assert re.search(r"^child: .*forked", job.stdout[1], re.MULTILINE) and job.stdout[1].endswith("got: [1, 1]\n"), job.describe()
+    assert re.search(r"^child: .*forked", job.stdout[1], re.MULTILINE) and job.stdout[1].endswith("got: [1, 1]\n"), (
+        job.describe()
+    )

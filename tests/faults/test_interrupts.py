@@ -29,7 +29,9 @@ def interrupted(call):
     assert time.monotonic() - began < 5, time.monotonic() - began  # what it waits for would come a second later
 """
 
-NEXT = PRELUDE + """
+NEXT = (
+    PRELUDE
+    + """
 def slow():
     yield from range(hvdata.size())
     time.sleep(6)
@@ -45,14 +47,18 @@ if hvdata.rank() == hvdata.size() - 1:
 else:
     print("rest", [int(x) for x in it], flush=True)
 """
+)
 
-DISTRIBUTE = PRELUDE + """
+DISTRIBUTE = (
+    PRELUDE
+    + """
 if hvdata.rank() == 1:
     interrupted(lambda: hvdata.distribute_dataset(None, batch="per_rank"))
 else:
     time.sleep(8)
 os._exit(0)
 """
+)
 
 
 # One rank is interrupted, and its program goes on; with the others it makes the same calls as before.
@@ -141,25 +147,38 @@ assert hvdata.audit([np.arange(3)], key=lambda x: x, reference=3) is not None
 """
 
 
-@pytest.mark.parametrize("who, where, others", [
-    (0, "wait", "had 5 rows"),
-    (1, "wait", "had 5 rows"),
-    (0, "at its end", "had 5 rows"),
-    (0, "twice", "had 5 rows"),
-    (1, "at its end", "had 5 rows"),
-    (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
-    (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
-    (0, "dataset function", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt"),
-    (0, "time limit", "had 5 rows"),
-    (1, "time limit", "had 5 rows"),
-    (0, "exit", r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: SystemExit: 'no files'"),
-    (0, "no memory", r"heard MemoryError \[rank 0 on .*\] predict\(\) failed: MemoryError: no memory"),
-    (1, "no memory", r"heard MemoryError \[rank 1 on .*\] predict\(\) failed: MemoryError: no memory"),
-    (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
-])
+@pytest.mark.parametrize(
+    "who, where, others",
+    [
+        (0, "wait", "had 5 rows"),
+        (1, "wait", "had 5 rows"),
+        (0, "at its end", "had 5 rows"),
+        (0, "twice", "had 5 rows"),
+        (1, "at its end", "had 5 rows"),
+        (0, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
+        (1, "predict", r"heard RuntimeError .*predict\(\) failed: KeyboardInterrupt"),
+        (
+            0,
+            "dataset function",
+            r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: KeyboardInterrupt",
+        ),
+        (0, "time limit", "had 5 rows"),
+        (1, "time limit", "had 5 rows"),
+        (
+            0,
+            "exit",
+            r"heard RuntimeError \[rank 0 on \S+\] distribute_dataset\(name='first'\) failed: SystemExit: 'no files'",
+        ),
+        (0, "no memory", r"heard MemoryError \[rank 0 on .*\] predict\(\) failed: MemoryError: no memory"),
+        (1, "no memory", r"heard MemoryError \[rank 1 on .*\] predict\(\) failed: MemoryError: no memory"),
+        (0, "reference", "heard RuntimeError|had it"),  # the signal may come a moment later
+    ],
+)
 def test_a_program_that_goes_on(tmp_path, who, where, others):
     """What it owes the others they get, and nobody waits for it."""
-    job = run_job(GOES_ON, 2, str(who), where, str(tmp_path / "pressed"), timeout=120, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    job = run_job(
+        GOES_ON, 2, str(who), where, str(tmp_path / "pressed"), timeout=120, env={"HOROVOD_DATA_TIMEOUT": "50"}
+    )
     assert job.returncode == 0, job.describe()
     assert "went on" in job.stdout[who], job.describe()
     assert re.search(others, job.stdout[1 - who]), job.describe()
@@ -223,7 +242,9 @@ def test_a_named_channel_of_a_graph(tmp_path, graph):
     """The call counts as made: the next one of the name is the second in the same graph, and the first in another one."""
     job = run_job(IN_A_GRAPH, 2, str(tmp_path / "pressed"), graph, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
     assert job.returncode == 0, job.describe()
-    assert ["rows [[0, 1], [4, 5]]" in job.stdout[0], "rows [[2, 3], [6, 7]]" in job.stdout[1]] == [True] * 2, job.describe()
+    assert ["rows [[0, 1], [4, 5]]" in job.stdout[0], "rows [[2, 3], [6, 7]]" in job.stdout[1]] == [True] * 2, (
+        job.describe()
+    )
 
 
 # A dedicated reader is interrupted before the others come, and serves all the same.
@@ -254,7 +275,9 @@ print("rows", [int(x) for x in ds], flush=True)
 
 
 def test_a_reader_that_serves_all_the_same(tmp_path):
-    job = run_job(READER_SERVES, 2, str(tmp_path / "pressed"), readers=1, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})
+    job = run_job(
+        READER_SERVES, 2, str(tmp_path / "pressed"), readers=1, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"}
+    )
     assert job.returncode == 0, job.describe()
     assert "rows [0, 2, 4, 6]" in job.stdout[0] and "rows [1, 3, 5, 7]" in job.stdout[1], job.describe()
 
@@ -328,10 +351,14 @@ assert hvdata.gather(tf.zeros([1])) is not None
 """
 
 
-@pytest.mark.parametrize("call, heard", [
-    ("predict(lambda x: x, lambda: tf.data.Dataset.range(4).batch(2))", "predict() failed: KeyboardInterrupt"),
-    ('distribute_dataset(lambda: tf.data.Dataset.range(4), batch="per_rank")', ""),
-    ("predict(fails, hvdata.DISTRIBUTED)", "went on")])
+@pytest.mark.parametrize(
+    "call, heard",
+    [
+        ("predict(lambda x: x, lambda: tf.data.Dataset.range(4).batch(2))", "predict() failed: KeyboardInterrupt"),
+        ('distribute_dataset(lambda: tf.data.Dataset.range(4), batch="per_rank")', ""),
+        ("predict(fails, hvdata.DISTRIBUTED)", "went on"),
+    ],
+)
 def test_what_a_rank_has_left_keeps_nothing_of_its_program(call, heard):
     script = HOLDS_AN_ITERATOR.replace("CALL", call).replace("PRESS", str("fails" not in call))
     job = run_job(script, 2, timeout=90, env={"HOROVOD_DATA_TIMEOUT": "50"})

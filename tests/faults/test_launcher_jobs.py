@@ -46,15 +46,20 @@ hvdata.serve()
 def test_rank_0_reads(script):
     job = run_launcher("-np", "2", *script(WHO), "--readers", "5", env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert job.returncode == 0, job.output
-    assert job.lines("WHO") == ["0 reader trainer 0 2 devices: 0,1 ['--readers', '5']",
-                                "1  trainer 1 2 devices: 0,1 ['--readers', '5']"], job.output
+    assert job.lines("WHO") == [
+        "0 reader trainer 0 2 devices: 0,1 ['--readers', '5']",
+        "1  trainer 1 2 devices: 0,1 ['--readers', '5']",
+    ], job.output
 
 
 def test_a_dedicated_reader_has_no_devices(script):
     job = run_launcher("-np", "2", "--readers", "1", "--", *script(WHO), env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert job.returncode == 0, job.output
-    assert job.lines("WHO") == ["0  trainer 0 2 devices: 0,1 []", "1  trainer 1 2 devices: 0,1 []",
-                                "2 reader  None None devices:  []"], job.output
+    assert job.lines("WHO") == [
+        "0  trainer 0 2 devices: 0,1 []",
+        "1  trainer 1 2 devices: 0,1 []",
+        "2 reader  None None devices:  []",
+    ], job.output
 
 
 def test_the_environment_says_who_reads_where_no_option_does(script):
@@ -66,15 +71,22 @@ def test_the_environment_says_who_reads_where_no_option_does(script):
 
 def test_variables_reach_every_rank(script):
     show = 'say("SEES", rank, os.environ["A"], os.environ["B"], os.environ.get("HOROVOD_CYCLE_TIME"))'
-    job = run_launcher("-np", "1", "--readers", "1", "-x", "A", "-x", "B=with space", *script(show), env={"A": "from here"})
-    assert [line.rpartition(" ")[0] for line in job.lines("SEES")] == ["0 from here with space", "1 from here with space"]
+    job = run_launcher(
+        "-np", "1", "--readers", "1", "-x", "A", "-x", "B=with space", *script(show), env={"A": "from here"}
+    )
+    assert [line.rpartition(" ")[0] for line in job.lines("SEES")] == [
+        "0 from here with space",
+        "1 from here with space",
+    ]
 
 
 @pytest.mark.horovod
 def test_horovodruns_options(script, tmp_path):
     (tmp_path / "config.yaml").write_text("params:\n  fusion_threshold_mb: 16\n")
     show = 'say("SEES", os.environ["HOROVOD_FUSION_THRESHOLD"], os.environ["HOROVOD_CYCLE_TIME"])'
-    job = run_launcher("-np", "1", "--cycle-time-ms", "3.5", "--config-file", str(tmp_path / "config.yaml"), *script(show))
+    job = run_launcher(
+        "-np", "1", "--cycle-time-ms", "3.5", "--config-file", str(tmp_path / "config.yaml"), *script(show)
+    )
     assert job.lines("SEES") == [f"{16 << 20} 3.5"], job.output
 
 
@@ -110,8 +122,13 @@ def test_output_in_files(script, tmp_path):
 
 def test_tagged_output(script):
     job = run_launcher("-np", "2", "--tag-output", *script('say("says", rank)'))
-    assert all(any(line.startswith("[") and f"{rank}]" in line and line.endswith(f"says {rank}")
-                   for line in job.output.splitlines()) for rank in (0, 1)), job.output
+    assert all(
+        any(
+            line.startswith("[") and f"{rank}]" in line and line.endswith(f"says {rank}")
+            for line in job.output.splitlines()
+        )
+        for rank in (0, 1)
+    ), job.output
 
 
 # ---- A rank that fails. What stands before it has started MPI or not; the others wait for ever.
@@ -184,17 +201,23 @@ def test_leaving_by_os_exit_after_finalize_is_none(script):
     assert job.returncode == 0, job.output
 
 
-@pytest.mark.parametrize("before", ["", "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"],
-                         ids=["no MPI", "MPI loaded"])
+@pytest.mark.parametrize(
+    "before", ["", "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"], ids=["no MPI", "MPI loaded"]
+)
 def test_leaving_by_os_exit_without_ever_starting_mpi_is_none(script, before):
-    job = run_launcher("-np", "2", *script(f"{before}\nif rank == 0:\n    os._exit(0)\ntime.sleep(3)\nsay('WENT ON', rank)"))
+    job = run_launcher(
+        "-np", "2", *script(f"{before}\nif rank == 0:\n    os._exit(0)\ntime.sleep(3)\nsay('WENT ON', rank)")
+    )
     assert job.returncode == 0 and job.lines("WENT ON") == ["1"], job.output
     assert "MPI_Finalize" not in job.output
 
 
 @pytest.mark.parametrize("end, status", [("os._exit(0)", 0), ("sys.exit(3)", 3), ("raise ValueError('of a child')", 1)])
 def test_a_forked_child_leaves_as_it_likes(script, end, status):
-    job = run_launcher("-np", "2", *script(f"""
+    job = run_launcher(
+        "-np",
+        "2",
+        *script(f"""
 from mpi4py import MPI
 child = os.fork()
 if child == 0:
@@ -202,7 +225,8 @@ if child == 0:
 ended = os.waitpid(child, 0)[1]
 time.sleep(2)  # nobody ends the job for it
 say("CHILD", os.waitstatus_to_exitcode(ended))
-"""))
+"""),
+    )
     assert job.returncode == 0 and job.lines("CHILD") == [str(status)] * 2, job.output
 
 
@@ -251,13 +275,19 @@ def test_the_program_sees_what_plain_python_shows(tmp_path, words):
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["-c"]], ids=repr)
 def test_no_program(words):
-    ran = subprocess.run([sys.executable, "-m", "horovod_data.launcher.rank", *words], capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(
+        [sys.executable, "-m", "horovod_data.launcher.rank", *words], capture_output=True, text=True, timeout=170
+    )
     assert ran.returncode == 2 and ran.stderr == (
-        "usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]\n"), ran.stderr
+        "usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]\n"
+    ), ran.stderr
 
 
 def test_spawned_processes_and_exit_handlers(script):
-    job = run_launcher("-np", "1", *script("""
+    job = run_launcher(
+        "-np",
+        "1",
+        *script("""
 import atexit, multiprocessing
 
 def square(x):
@@ -271,5 +301,6 @@ if __name__ == "__main__":
     atexit.register(last)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print("RUNS", pool.map(square, [1, 2]))
-"""))
+"""),
+    )
     assert job.returncode == 0 and job.lines("RUNS") == ["[1, 4]", "last 9"], job.output

@@ -14,8 +14,10 @@ while :; do case $1 in -p | -i) echo "WITH $1 $2" >&2; shift 2 ;; -*) shift ;; *
 host=$1; shift
 exec unshare --uts sh -c 'hostname "$0" && exec sh -c "$*"' "$host" "$@"
 """
-SHOW = ('echo "RUNS ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} $(hostname) devices=$CUDA_VISIBLE_DEVICES '
-        '$HOROVOD_DATA_READERS $HOROVOD_DATA_READERS_PER_NODE $HOROVOD_DATA_EMBEDDED $TOKEN"')
+SHOW = (
+    'echo "RUNS ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} $(hostname) devices=$CUDA_VISIBLE_DEVICES '
+    '$HOROVOD_DATA_READERS $HOROVOD_DATA_READERS_PER_NODE $HOROVOD_DATA_EMBEDDED $TOKEN"'
+)
 may_rename = os.geteuid() == 0 and subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0
 pytestmark = [pytest.mark.limit(90), pytest.mark.skipif(not may_rename, reason="needs root, for host names of its own")]
 
@@ -26,8 +28,12 @@ def by_name(tmp_path):
     agent = tmp_path / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o755)
-    return {"OMPI_MCA_plm_rsh_agent": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
-            "OMPI_MCA_mpi_yield_when_idle": "1"}  # the hosts share the cores of this one
+    return {
+        "OMPI_MCA_plm_rsh_agent": str(agent),
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(agent),
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }  # the hosts share the cores of this one
 
 
 @pytest.fixture
@@ -46,19 +52,29 @@ def place(by_name):
 
 def test_readers_per_node(place):
     hosts = place("-H", "ha:2,hb:1", "--readers-per-node", "1", "-x", "CUDA_VISIBLE_DEVICES")
-    assert hosts == ["0 ha devices=3 1 of the launcher", "1 ha devices=3 1 of the launcher", "2 ha devices= 1 of the launcher",
-                     "3 hb devices=3 1 of the launcher", "4 hb devices= 1 of the launcher"]
+    assert hosts == [
+        "0 ha devices=3 1 of the launcher",
+        "1 ha devices=3 1 of the launcher",
+        "2 ha devices= 1 of the launcher",
+        "3 hb devices=3 1 of the launcher",
+        "4 hb devices= 1 of the launcher",
+    ]
 
 
 def test_embedded_readers(place):
     hosts = place("-H", "ha:2,hb:2", "--readers-per-node", "1", "--embedded", "-x", "CUDA_VISIBLE_DEVICES")
-    assert hosts == [f"{rank} {host} devices=3 1 1 of the launcher" for rank, host in enumerate(["ha", "ha", "hb", "hb"])]
+    assert hosts == [
+        f"{rank} {host} devices=3 1 1 of the launcher" for rank, host in enumerate(["ha", "ha", "hb", "hb"])
+    ]
 
 
 def test_readers_elsewhere(place):
-    hosts = place("-H", "ha:2,hb:2", "-np", "3", "--readers", "3", "--reader-hosts", "hc,hd", "-x", "CUDA_VISIBLE_DEVICES")
-    assert [line.split(" ")[1:3] for line in hosts] == [["ha", "devices=3"]] * 2 + [["hb", "devices=3"]] + \
-        [["hc", "devices="]] * 2 + [["hd", "devices="]]
+    hosts = place(
+        "-H", "ha:2,hb:2", "-np", "3", "--readers", "3", "--reader-hosts", "hc,hd", "-x", "CUDA_VISIBLE_DEVICES"
+    )
+    assert [line.split(" ")[1:3] for line in hosts] == [["ha", "devices=3"]] * 2 + [["hb", "devices=3"]] + [
+        ["hc", "devices="]
+    ] * 2 + [["hd", "devices="]]
     assert all(line.endswith("3 of the launcher") for line in hosts)
 
 
@@ -96,7 +112,17 @@ say("GOT", socket.gethostname(), sorted(int(x) for x in dataset))
 
 def test_a_job_over_hosts(by_name, tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
-    job = run_launcher("-H", "ha:2,hb:1", "--readers", "1", "--reader-hosts", "hc", sys.executable, str(tmp_path / "train.py"),
-                       env=by_name, timeout=80)
+    job = run_launcher(
+        "-H",
+        "ha:2,hb:1",
+        "--readers",
+        "1",
+        "--reader-hosts",
+        "hc",
+        sys.executable,
+        str(tmp_path / "train.py"),
+        env=by_name,
+        timeout=80,
+    )
     assert job.returncode == 0, job.output
     assert job.lines("READS") == ["hc"] and job.lines("GOT") == ["ha [0, 3]", "ha [1, 4]", "hb [2, 5]"], job.output

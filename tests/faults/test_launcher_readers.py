@@ -49,8 +49,12 @@ def by_name(tmp_path):
     (tmp_path / "agent").write_text(AGENT)
     (tmp_path / "agent").chmod(0o755)
     agent = str(tmp_path / "agent")
-    return {"OMPI_MCA_plm_rsh_agent": agent, "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": agent,
-            "OMPI_MCA_mpi_yield_when_idle": "1"}  # the hosts share the cores of this one
+    return {
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": agent,
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }  # the hosts share the cores of this one
 
 
 def got(job) -> dict[int, list[int]]:
@@ -75,8 +79,14 @@ def test_two_readers(train):
 def test_a_reader_on_each_host(train, by_name):
     job = run_launcher("-H", "ha:2,hb:2", "--readers-per-node", "1", *train, env=by_name, timeout=120)
     assert job.returncode == 0, job.output
-    assert job.lines("WHO") == ["ha 0 4 2  trains", "ha 1 4 2  trains", "ha None None 2 reads",
-                                "hb 2 4 2  trains", "hb 3 4 2  trains", "hb None None 2 reads"], job.output
+    assert job.lines("WHO") == [
+        "ha 0 4 2  trains",
+        "ha 1 4 2  trains",
+        "ha None None 2 reads",
+        "hb 2 4 2  trains",
+        "hb 3 4 2  trains",
+        "hb None None 2 reads",
+    ], job.output
     numbers = got(job)
     assert sorted(numbers[0] + numbers[1]) == list(range(12))  # trainers are served by their own host's reader
     assert sorted(numbers[2] + numbers[3]) == list(range(100, 112))
@@ -86,7 +96,12 @@ def test_a_reader_on_each_host(train, by_name):
 def test_the_first_trainer_of_each_host_reads(train, by_name):
     job = run_launcher("-H", "ha:2,hb:2", "--readers-per-node", "1", "--embedded", *train, env=by_name, timeout=120)
     assert job.returncode == 0, job.output
-    assert job.lines("WHO") == ["ha 0 4 2 reads trains", "ha 1 4 2  trains", "hb 2 4 2 reads trains", "hb 3 4 2  trains"], job.output
+    assert job.lines("WHO") == [
+        "ha 0 4 2 reads trains",
+        "ha 1 4 2  trains",
+        "hb 2 4 2 reads trains",
+        "hb 3 4 2  trains",
+    ], job.output
     numbers = got(job)
     assert sorted(numbers[0] + numbers[1]) == list(range(12))
     assert sorted(numbers[2] + numbers[3]) == list(range(100, 112))

@@ -34,7 +34,9 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("readers", [0, 1])
-@pytest.mark.parametrize("how, status", [("sys.exit(3)", 3), ("raises()", 3), ("leave(3)", 3), ("sys.exit('no data')", 1)])
+@pytest.mark.parametrize(
+    "how, status", [("sys.exit(3)", 3), ("raises()", 3), ("leave(3)", 3), ("sys.exit('no data')", 1)]
+)
 def test_from_the_dataset_function(how, status, readers):
     """Whoever ends first, the reader by it or another rank by the error that it has of it, says who has done that."""
     job = run_job(FROM_THE_FUNCTION.format(parameter="", when="True", how=how), np=2, readers=readers, timeout=90)
@@ -43,8 +45,10 @@ def test_from_the_dataset_function(how, status, readers):
     assert job.seconds_since("ENDS", reader) < SOON, job.describe()
     assert "no data" not in how or "no data" in "".join(job.stderr), job.describe()
     name = rf"\[{'reader 0' if readers else 'rank 0'} on \S+\]"
-    assert re.search(rf"{name} (the program ends with status {status}|distribute_dataset\(name='train'\) failed: SystemExit: )",
-                     "".join(job.stderr)), job.describe()
+    assert re.search(
+        rf"{name} (the program ends with status {status}|distribute_dataset\(name='train'\) failed: SystemExit: )",
+        "".join(job.stderr),
+    ), job.describe()
 
 
 FROM_THE_MODEL = """
@@ -72,11 +76,15 @@ def test_from_the_call_for_a_later_epoch(readers):
     job = run_job(script, np=2, readers=readers, timeout=90)
     assert job.returncode == 3, job.describe()
     had = [[line for line in out.splitlines() if not line.startswith("ENDS")] for out in job.stdout[:2]]
-    assert all(lines in ([], ["steps 4"]) for lines in had) and ["steps 4"] in had, job.describe()  # the job's end may come first
+    assert all(lines in ([], ["steps 4"]) for lines in had) and ["steps 4"] in had, (
+        job.describe()
+    )  # the job's end may come first
     assert job.seconds_since("ENDS", 2 if readers else 0) < SOON, job.describe()
     place = rf"\[{'reader 0' if readers else 'rank 0'} on \S+, channel train, epoch 2\]"
-    assert re.search(rf"{place} the dataset function ends the program with status 3, and the job with it",
-                     job.stderr[2 if readers else 0]), job.describe()
+    assert re.search(
+        rf"{place} the dataset function ends the program with status 3, and the job with it",
+        job.stderr[2 if readers else 0],
+    ), job.describe()
 
 
 def test_without_a_status_from_the_call_for_a_later_epoch():
@@ -124,14 +132,17 @@ def test_the_reader_finalises_mpi_in_mid_epoch(drops):
     script = FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)")
     if drops:
         script = script.replace(".repeat()", ".batch(3)").replace('batch="per_rank"', 'batch="global"')
-    script = script.replace("for step, x in enumerate(ds, 1):", """
+    script = script.replace(
+        "for step, x in enumerate(ds, 1):",
+        """
 def shares():
     try:
         yield from ds
     except Exception as error:
         print("at", time.time(), type(error).__name__, error, flush=True)
         raise
-for step, x in enumerate(shares(), 1):""")
+for step, x in enumerate(shares(), 1):""",
+    )
     job = run_job(script, np=2, timeout=100)
     assert job.returncode == 1, job.describe()
     assert "UnavailableError" in job.stdout[1] and "channel train, epoch 1" in job.stdout[1], job.describe()
@@ -143,8 +154,12 @@ for step, x in enumerate(shares(), 1):""")
 @pytest.mark.skipif(not CAN_NAME_HOSTS, reason="host names of their own need root")
 def test_the_reader_that_keeps_hosts_in_step_finalises_mpi_in_mid_epoch():
     """Its own ranks are not the only ones that wait for it."""
-    job = run_job(FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)"), np=2, timeout=100,
-                  env={"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"})
+    job = run_job(
+        FINALIZES.format(before="", repeat="", leaver=0, collective="pass").replace("range(100)", "range(10**9)"),
+        np=2,
+        timeout=100,
+        env={"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS_PER_NODE": "1", "HOROVOD_DATA_EMBEDDED": "1"},
+    )
     assert job.returncode == 1, job.describe()
     assert "UnavailableError" in job.stderr[1] and "has called MPI_Finalize" in job.stderr[1], job.describe()
     assert time.time() - times(job)[0] < 2 * SOON, job.describe()

@@ -28,12 +28,14 @@ for step, _ in enumerate(ds):
 
 # Rank 0 is done, has told those it has made a call with, and reads on for the others.
 SERVES_ON = TRAIN.replace("hvdata.serve()\n", "hvdata.scatter(tf.zeros([hvdata.size()]))\n").replace(
-    "    time.sleep(0.01)\n", """\
+    "    time.sleep(0.01)\n",
+    """\
     if step == 20 and hvdata.rank() == 0:
         print("is done", flush=True)
         break
     time.sleep(0.01)
-""")
+""",
+)
 
 
 @pytest.mark.slow
@@ -67,4 +69,6 @@ def test_a_reader_that_is_done_and_reads_on():
         seconds = time.monotonic() - began
     assert seconds < SOON, seconds
     if open_mpi():
-        assert any("rank 0 on " in err and "has died (here: channel train, epoch 1, step " in err for err in job.stderr[1:]), job.describe()
+        assert any(
+            "rank 0 on " in err and "has died (here: channel train, epoch 1, step " in err for err in job.stderr[1:]
+        ), job.describe()

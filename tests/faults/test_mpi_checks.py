@@ -13,8 +13,13 @@ from ranks import launch
 
 COUNTER = Path(__file__).with_name("mpi_handles.c")
 # Each call's arguments; handles that are left at MPI_Finalize; memory of MPI_Alloc_mem; and the stack of whoever aborts.
-CHECKS = {"OMPI_MCA_mpi_param_check": "1", "OMPI_MCA_mpi_show_handle_leaks": "1", "OMPI_MCA_mpi_show_mpi_alloc_mem_leaks": "-1",
-          "OMPI_MCA_opal_abort_print_stack": "1", "MPIR_CVAR_ERROR_CHECKING": "1"}
+CHECKS = {
+    "OMPI_MCA_mpi_param_check": "1",
+    "OMPI_MCA_mpi_show_handle_leaks": "1",
+    "OMPI_MCA_mpi_show_mpi_alloc_mem_leaks": "-1",
+    "OMPI_MCA_opal_abort_print_stack": "1",
+    "MPIR_CVAR_ERROR_CHECKING": "1",
+}
 
 SCRIPT = """
 import sys, tempfile
@@ -62,7 +67,9 @@ def counter(tmp_path_factory):
     if compiler is None:
         pytest.skip("needs mpicc")
     library = tmp_path_factory.mktemp("counter") / "mpi_handles.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", str(COUNTER), "-o", str(library), "-ldl", "-lpthread"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", str(COUNTER), "-o", str(library), "-ldl", "-lpthread"], check=True
+    )
     return str(library)
 
 
@@ -76,8 +83,13 @@ def handles(text, library):
 @pytest.mark.parametrize("np, readers, way", [(2, 1, "message"), (3, 0, "message"), (2, 0, "arena")])
 @pytest.mark.parametrize("end", ["", "hvdata.shutdown()"])
 def test_nothing_is_left_with_mpi(counter, np, readers, way, end):
-    job = run_job(SCRIPT.replace("{end}", end), np=np, readers=readers, timeout=170,
-                  env={**CHECKS, "LD_PRELOAD": counter, "HOROVOD_DATA_PAYLOAD": way})
+    job = run_job(
+        SCRIPT.replace("{end}", end),
+        np=np,
+        readers=readers,
+        timeout=170,
+        env={**CHECKS, "LD_PRELOAD": counter, "HOROVOD_DATA_PAYLOAD": way},
+    )
     assert job.returncode == 0 and all(out == "all of it\n" for out in job.stdout[:np]), job.describe()
     assert "still allocated" not in job.describe() and "MPI_Alloc_mem" not in job.describe(), job.describe()
     for err in job.stderr:
@@ -89,13 +101,18 @@ def test_nothing_is_left_with_mpi(counter, np, readers, way, end):
 
 @pytest.mark.limit(120)
 def test_what_a_program_leaves_is_seen(counter):
-    job = run_job("""
+    job = run_job(
+        """
 from mpi4py import MPI
 left = MPI.COMM_WORLD.Dup()
 under_way = left.Irecv(bytearray(8), source=0, tag=7)
 given_back = MPI.COMM_WORLD.Dup()
 given_back.Free()
-""", np=2, env={**CHECKS, "LD_PRELOAD": counter}, timeout=100)
+""",
+        np=2,
+        env={**CHECKS, "LD_PRELOAD": counter},
+        timeout=100,
+    )
     assert job.returncode == 0, job.describe()
     for err in job.stderr:
         found = handles(err, r"MPI\.[\w.-]+")
@@ -106,12 +123,17 @@ given_back.Free()
 
 @pytest.mark.limit(120)
 def test_a_wrong_call_is_seen():
-    job = run_job("""
+    job = run_job(
+        """
 from mpi4py import MPI
 MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
 try:
     MPI.COMM_WORLD.Isend(bytearray(8), dest=MPI.COMM_WORLD.size, tag=7)
 except MPI.Exception as error:
     print(error.Get_error_class() == MPI.ERR_RANK)
-""", np=2, env=CHECKS, timeout=100)
+""",
+        np=2,
+        env=CHECKS,
+        timeout=100,
+    )
     assert job.returncode == 0 and all(out == "True\n" for out in job.stdout), job.describe()

@@ -30,7 +30,8 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), vo
 def test_no_thread_for_the_dealer(tmp_path):
     (tmp_path / "no_thread.c").write_text(NO_THREAD)
     subprocess.run(["cc", "-shared", "-fPIC", "no_thread.c", "-o", "no_thread.so", "-ldl"], cwd=tmp_path, check=True)
-    job = run_job("""
+    job = run_job(
+        """
 import os
 import tensorflow as tf
 import horovod_data as hvdata
@@ -50,7 +51,15 @@ os.environ.pop("NO_THREAD", None)
 MPI.COMM_WORLD.Barrier()
 assert len(list(ds)) == 4  # and the next epoch is as any other
 print("went on")
-""", np=2, env={"LD_PRELOAD": str(tmp_path / "no_thread.so")})
+""",
+        np=2,
+        env={"LD_PRELOAD": str(tmp_path / "no_thread.so")},
+    )
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
-        assert "epoch 2" in out and "this process can start no more threads" in out and "ulimit -u" in out and "went on" in out, job.describe()
+        assert (
+            "epoch 2" in out
+            and "this process can start no more threads" in out
+            and "ulimit -u" in out
+            and "went on" in out
+        ), job.describe()

@@ -42,8 +42,10 @@ for epoch in range(2):
         time.sleep(0.3)
 print("DONE", hvdata.rank(), flush=True)
 """
-ENDED = re.compile(r"horovod_data: channel (\w+), epoch (\d+) ended after (\d+) steps: (\d+) rows on rank 0 in ([\d.]+) s, "
-                   r"([\d,.]+) rows/s; (ranks wait \S+ % .*)")
+ENDED = re.compile(
+    r"horovod_data: channel (\w+), epoch (\d+) ended after (\d+) steps: (\d+) rows on rank 0 in ([\d.]+) s, "
+    r"([\d,.]+) rows/s; (ranks wait \S+ % .*)"
+)
 
 
 def progress(seconds="0.5", **more):
@@ -67,8 +69,11 @@ def test_names_that_are_distributed_again_and_channels_without_one():
     """None of their epochs is lost between two looks, nor a row of one."""
     job = run_job(AGAIN, 2, env=progress("0.2"), timeout=90)
     assert job.returncode == 0, job.describe()
-    ended = [re.search(r"channel (\w+), epoch (\d+) ended after (\d+) steps: (\d+) rows", line) for line in job.stderr[0].splitlines()
-             if " ended after " in line]
+    ended = [
+        re.search(r"channel (\w+), epoch (\d+) ended after (\d+) steps: (\d+) rows", line)
+        for line in job.stderr[0].splitlines()
+        if " ended after " in line
+    ]
     assert all(ended), job.describe()
     assert [one.groups() for one in ended if one[1] == "train"] == [("train", "1", "10", "20")] * 5, job.describe()
     assert {one.groups()[1:] for one in ended if one[1] != "train"} == {("1", "2", "4")}, job.describe()
@@ -85,7 +90,12 @@ def test_a_loop_of_ones_own(readers):
     for _ in range(3):  # what other work on the machine takes may change who waits for what
         job = run_job(LOOP, 3 - readers, "pipeline", readers=readers, env=progress(), timeout=150)
         assert job.returncode == 0, job.describe()
-        said = [line for text in job.stderr + job.stdout for line in text.splitlines() if line.startswith("horovod_data: channel ")]
+        said = [
+            line
+            for text in job.stderr + job.stdout
+            for line in text.splitlines()
+            if line.startswith("horovod_data: channel ")
+        ]
         mine = [line for line in job.stderr[0].splitlines() if line.startswith("horovod_data: channel ")]
         assert said == mine, "one process, on stderr\n" + job.describe()
         ended = [ENDED.fullmatch(line).groups() for line in mine if " ended after " in line]
@@ -93,16 +103,20 @@ def test_a_loop_of_ones_own(readers):
             break
     steps = 90 // (3 - readers)
     assert [one[:4] for one in ended] == [
-        (name, epoch, str(count), str(rows)) for epoch in "12" for name, count, rows in
-        (("train", steps, 4 * steps), ("valid", 3, 6 if readers == 0 else 9))], job.describe()
+        (name, epoch, str(count), str(rows))
+        for epoch in "12"
+        for name, count, rows in (("train", steps, 4 * steps), ("valid", 3, 6 if readers == 0 else 9))
+    ], job.describe()
     for name, _, _, rows, seconds, rate, waits in ended:
         assert float(rate.replace(",", "")) == pytest.approx(int(rows) / float(seconds), rel=0.1)
         assert float(seconds) >= (0.88 if name == "train" else 0.8), "the generator's sleep, or the loop's"
         assert as_it_is(name, waits), job.describe()
     # What the first steps of all take is the reader's own, too.
-    for says in (r"train, epoch 1: \d+ steps, [\d,.]+ rows/s on rank 0; ranks wait \d+ % for the (pipeline|reader, which copies)",
-                 rf"train, epoch 2: about \d+ %, \d+ steps \({steps} in the epoch before\), ",
-                 r"valid, epoch 2: (33|66|100) %, [123] of 3 steps, "):
+    for says in (
+        r"train, epoch 1: \d+ steps, [\d,.]+ rows/s on rank 0; ranks wait \d+ % for the (pipeline|reader, which copies)",
+        rf"train, epoch 2: about \d+ %, \d+ steps \({steps} in the epoch before\), ",
+        r"valid, epoch 2: (33|66|100) %, [123] of 3 steps, ",
+    ):
         assert any(re.match(f"horovod_data: channel {says}", line) for line in mine), job.describe()
 
 
@@ -117,7 +131,9 @@ def test_a_forked_child_shows_nothing(way):
     text = job.stderr[0]
     assert [one[0] + one[1] for one in ENDED.findall(text)] == ["train1", "valid1", "train2", "valid2"], job.describe()
     assert "Traceback" not in text and "Exception" not in text, text
-    assert "\rtrain 1: 11 steps, " in text and re.search(r"\rtrain 2: ~\d+ %", text) and "; ranks wait" in text, job.describe()
+    assert "\rtrain 1: 11 steps, " in text and re.search(r"\rtrain 2: ~\d+ %", text) and "; ranks wait" in text, (
+        job.describe()
+    )
     assert ("%|" in text) == (way == "tqdm")
     assert job.stdout[0].count("DONE") == 1 and not job.stderr[1].count("train 1")
 
@@ -125,7 +141,7 @@ def test_a_forked_child_shows_nothing(way):
 def test_an_error_of_the_program():
     """It is as visible as without, and the thread neither holds the job up nor ends in a traceback of its own."""
     job = run_job(LOOP, 2, "error", env=progress(), timeout=150)
-    assert job.returncode == 1 and "KeyError: \"the program's own\"" in job.stderr[0], job.describe()
+    assert job.returncode == 1 and 'KeyError: "the program\'s own"' in job.stderr[0], job.describe()
     assert job.stderr[0].count("Traceback") == 1 and "Fatal Python error" not in job.stderr[0], job.describe()
     assert "horovod_data: channel train, epoch 1: 21 steps, " in job.stderr[0], job.describe()
 

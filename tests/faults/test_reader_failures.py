@@ -30,12 +30,18 @@ def said(text: str, pattern: str) -> list[str]:
 
 
 def test_readers_leave_with_status_0_when_the_trainers_are_done():
-    job = run_job(PRELUDE + """
+    job = run_job(
+        PRELUDE
+        + """
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(10), batch="per_rank")
 hvdata.serve()
 print("after serve", hvdata.rank(), flush=True)
 list(ds)
-""", np=2, readers=2, timeout=90)
+""",
+        np=2,
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode == 0, job.describe()
     assert ["after serve" in text for text in job.stdout] == [True, True, False, False]
 
@@ -52,31 +58,50 @@ list(ds)
     ("lambda: tf.data.Dataset.range(8).flat_map(lambda i, big=tf.data.Dataset.from_tensor_slices(tf.zeros(5_000_000)): big)", False),
 ])  # fmt: skip
 def test_readers_that_read_the_same(make, warns):
-    job = run_job(PRELUDE + f"""
+    job = run_job(
+        PRELUDE
+        + f"""
 ds = hvdata.distribute_dataset({make}, batch="per_rank", name="same")
 hvdata.serve()
 next(iter(ds), None)
-""", np=1, readers=2, timeout=90)
+""",
+        np=1,
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode == 0, job.describe()
-    pattern = (rf"\[reader 0 on {HOST}, channel same\] reader 0 on {HOST}, reader 1 on {HOST} have the same pipeline: if they "
-               "find the same data too, every element is delivered several times. Let the dataset function take a "
-               r"tf\.distribute\.InputContext and shard its files")
+    pattern = (
+        rf"\[reader 0 on {HOST}, channel same\] reader 0 on {HOST}, reader 1 on {HOST} have the same pipeline: if they "
+        "find the same data too, every element is delivered several times. Let the dataset function take a "
+        r"tf\.distribute\.InputContext and shard its files"
+    )
     assert [len(said(text, pattern)) for text in job.stderr] == [0, int(warns), 0], job.describe()
 
 
 def test_an_odd_rest_is_dropped_once():
-    job = run_job(PRELUDE + """
+    job = run_job(
+        PRELUDE
+        + """
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(3 + context.input_pipeline_id), batch="per_rank", name="d")
 hvdata.serve()
 for _ in range(2): assert len(list(ds)) == 3
-""", np=2, readers=2, timeout=90)
+""",
+        np=2,
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode == 0, job.describe()
-    lines = [said(text, r"reader (\d) on [^]]*\] remainder=\"drop\" left out (\d+) element\(s\) of this epoch") for text in job.stderr]
+    lines = [
+        said(text, r"reader (\d) on [^]]*\] remainder=\"drop\" left out (\d+) element\(s\) of this epoch")
+        for text in job.stderr
+    ]
     assert lines == [[], [], [("0", "1")] * 2, []], job.describe()
 
 
 def test_a_reader_that_fails_and_is_left_behind():
-    job = run_job(PRELUDE + """
+    job = run_job(
+        PRELUDE
+        + """
 def make(context):
     ds = tf.data.Dataset.range(10)
     if context.input_pipeline_id == 1:
@@ -85,16 +110,24 @@ def make(context):
 ds = hvdata.distribute_dataset(make, batch="per_rank", name="c", on_reader_error="continue")
 hvdata.serve()
 assert len(list(ds)) == (10 + 4) // 2
-""", np=2, readers=2, timeout=90)
+""",
+        np=2,
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode == 0, job.describe()
-    pattern = (rf"\[reader 1 on {HOST}, channel c, epoch 1, step 2 of its own\] .*bad row.*on_reader_error=\"continue\": the epoch goes on "
-               r"without this reader; 6 of its 10 elements are lost")
+    pattern = (
+        rf"\[reader 1 on {HOST}, channel c, epoch 1, step 2 of its own\] .*bad row.*on_reader_error=\"continue\": the epoch goes on "
+        r"without this reader; 6 of its 10 elements are lost"
+    )
     assert [len(said(text, pattern)) for text in job.stderr] == [0, 0, 0, 1], job.describe()
 
 
 def test_a_checkpoint_that_cannot_be_used_is_no_failing_pipeline(tmp_path):
     """It is an error everywhere, whatever on_reader_error says."""
-    job = run_job(PRELUDE + """
+    job = run_job(
+        PRELUDE
+        + """
 rows = lambda context: tf.data.Dataset.from_generator(lambda: iter(np.random.permutation(40)), output_signature=tf.TensorSpec([], tf.int64))
 ds = hvdata.distribute_dataset(rows, batch="per_rank", on_reader_error="continue")
 hvdata.serve()
@@ -107,24 +140,35 @@ try:
     print("DELIVERED", len(list(iterator)), flush=True)
 except tf.errors.DataLossError as error:
     print("LOST", error, flush=True)
-""", 2, str(tmp_path), readers=2, timeout=90)
+""",
+        2,
+        str(tmp_path),
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode == 0, job.describe()
     assert all("LOST" in job.stdout[rank] for rank in range(2)), job.describe()
 
 
 @needs_hosts
 def test_what_the_end_of_another_host_leaves_out():
-    script = PRELUDE + """
+    script = (
+        PRELUDE
+        + """
 lengths = json.loads(sys.argv[1])
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(lengths[context.input_pipeline_id]), batch="per_rank", name="d")
 assert len(list(ds)) == min(lengths)
 """
+    )
     for lengths, who in (([3, 9], 1), ([9, 3], 0), ([5, 5], None)):
         job = run_job(script, 2, json.dumps(lengths), timeout=90, env=two_hosts)
         assert job.returncode == 0, job.describe()
         for rank in range(2):
-            told = said(job.stderr[rank], rf"\[reader {rank} on host{rank}, channel d, epoch 1, step {min(lengths)}\] remainder=\"drop\": "
-                        r"the data of another host has ended, and with it the epoch; (.+?) left out")
+            told = said(
+                job.stderr[rank],
+                rf"\[reader {rank} on host{rank}, channel d, epoch 1, step {min(lengths)}\] remainder=\"drop\": "
+                r"the data of another host has ended, and with it the epoch; (.+?) left out",
+            )
             # How much of a longer pipeline was ready by then, and whether one of the same length knew it, is timing.
             maybe = ["what the pipeline of this reader would still have yielded, if anything, is"]
             ready = re.compile(r"\d step\(s\) that this reader had ready are")
@@ -136,12 +180,17 @@ assert len(list(ds)) == min(lengths)
 
 @pytest.mark.parametrize("victim", [0, 2, 3], ids=["a trainer", "reader 0", "reader 1"])
 def test_a_killed_process_ends_the_job(victim):
-    with start_job(PRELUDE + """
+    with start_job(
+        PRELUDE
+        + """
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(10).repeat(), batch="per_rank", name="long")
 hvdata.serve()
 for step, _ in enumerate(ds):
     if step == 100: print("going", flush=True)
-""", np=2, readers=2) as job:
+""",
+        np=2,
+        readers=2,
+    ) as job:
         for rank in range(2):
             job.wait_for("going", rank=rank)
         began = time.monotonic()
@@ -156,12 +205,18 @@ for step, _ in enumerate(ds):
 
 
 def test_an_uncaught_exception_in_a_readers_script_ends_the_job():
-    job = run_job(PRELUDE + """
+    job = run_job(
+        PRELUDE
+        + """
 ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(10), batch="per_rank")
 if hvdata.is_reader() and hvdata.num_readers() == 2 and os.environ["HVDATA_TEST_RANK"] == "3":
     raise RuntimeError("this reader has had enough")
 hvdata.serve()
 list(ds)
-""", np=2, readers=2, timeout=90)
+""",
+        np=2,
+        readers=2,
+        timeout=90,
+    )
     assert job.returncode != 0
     assert "this reader has had enough" in job.stderr[3], job.describe()

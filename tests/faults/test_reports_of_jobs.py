@@ -63,25 +63,37 @@ def run(kind, readers):
         measured.append(wall / 30)
         assert "report() was called after horovod_data.shutdown(). Call it before" in text, job.describe()
     # Unless the others were so much quicker than rank 0 that they have their first ones.
-    assert re.search(r"^horovod_data report: (no batch has been delivered yet|channel train: 3 ranks, .*\b\d batches)", job.stdout[0],
-                     re.MULTILINE), job.describe()
+    assert re.search(
+        r"^horovod_data report: (no batch has been delivered yet|channel train: 3 ranks, .*\b\d batches)",
+        job.stdout[0],
+        re.MULTILINE,
+    ), job.describe()
     return max(measured), job
 
 
 def verdict_of(job, readers):
     reader = 3 if readers else 0
     lines = job.stderr[reader].splitlines()
-    assert sum("horovod_data report: channel train: 3 ranks" in line for text in job.stderr for line in text.splitlines()) == 1
+    assert (
+        sum("horovod_data report: channel train: 3 ranks" in line for text in job.stderr for line in text.splitlines())
+        == 1
+    )
     (begin,) = [i for i, line in enumerate(lines) if line.startswith("horovod_data report: channel train: 3 ranks")]
-    table = lines[begin: begin + 6 + max(1, readers) + 1]
+    table = lines[begin : begin + 6 + max(1, readers) + 1]
     assert [" ".join(line.split()[:2]) for line in table[2:5]] == ["rank 0", "rank 1", "rank 2"], table
     return table[-1].strip()
 
 
 @pytest.mark.limit(200)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind, says", [
-    ("pipeline", "reader-bound: ranks wait "), ("trainers", "trainer-bound: delivery costs "), ("slow rank", "rank 1 on ")])
+@pytest.mark.parametrize(
+    "kind, says",
+    [
+        ("pipeline", "reader-bound: ranks wait "),
+        ("trainers", "trainer-bound: delivery costs "),
+        ("slow rank", "rank 1 on "),
+    ],
+)
 def test_the_sentence_is_right(kind, says, layout):
     """A rank from which other work takes its core is slow indeed, and the sentence is about it: one of three."""
     for _ in range(3):
@@ -97,12 +109,16 @@ def test_the_sentence_is_right(kind, says, layout):
 
 @pytest.mark.slow
 @pytest.mark.limit(600)
-@pytest.mark.parametrize("kind, readers, advised, pattern", [
-    ("pipeline", 0, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
-    ("pipeline", 1, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
-    ("slow rank", 0, ("trainers", 0), r"\(([\d.]+)x\)"),
-    ("slow rank", 1, ("trainers", 1), r"\(([\d.]+)x\)"),
-    ("slow rank", 2, ("trainers", 2), r"\(([\d.]+)x\)")])
+@pytest.mark.parametrize(
+    "kind, readers, advised, pattern",
+    [
+        ("pipeline", 0, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
+        ("pipeline", 1, ("pipeline", 2), r"; two readers would give ([\d.]+)x"),
+        ("slow rank", 0, ("trainers", 0), r"\(([\d.]+)x\)"),
+        ("slow rank", 1, ("trainers", 1), r"\(([\d.]+)x\)"),
+        ("slow rank", 2, ("trainers", 2), r"\(([\d.]+)x\)"),
+    ],
+)
 def test_the_gain_is_what_was_predicted(kind, readers, advised, pattern):
     """What other work on the machine takes comes on top: the best of three."""
     tries = []
@@ -152,6 +168,10 @@ def test_a_signal_that_asks_while_another_one_does():
 
 @pytest.mark.limit(100)
 def test_without_stderr_the_report_is_nobodys_output():
-    job = run_job("import sys; sys.stderr = None\n" + STEPS, 2, "trainers", env={"HOROVOD_DATA_REPORT": "1"}, timeout=90)
+    job = run_job(
+        "import sys; sys.stderr = None\n" + STEPS, 2, "trainers", env={"HOROVOD_DATA_REPORT": "1"}, timeout=90
+    )
     assert job.returncode == 0, job.describe()
-    assert "TIMES" in job.stdout[0] and job.stdout[0].count("horovod_data report:") == 1, "of report() alone\n" + job.describe()
+    assert "TIMES" in job.stdout[0] and job.stdout[0].count("horovod_data report:") == 1, (
+        "of report() alone\n" + job.describe()
+    )

@@ -53,15 +53,17 @@ def test_another_number_of_ranks(tmp_path, batch, before, after):
     second = run_job(SCRIPT, after, "restore", str(tmp_path), batch)
     assert second.returncode == 0, second.describe()
     head, tail = _order(first), _order(second)
-    assert head == whole[:len(head)] and len(head) == (24 if batch == "global" else 4 * before)
-    assert tail == whole[len(head):][:len(tail)]
+    assert head == whole[: len(head)] and len(head) == (24 if batch == "global" else 4 * before)
+    assert tail == whole[len(head) :][: len(tail)]
     # drop: of per-rank batches the last incomplete group is left out
     assert len(head) + len(tail) > 48 - 2 * after
 
 
 NUMBERS = "tf.data.Dataset.range(48).shuffle(16, seed=7)"
-MIXTURE = ("tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(1000 * k, 1000 * k + 40) for k in range(3)], [0.5, 0.3, 0.2], "
-           "seed=5).take(96)")
+MIXTURE = (
+    "tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(1000 * k, 1000 * k + 40) for k in range(3)], [0.5, 0.3, 0.2], "
+    "seed=5).take(96)"
+)
 
 
 @pytest.mark.parametrize("before, after", [(4, 2), (1, 3)])
@@ -162,7 +164,9 @@ def test_two_readers(tmp_path, batch, schedule, before, after, who):
     for reader, count in enumerate((36, 48)):
         whole = [int(x) for x in tf.data.Dataset.range(100 * reader, 100 * reader + count).shuffle(16, seed=7)]
         of_reader = [row for row in rows if row // 100 == reader]
-        assert (sorted(of_reader) if schedule == "dynamic" else of_reader) == (sorted(whole) if schedule == "dynamic" else whole)
+        assert (sorted(of_reader) if schedule == "dynamic" else of_reader) == (
+            sorted(whole) if schedule == "dynamic" else whole
+        )
 
 
 GRAPH = """

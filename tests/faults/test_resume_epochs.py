@@ -51,7 +51,9 @@ if what == "restore":
 
 
 def _order(job, word):
-    per_rank = [json.loads(line[len(word):]) for out in job.stdout for line in out.splitlines() if line.startswith(word)]
+    per_rank = [
+        json.loads(line[len(word) :]) for out in job.stdout for line in out.splitlines() if line.startswith(word)
+    ]
     return [row for step in zip(*per_rank) for row in step]
 
 
@@ -76,5 +78,8 @@ def test_in_the_middle_of_epoch_2(tmp_path, kind, before, after, readers):
     assert set(_order(restored, "NEXT ")) == set(range(3000, 3048)), restored.describe()
     calls_before, calls_after = _calls(saved), _calls(restored)
     where = before if readers else 0
-    assert calls_before[where] == [1, 2] and calls_after[after if readers else 0] == [1, 2, 3], (calls_before, calls_after)
+    assert calls_before[where] == [1, 2] and calls_after[after if readers else 0] == [1, 2, 3], (
+        calls_before,
+        calls_after,
+    )
     assert sum(map(len, calls_before + calls_after)) == 5  # on readers only

@@ -44,8 +44,23 @@ def broken(tmp_path_factory):
         pytest.skip("needs g++ with AddressSanitizer")
     folder = tmp_path_factory.mktemp("broken")
     (folder / "core.cc").write_text(BROKEN)
-    subprocess.run([compiler, "-shared", "-fPIC", "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined",
-                    "-fno-sanitize-recover=all", "core.cc", "-o", "_core.so"], cwd=folder, check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-g",
+            "-O1",
+            "-fno-omit-frame-pointer",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+            "core.cc",
+            "-o",
+            "_core.so",
+        ],
+        cwd=folder,
+        check=True,
+    )
     return str(folder)
 
 
@@ -54,7 +69,9 @@ def broken(tmp_path_factory):
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("what", FOUND)
 def test_an_error_in_our_library_is_found_and_nothing_of_others(broken, what):
-    job = run_job(SCRIPT, 2, broken, what, env={**sanitized.environment(), "HOROVOD_DATA_PAYLOAD": "message"}, timeout=170)
+    job = run_job(
+        SCRIPT, 2, broken, what, env={**sanitized.environment(), "HOROVOD_DATA_PAYLOAD": "message"}, timeout=170
+    )
     said, where = FOUND[what]
     assert job.returncode != 0, job.describe() + job.findings
     assert "went on" not in job.stdout[0] + job.stdout[1], job.describe()

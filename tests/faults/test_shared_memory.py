@@ -34,22 +34,33 @@ def test_too_small_for_one_batch():
     assert job.returncode == 0, job.describe()
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     (line,) = [line for line in job.stderr[0].splitlines() if "shared memory" in line]
-    assert re.search(r"\[rank 0 on \S+\] a batch of 1024 KiB is larger than all shared memory for batches \(512 KiB\): what finds "
-                     r"no room travels as messages\. HOROVOD_DATA_ARENA_MB sets its size$", line), line
+    assert re.search(
+        r"\[rank 0 on \S+\] a batch of 1024 KiB is larger than all shared memory for batches \(512 KiB\): what finds "
+        r"no room travels as messages\. HOROVOD_DATA_ARENA_MB sets its size$",
+        line,
+    ), line
 
 
 def test_the_system_has_no_shared_memory():
-    job = run_job("""
+    job = run_job(
+        """
 import resource, signal
 from mpi4py import MPI  # MPI has its own files, which the limit does not meet any more
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-""" + EPOCH, np=2, timeout=120)
+"""
+        + EPOCH,
+        np=2,
+        timeout=120,
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout[0] == f"arena 0 message {ROWS}\n", job.describe()
     (line,) = [line for text in job.stderr for line in text.splitlines() if "travel as messages" in line]
-    assert re.search(r"\[rank 0 on \S+\] no shared memory for the ranks of this host \(.+\): their "
-                     r"batches travel as messages$", line), line
+    assert re.search(
+        r"\[rank 0 on \S+\] no shared memory for the ranks of this host \(.+\): their "
+        r"batches travel as messages$",
+        line,
+    ), line
 
 
 # The system, that is, in the process that it is loaded into: it has no memory to set aside for more than the lanes need while SHORT is
@@ -72,25 +83,35 @@ def test_the_system_is_short_of_memory_for_a_while(tmp_path):
     (tmp_path / "short.c").write_text(SHORT)
     library = tmp_path / "short.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "short.c"], check=True)
-    job = run_job(EPOCH + """
+    job = run_job(
+        EPOCH
+        + """
 import os, time
 del os.environ["SHORT"]
 time.sleep(2)  # it is asked again no sooner than a second after it had none
 before = hvdata.stats()
 for _ in ds: pass
 print("arena", hvdata.stats()["payload_bytes_arena"] - before["payload_bytes_arena"])
-""", np=2, timeout=120, env={"LD_PRELOAD": str(library), "SHORT": "1"})
+""",
+        np=2,
+        timeout=120,
+        env={"LD_PRELOAD": str(library), "SHORT": "1"},
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout[0] == f"arena 0 message {ROWS}\narena {ROWS}\n", job.describe()
     (line,) = [line for line in job.stderr[0].splitlines() if "memory" in line]
-    assert re.search(r"\[rank 0 on \S+\] the system has no more memory for the batches that ranks share \(0 of \d+ KiB are set "
-                     r"aside\): what finds no room travels as messages\. Give this host's processes, or their container, more "
-                     r"memory, or start fewer of them$", line), line
+    assert re.search(
+        r"\[rank 0 on \S+\] the system has no more memory for the batches that ranks share \(0 of \d+ KiB are set "
+        r"aside\): what finds no room travels as messages\. Give this host's processes, or their container, more "
+        r"memory, or start fewer of them$",
+        line,
+    ), line
 
 
 def test_shutdown_gives_it_back_in_the_middle_of_an_epoch():
     """What the pipeline still held included. What a rank keeps, an iterator too, goes with the rank."""
-    job = run_job("""
+    job = run_job(
+        """
 import os, time
 import tensorflow as tf
 import horovod_data as hvdata
@@ -110,19 +131,28 @@ hvdata.shutdown()
 deadline = time.monotonic() + 20
 while behind_ours() > 8 << 20 and time.monotonic() < deadline: time.sleep(0.1)
 print(before > 64 << 20, behind_ours() <= 8 << 20, before, behind_ours())
-""", np=2, timeout=120)
+""",
+        np=2,
+        timeout=120,
+    )
     assert job.returncode == 0 and job.stdout[0].startswith("True True"), job.describe()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave the network namespace")
 def test_attaching_is_refused():
     """As between two containers of one host name: the reader's socket can't be seen from there."""
-    job = run_job("""
+    job = run_job(
+        """
 import ctypes
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
     assert ctypes.CDLL(None, use_errno=True).unshare(0x40000000) == 0  # CLONE_NEWNET
-""" + EPOCH, np=3, env={"HOROVOD_DATA_STALL_SECONDS": "5"}, timeout=120)
+"""
+        + EPOCH,
+        np=3,
+        env={"HOROVOD_DATA_STALL_SECONDS": "5"},
+        timeout=120,
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout[0] == f"arena {ROWS} message {ROWS}\n", job.describe()
     assert "[rank 1 on " in job.stderr[1], job.describe()
@@ -144,7 +174,11 @@ for step, x in enumerate(ds):
 
 def shared_names():
     """What has a name in memory and may be ours; Open MPI has its own there."""
-    return {path.name for path in Path("/dev/shm").iterdir() if not any(of_others in path.name for of_others in ("mpi", "vader", "sem.mp-"))}
+    return {
+        path.name
+        for path in Path("/dev/shm").iterdir()
+        if not any(of_others in path.name for of_others in ("mpi", "vader", "sem.mp-"))
+    }
 
 
 @pytest.mark.parametrize("killed", [0, 1])

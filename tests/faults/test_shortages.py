@@ -30,31 +30,47 @@ print(sum(1 for _ in ds), flush=True)
 @pytest.mark.parametrize("before", ["", "from mpi4py import MPI"])
 def test_no_more_files(before):
     """MPI hung at 20, and TensorFlow ended the process where MPI ran already."""
-    job = run_job(TRAIN + f"""
+    job = run_job(
+        TRAIN
+        + f"""
 {before}
 hvdata.init
 open_now = len(os.listdir("/proc/self/fd")) - 1
 most = open_now + {2 if before else 17}
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 hvdata.init()
-""" + EPOCH, np=2, timeout=60)
+"""
+        + EPOCH,
+        np=2,
+        timeout=60,
+    )
     assert job.returncode == 1, job.describe()
     said = "".join(job.stderr)
-    assert re.search(r"RuntimeError: \[rank [01] on \S+\] This process may open only", said) and "`ulimit -n 1024`" in said, job.describe()
+    assert (
+        re.search(r"RuntimeError: \[rank [01] on \S+\] This process may open only", said) and "`ulimit -n 1024`" in said
+    ), job.describe()
 
 
 def test_few_files_are_enough():
     """What init() asks for, and no more: it does not refuse a job that could have run."""
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 hvdata.init
 most = len(os.listdir("/proc/self/fd")) - 1 + 36
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 hvdata.init()
-""" + EPOCH, np=2, timeout=60)
+"""
+        + EPOCH,
+        np=2,
+        timeout=60,
+    )
     assert job.returncode == 0 and job.stdout == ["5\n", "5\n"], job.describe()
 
 
-SHORT_OF_FILES = TRAIN + """
+SHORT_OF_FILES = (
+    TRAIN
+    + """
 import time
 hvdata.init()
 short, names = sys.argv[1], sys.argv[2:]
@@ -91,6 +107,7 @@ for epoch in range(2):
     except tf.errors.OpError as error:
         print("error", " ".join(error.message.split()), flush=True)
 """
+)
 
 
 @everywhere((2, 0, "inline"), (2, 1, "arena"))
@@ -107,8 +124,11 @@ def test_no_more_files_in_mid_epoch(short, source, where, tmp_path, tried):
     assert job.returncode == 0, job.describe()
     assert job.seconds_since("short", where.reader if short == "reader" else 1) < SOON, job.describe()
     whole = f"epoch of {40 // where.trainers}"
-    place, why = r"error .*\[reader 0 on \S+, channel train, epoch {}, step \d+\] .*", "(Too many open files|this process can open no more files)"
-    for out in job.stdout[:where.trainers]:
+    place, why = (
+        r"error .*\[reader 0 on \S+, channel train, epoch {}, step \d+\] .*",
+        "(Too many open files|this process can open no more files)",
+    )
+    for out in job.stdout[: where.trainers]:
         first, second = (line for line in out.splitlines() if not line.startswith("short"))
         if short == "1":
             assert (first, second) == (whole, whole), job.describe()
@@ -154,38 +174,60 @@ def no_threads(tmp_path_factory):
     """In a process that sets NO_MORE_THREADS programs and libraries whose file's name has that in it get no threads; "std": nor std::thread."""
     folder = tmp_path_factory.mktemp("threads")
     (folder / "no_threads.cc").write_text(NO_THREADS)
-    subprocess.run(["c++", "-w", "-shared", "-fPIC", "-o", folder / "no_threads.so", folder / "no_threads.cc", "-ldl"], check=True)
+    subprocess.run(
+        ["c++", "-w", "-shared", "-fPIC", "-o", folder / "no_threads.so", folder / "no_threads.cc", "-ldl"], check=True
+    )
     return {"LD_PRELOAD": str(folder / "no_threads.so")}
 
 
 def test_no_thread_for_init(no_threads):
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1: os.environ["NO_MORE_THREADS"] = "/python"
 hvdata.init()
-""", np=2, env=no_threads, timeout=60)
+""",
+        np=2,
+        env=no_threads,
+        timeout=60,
+    )
     assert job.returncode == 1, job.describe()
     assert "This process can start no more threads (horovod_data init: " in job.stderr[1], job.describe()
 
 
 def test_no_thread_for_communication(no_threads):
     """The one that C++ starts. (Horovod would not survive it.)"""
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 sys.modules["horovod"] = None
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1: os.environ["NO_MORE_THREADS"] = "std"
 hvdata.init()
-""" + EPOCH, np=2, env=no_threads, timeout=60)
+"""
+        + EPOCH,
+        np=2,
+        env=no_threads,
+        timeout=60,
+    )
     assert job.returncode == 1, job.describe()
     assert "RuntimeError: this process can start no more threads" in job.stderr[1], job.describe()
     assert "terminate called" not in job.stderr[1], job.describe()
 
 
 def test_no_thread_for_a_channel(no_threads):
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 hvdata.init()
 if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "/python"
-""" + EPOCH, np=2, env=no_threads, timeout=60)
+"""
+        + EPOCH,
+        np=2,
+        env=no_threads,
+        timeout=60,
+    )
     assert job.returncode == 1, job.describe()
     assert "This process can start no more threads (horovod_data dealer: " in job.stderr[0], job.describe()
 
@@ -193,7 +235,9 @@ if hvdata.is_reader(): os.environ["NO_MORE_THREADS"] = "/python"
 @everywhere((2, 0, "inline"), (3, 1, "message"))
 def test_no_thread_for_an_epoch(no_threads, where, tried):
     """Every rank is told, and may go on when there are threads again."""
-    job = tried.run(TRAIN + """
+    job = tried.run(
+        TRAIN
+        + """
 import time
 hvdata.init()
 size, width = int(os.environ["HVDATA_TEST_TRAINERS"]), int(float(os.environ["HVDATA_TEST_KIB"]) * 128)
@@ -212,18 +256,25 @@ try:
 except tf.errors.ResourceExhaustedError as error:
     print(" ".join(error.message.split()))
 print(sum(1 for _ in ds), flush=True)
-""", where, env=no_threads)
+""",
+        where,
+        env=no_threads,
+    )
     assert job.returncode == 0, job.describe()
     for rank in range(where.trainers):
         first, _, told, third = job.stdout[rank].splitlines()
         assert (first, third) == ("5", "5"), job.describe()
-        assert re.search(r"\[reader 0 on \S+, channel train, epoch 2, step \d\] this process can start no more threads", told), job.describe()
+        assert re.search(
+            r"\[reader 0 on \S+, channel train, epoch 2, step \d\] this process can start no more threads", told
+        ), job.describe()
         assert job.seconds_since("FAULT", rank) < SOON, job.describe()
 
 
 # ---- Memory.
 
-SHORT_OF_MEMORY = TRAIN + """
+SHORT_OF_MEMORY = (
+    TRAIN
+    + """
 hvdata.init()
 me, short, kept, kib = hvdata.rank(), int(sys.argv[1]), [], int(sys.argv[3])
 ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(tf.zeros([kib << 8])).repeat(), batch="per_rank", name="train")
@@ -235,6 +286,7 @@ for step, x in enumerate(ds):
     if step > 5 and me == short:
         kept.append(np.zeros(1 << 17) if sys.argv[2] == "program" else x)
 """
+)
 
 
 @pytest.mark.parametrize("way", ["message", "arena"])
@@ -246,7 +298,11 @@ def test_the_program_is_out_of_address_space(way, short):
         begun = time.monotonic()
         assert job.finish(30) != 0, job.describe()
         assert time.monotonic() - begun < SOON, job.describe()
-        said = "MemoryError", "there is no memory for the", "this process can have no more memory"  # whoever wants some first
+        said = (
+            "MemoryError",
+            "there is no memory for the",
+            "this process can have no more memory",
+        )  # whoever wants some first
         assert any(text in job.stderr[short] for text in said), job.describe()
 
 
@@ -272,31 +328,47 @@ if hvdata.rank() == 0: resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20
 
 
 def test_the_reader_finds_no_memory_to_pad_with():
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 hvdata.init()
 wide = tf.zeros([1, 64 << 20])
 ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(wide), batch="global", remainder="pad", name="train")
-""" + LIMITED + """
+"""
+        + LIMITED
+        + """
 try:
     for x in ds: pass
 except tf.errors.ResourceExhaustedError as error:
     print("this process can have no more memory" in error.message and "[reader 0 on " in error.message, flush=True)
-""", np=2, env={"HOROVOD_DATA_PAYLOAD": "message"}, timeout=60)
+""",
+        np=2,
+        env={"HOROVOD_DATA_PAYLOAD": "message"},
+        timeout=60,
+    )
     assert job.returncode == 0 and job.stdout == ["True\n", "True\n"], job.describe()
 
 
 def test_no_memory_for_strings_to_gather():
     """They are encoded on their way. All ranks hear of it, and the next call is as any."""
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 hvdata.init()
 text = tf.fill([1], tf.strings.join(["x" * (1 << 20)] * 256) if hvdata.rank() == 0 else "y")
-""" + LIMITED + """
+"""
+        + LIMITED
+        + """
 try:
     hvdata.gather(text, root=1)
 except tf.errors.InvalidArgumentError as error:
     print("[rank 0 on " in error.message and "this process can have no more memory" in error.message)
 print(len(hvdata.gather(tf.constant([b"a"]), root=0)), flush=True)
-""", np=2, env={"HOROVOD_DATA_PAYLOAD": "message"}, timeout=60)
+""",
+        np=2,
+        env={"HOROVOD_DATA_PAYLOAD": "message"},
+        timeout=60,
+    )
     assert job.returncode == 0 and job.stdout == ["True\n2\n", "True\n0\n"], job.describe()
 
 
@@ -304,7 +376,9 @@ print(len(hvdata.gather(tf.constant([b"a"]), root=0)), flush=True)
 
 
 def test_times_that_make_no_sense():
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 for name, texts in {"STALL_SECONDS": ["0", "1e-9", "inf", "nan"], "TIMEOUT": ["inf", "nan", "-1"]}.items():
     for text in texts:
         os.environ["HOROVOD_DATA_" + name] = text
@@ -315,14 +389,19 @@ for name, texts in {"STALL_SECONDS": ["0", "1e-9", "inf", "nan"], "TIMEOUT": ["i
             assert f"HOROVOD_DATA_{name}='{text}' is not a time in seconds of 0" in str(error), error
     del os.environ["HOROVOD_DATA_" + name]
 print("refused", flush=True)
-""", np=1, timeout=60)
+""",
+        np=1,
+        timeout=60,
+    )
     assert job.stdout == ["refused\n"] and job.returncode == 0, job.describe()
 
 
 @pytest.mark.parametrize("way", ["message", "auto"])
 def test_times_that_mean_never(way):
     """A reader that waits for a slow trainer, then, must sleep: its dealer's thread. (Horovod's own waits in MPI, which spins.)"""
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 import threading
 hvdata.init()
 
@@ -343,24 +422,38 @@ for step, x in enumerate(ds):
         busy = dealers() - began
         assert busy < 1, busy
 print(step, flush=True)
-""", np=2, timeout=60, env={"HOROVOD_DATA_STALL_SECONDS": "1e10", "HOROVOD_DATA_TIMEOUT": "1e10", "HOROVOD_DATA_PAYLOAD": way})
+""",
+        np=2,
+        timeout=60,
+        env={"HOROVOD_DATA_STALL_SECONDS": "1e10", "HOROVOD_DATA_TIMEOUT": "1e10", "HOROVOD_DATA_PAYLOAD": way},
+    )
     assert job.returncode == 0 and job.stdout == ["4\n", "4\n"], job.describe()
     assert "has waited" not in "".join(job.stderr), job.describe()
 
 
 def test_a_time_limit_that_nothing_can_keep():
-    job = run_job(TRAIN + """
+    job = run_job(
+        TRAIN
+        + """
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
 hvdata.init()
 def slow(i): time.sleep(2); return i
 make = lambda: tf.data.Dataset.range(40).map(lambda i: tf.numpy_function(slow, [i], tf.int64))
 for x in hvdata.distribute_dataset(make, batch="per_rank", name="train"): pass
-""", np=2, timeout=60, env={"HOROVOD_DATA_TIMEOUT": "1e-9"})
+""",
+        np=2,
+        timeout=60,
+        env={"HOROVOD_DATA_TIMEOUT": "1e-9"},
+    )
     assert job.returncode == 1, job.describe()
     said = "".join(job.stderr)
-    assert "raise the limit with HOROVOD_DATA_TIMEOUT" in said or "have called horovod_data.init()" in said \
-        or "have come through horovod_data.init()" in said or "the limit is HOROVOD_DATA_TIMEOUT" in said, job.describe()
+    assert (
+        "raise the limit with HOROVOD_DATA_TIMEOUT" in said
+        or "have called horovod_data.init()" in said
+        or "have come through horovod_data.init()" in said
+        or "the limit is HOROVOD_DATA_TIMEOUT" in said
+    ), job.describe()
 
 
 # Rank 1 saves what rank 0 has read; both have taken one of the batches.

@@ -46,8 +46,11 @@ def every_rank_said(job, pattern: str) -> None:
 def test_horovodrun_with_gloo():
     job = run_job(caught(), np=2, launcher=f"{HOROVODRUN} --gloo")
     theirs = "`horovodrun --mpi -np 2 python train.py` or " if open_mpi() else ""
-    every_rank_said(job, r"RuntimeError: This job of 2 processes was started by horovodrun with Gloo \("
-                         rf"HOROVOD_CONTROLLER=gloo\): .* Start it with {theirs}`mpirun -np 2 python train.py`")
+    every_rank_said(
+        job,
+        r"RuntimeError: This job of 2 processes was started by horovodrun with Gloo \("
+        rf"HOROVOD_CONTROLLER=gloo\): .* Start it with {theirs}`mpirun -np 2 python train.py`",
+    )
 
 
 def test_the_launcher_of_another_mpi():
@@ -55,13 +58,17 @@ def test_the_launcher_of_another_mpi():
     if shutil.which(other) is None:
         pytest.skip(f"needs {other}")
     job = run_job(caught(), np=2, launcher=other)
-    every_rank_said(job, r"RuntimeError: MPI sees this process alone, but .*=2\): the launcher doesn't belong to the "
-                         r"MPI that horovod_data was built with, .*\. Start the job with .*`mpirun -np 2 python")
+    every_rank_said(
+        job,
+        r"RuntimeError: MPI sees this process alone, but .*=2\): the launcher doesn't belong to the "
+        r"MPI that horovod_data was built with, .*\. Start the job with .*`mpirun -np 2 python",
+    )
 
 
 def test_horovod_knows_of_more_processes_than_mpi():
-    pretend = ("import horovod.tensorflow as hvd\n"
-               "hvd.is_initialized, hvd.rank, hvd.size = lambda: True, lambda: 0, lambda: 4")
+    pretend = (
+        "import horovod.tensorflow as hvd\nhvd.is_initialized, hvd.rank, hvd.size = lambda: True, lambda: 0, lambda: 4"
+    )
     if importlib.util.find_spec("horovod") is None:
         pytest.skip("needs Horovod")
     job = run_job(caught(before=pretend), np=1)
@@ -76,20 +83,29 @@ def test_threads_disabled():
 def test_mpi_below_thread_multiple():
     before = "import mpi4py; mpi4py.rc.thread_level = 'funneled'; from mpi4py import MPI"
     job = run_job(caught(before=before), np=2)
-    every_rank_said(job, "RuntimeError: MPI runs with MPI_THREAD_FUNNELED, but horovod_data needs MPI_THREAD_MULTIPLE: "
-                         ".*call horovod_data.init\\(\\) first")
+    every_rank_said(
+        job,
+        "RuntimeError: MPI runs with MPI_THREAD_FUNNELED, but horovod_data needs MPI_THREAD_MULTIPLE: "
+        ".*call horovod_data.init\\(\\) first",
+    )
 
 
 def test_a_dedicated_reader_and_nobody_else():
     job = run_job(caught(arguments="readers=1"), np=1)
-    every_rank_said(job, "ValueError: readers=1 sets 1 process aside for reading, which leaves none to train: .*"
-                         "At least 2 are needed: .*`mpirun -np 2 python train.py`")
+    every_rank_said(
+        job,
+        "ValueError: readers=1 sets 1 process aside for reading, which leaves none to train: .*"
+        "At least 2 are needed: .*`mpirun -np 2 python train.py`",
+    )
 
 
 def test_ranks_that_disagree_about_readers():
     job = run_job(caught(before="import os; r = int(os.environ['HVDATA_TEST_RANK'])", arguments="readers=r % 2"), np=3)
-    every_rank_said(job, r"RuntimeError: \[rank \d on \S+\] The ranks disagree about readers: 0 on ranks 0, 2 \(host "
-                         r"\S+\); 1 on rank 1 \(host \S+\)\. Call horovod_data.init\(\) with the same arguments on all")
+    every_rank_said(
+        job,
+        r"RuntimeError: \[rank \d on \S+\] The ranks disagree about readers: 0 on ranks 0, 2 \(host "
+        r"\S+\); 1 on rank 1 \(host \S+\)\. Call horovod_data.init\(\) with the same arguments on all",
+    )
 
 
 def test_a_disagreement_that_nobody_catches_ends_the_job():
@@ -102,12 +118,15 @@ def test_a_disagreement_that_nobody_catches_ends_the_job():
 def test_a_rank_that_never_calls_init():
     script = caught(before="from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: time.sleep(20); sys.exit()")
     job = run_job(script, np=2, env={"HOROVOD_DATA_STALL_SECONDS": "1", "HOROVOD_DATA_TIMEOUT": "10"})
-    assert re.search(r"TimeoutError: \[rank 1 on \S+\] After \d+ s not all of the 2 processes have called", job.stdout[1])
+    assert re.search(
+        r"TimeoutError: \[rank 1 on \S+\] After \d+ s not all of the 2 processes have called", job.stdout[1]
+    )
     assert re.search(r"\[rank 1 on \S+\] waiting in init\(\) for \d+ s: not all of the 2 processes", job.stderr[1])
 
 
 def test_calls_before_init():
-    job = run_job("""
+    job = run_job(
+        """
 import horovod_data as hvdata
 for name in ("rank", "size", "is_reader", "is_trainer", "num_readers"):
     try:
@@ -115,14 +134,17 @@ for name in ("rank", "size", "is_reader", "is_trainer", "num_readers"):
     except RuntimeError as error:
         print(error)
 hvdata.shutdown()  # nothing to shut down: nothing to complain about
-""", np=1)
+""",
+        np=1,
+    )
     assert job.returncode == 0, job.describe()
     for name in ("rank", "size", "is_reader", "is_trainer", "num_readers"):
         assert f"{name}() was called before horovod_data.init(). Call horovod_data.init() first." in job.stdout[0]
 
 
 def test_collective_calls_before_init_and_after_shutdown():
-    job = run_job("""
+    job = run_job(
+        """
 import tensorflow as tf
 import horovod_data as hvdata
 
@@ -139,20 +161,28 @@ calls()
 hvdata.init()
 hvdata.shutdown()
 calls()
-""", np=2)
+""",
+        np=2,
+    )
     assert job.returncode == 0, job.describe()
     names = ("distribute_dataset", "distribute_datasets_from_function", "scatter", "serve")
     for rank, out in enumerate(job.stdout):
-        before = [f"{name}: RuntimeError: {name}() was called before horovod_data.init(). Call horovod_data.init() first."
-                  for name in names]
-        after = [f"{name}: RuntimeError: [rank {rank} on {socket.gethostname()}] {name}() was called after the end of the "
-                 "job: horovod_data.shutdown() has been called, or MPI has been finalised (by hvd.shutdown(), say). Shut "
-                 "down when nothing more is to be read; a process can't join again." for name in names]
+        before = [
+            f"{name}: RuntimeError: {name}() was called before horovod_data.init(). Call horovod_data.init() first."
+            for name in names
+        ]
+        after = [
+            f"{name}: RuntimeError: [rank {rank} on {socket.gethostname()}] {name}() was called after the end of the "
+            "job: horovod_data.shutdown() has been called, or MPI has been finalised (by hvd.shutdown(), say). Shut "
+            "down when nothing more is to be read; a process can't join again."
+            for name in names
+        ]
         assert out.splitlines() == before + after, job.describe()
 
 
 def test_init_twice():
-    job = run_job("""
+    job = run_job(
+        """
 import horovod_data as hvdata
 hvdata.init()
 hvdata.init(readers=0)
@@ -162,14 +192,17 @@ for again in (dict(readers=1), dict()):
     except RuntimeError as error:
         print(error)
     hvdata.shutdown()
-""", np=2)
+""",
+        np=2,
+    )
     every_rank_said(job, r"init\(\) was called a second time with other arguments: readers=1, .*; it runs with")
     every_rank_said(job, r"init\(\) was called after the end of the job")
 
 
 def test_init_twice_with_another_environment():
     """What was read from it the first time stays."""
-    job = run_job("""
+    job = run_job(
+        """
 import os
 import horovod_data as hvdata
 hvdata.init()
@@ -180,9 +213,13 @@ try:
     hvdata.init(readers=1)
 except RuntimeError as error:
     print(error)
-""", np=2)
+""",
+        np=2,
+    )
     every_rank_said(job, "went on with 1 2")
-    every_rank_said(job, r"init\(\) was called a second time with other arguments: readers=1, .*; it runs with readers=0, ")
+    every_rank_said(
+        job, r"init\(\) was called a second time with other arguments: readers=1, .*; it runs with readers=0, "
+    )
 
 
 @pytest.mark.parametrize("comm, text", [
@@ -211,14 +248,17 @@ print(hvdata.rank(), hvdata.size(), hvdata.is_reader(), hvdata.is_trainer(), hvd
 
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 def test_a_sub_communicator():
-    job = run_job("""
+    job = run_job(
+        """
 from mpi4py import MPI
 import horovod_data as hvdata
 world = MPI.COMM_WORLD
 hvdata.init(comm=world.Split(world.rank % 2, -world.rank))
 import horovod.tensorflow as hvd
 print(hvdata.rank(), hvdata.size(), hvd.rank(), hvd.size())
-""", np=4)
+""",
+        np=4,
+    )
     assert job.returncode == 0, job.describe()
     assert job.stdout == ["1 2 1 2\n", "1 2 1 2\n", "0 2 0 2\n", "0 2 0 2\n"], job.describe()
 
@@ -264,7 +304,9 @@ def test_a_rank_whose_init_failed_goes_without():
     pytest.importorskip("mpi4py")
     job = run_job(GOES_WITHOUT, np=2, timeout=60)
     assert "TypeError: readers must be" in job.stdout[1], job.describe()
-    assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], job.describe()
+    assert "RuntimeError: " in job.stdout[0] and "rank 1 has come to the end of its program" in job.stdout[0], (
+        job.describe()
+    )
     assert job.seconds < 40 + 2 * jobs.SOON, job.describe()
 
 
@@ -294,11 +336,18 @@ except KeyboardInterrupt:
 def test_a_rank_whose_init_failed_when_all_had_met(wait, tmp_path):
     """The others are in Horovod's start by then, or in ours, and wait for it there."""
     limited = wait == "the time limit"
-    job = run_job(FAILS_BEHIND_THE_MEETING + ("time.sleep(1000)\n" if limited else ""), 3, str(tmp_path),
-                  env={"HOROVOD_DATA_TIMEOUT": "6"} if limited else {})
+    job = run_job(
+        FAILS_BEHIND_THE_MEETING + ("time.sleep(1000)\n" if limited else ""),
+        3,
+        str(tmp_path),
+        env={"HOROVOD_DATA_TIMEOUT": "6"} if limited else {},
+    )
     assert "goes without" in job.stdout[1] and job.returncode == 1, job.describe()
-    said = r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)" if limited else \
-        r"init\(\) waits for a rank that will not come: rank 1 has come to the end of its program, without having come through"
+    said = (
+        r"After \d+ s not all of the 3 processes have come through horovod_data\.init\(\)"
+        if limited
+        else r"init\(\) waits for a rank that will not come: rank 1 has come to the end of its program, without having come through"
+    )
     assert any(re.search(rf"\[rank [02] on \S+\] {said}", said_by) for said_by in job.stderr), job.describe()
 
 
@@ -393,4 +442,7 @@ def test_a_rank_outside_of_the_communicator_has_ended():
 def test_ranks_that_disagree_about_the_audit():
     """One that waits in an exchange that the other knows nothing of."""
     before = "import os\nif os.environ['HVDATA_TEST_RANK'] == '1': os.environ['HOROVOD_DATA_AUDIT'] = '1'"
-    every_rank_said(run_job(caught(before), np=2), r"The ranks disagree about HOROVOD_DATA_AUDIT: False on rank 0 \(host \S+\); True on rank 1")
+    every_rank_said(
+        run_job(caught(before), np=2),
+        r"The ranks disagree about HOROVOD_DATA_AUDIT: False on rank 0 \(host \S+\); True on rank 1",
+    )

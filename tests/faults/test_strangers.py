@@ -9,8 +9,11 @@ import pytest
 from jobs import start_job
 from strangers import Strangers
 
-pytestmark = [pytest.mark.limit(240), pytest.mark.slow,
-              pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")]
+pytestmark = [
+    pytest.mark.limit(240),
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user"),
+]
 
 # Rank 2 is late: before it the others wait for all to have called, after it the reader waits for rank 2 to say who it is.
 LATE = """
@@ -83,5 +86,7 @@ def test_the_job_goes_on_and_says_so(tmp_path):
         assert int(words[-1]) < 20, job.describe()
     lines = [line for text in job.stderr for line in text.splitlines() if "horovod_data" in line]
     (line,) = [line for line in lines if "connection(s) to the socket" in line]
-    assert "[rank 0 on " in line and "of other users (uid 65534)" in line and "of this user that didn't know" in line, line
+    assert "[rank 0 on " in line and "of other users (uid 65534)" in line and "of this user that didn't know" in line, (
+        line
+    )
     assert len(lines) < 8, lines

@@ -90,11 +90,12 @@ def times(job, rank):
 
 
 @pytest.mark.limit(150)
-@pytest.mark.parametrize("ranks, readers, kind", [
-    (4, 0, "slow rank"), (2, 0, "pipeline"), (2, 2, "slow rank")])
+@pytest.mark.parametrize("ranks, readers, kind", [(4, 0, "slow rank"), (2, 0, "pipeline"), (2, 2, "slow rank")])
 def test_who_did_what_when(tmp_path, ranks, readers, kind):
     path = tmp_path / "trace.json"
-    job = run_job(STEPS, ranks, kind, str(30 * ranks), readers=readers, env={"HOROVOD_DATA_TIMELINE": str(path)}, timeout=120)
+    job = run_job(
+        STEPS, ranks, kind, str(30 * ranks), readers=readers, env={"HOROVOD_DATA_TIMELINE": str(path)}, timeout=120
+    )
     assert job.returncode == 0, job.describe()
     events = tracing.load(path)
     assert tracing.left_out(events) == 0
@@ -111,20 +112,35 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
             assert sums[name] == pytest.approx(said[key], rel=0.02, abs=0.01), (rank, name, said)
         assert sum(sums.values()) == pytest.approx(said["wall"], rel=0.02, abs=0.2), "what a rank does is all its time"
         assert {(event["args"]["epoch"], event["args"]["step"]) for event in phases if event["name"] == "step"} == {
-            (epoch, step) for epoch in (1, 2) for step in range(30)}
-        moments = [event for event in events if event["ph"] == "i" and event["pid"] == rank and event["cat"] == "trainer"]
+            (epoch, step) for epoch in (1, 2) for step in range(30)
+        }
+        moments = [
+            event for event in events if event["ph"] == "i" and event["pid"] == rank and event["cat"] == "trainer"
+        ]
         assert [(event["name"], event["args"]["epoch"]) for event in sorted(moments, key=lambda one: one["ts"])] == [
-            ("epoch begins", 1), ("epoch ends", 1), ("epoch begins", 2), ("epoch ends", 2)]
+            ("epoch begins", 1),
+            ("epoch ends", 1),
+            ("epoch begins", 2),
+            ("epoch ends", 2),
+        ]
     deals = [tracing.phases(events, row, "reader") for row in reading or (0,)]
     for row in reading or (0,):
         moments = [event for event in events if event["ph"] == "i" and event["pid"] == row and event["cat"] == "reader"]
         assert [(event["name"], event["args"]["epoch"]) for event in sorted(moments, key=lambda one: one["ts"])] == [
-            ("epoch begins", 1), ("epoch ends", 1), ("epoch begins", 2), ("epoch ends", 2)], "to the end, whichever reader is done last"
+            ("epoch begins", 1),
+            ("epoch ends", 1),
+            ("epoch begins", 2),
+            ("epoch ends", 2),
+        ], "to the end, whichever reader is done last"
     for phases in deals:
         assert {event["args"]["epoch"] for event in phases if event["name"] == "pipeline"} == {1, 2}
 
-    waits = [event for rank in range(ranks) for event in tracing.phases(events, rank, "trainer")
-             if event["name"] == "wait for data"]
+    waits = [
+        event
+        for rank in range(ranks)
+        for event in tracing.phases(events, rank, "trainer")
+        if event["name"] == "wait for data"
+    ]
     assert {event["args"]["reader"] for event in waits} == set(range(readers or 1))
     if kind == "pipeline":
         assert sum(tracing.seconds(phases)["pipeline"] for phases in deals) > 2 * 30 * ranks * 0.019
@@ -133,7 +149,8 @@ def test_who_did_what_when(tmp_path, ranks, readers, kind):
     else:
         full = [event for phases in deals for event in phases if event["name"] == "wait for room"]
         assert full and sum(event["dur"] for event in full if event["args"].get("rank") == 1) > 0.8 * sum(
-            event["dur"] for event in full), "the reader is seen to wait for the slow rank"
+            event["dur"] for event in full
+        ), "the reader is seen to wait for the slow rank"
 
 
 @pytest.mark.limit(100)
@@ -163,9 +180,15 @@ def test_a_killed_job_leaves_a_timeline(tmp_path, victims):
         assert job.finish(60) != 0
     events = tracing.load(path, killed=True)
     for rank in range(2):
-        assert {event["args"]["step"] for event in tracing.phases(events, rank, "trainer")} >= set(range(25)), job.describe()
-    ran = subprocess.run([sys.executable, "-m", "horovod_data.timeline", "merge", str(path), "-o", str(merged)],
-                         capture_output=True, text=True, timeout=170)
+        assert {event["args"]["step"] for event in tracing.phases(events, rank, "trainer")} >= set(range(25)), (
+            job.describe()
+        )
+    ran = subprocess.run(
+        [sys.executable, "-m", "horovod_data.timeline", "merge", str(path), "-o", str(merged)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
     assert ran.returncode == 0 and "the job was killed, or runs on" in ran.stdout, ran
     assert json.loads(merged.read_text()) == events
 
@@ -202,7 +225,9 @@ def test_one_file_for_two_timelines_is_an_error_of_init(tmp_path):
     job = run_job(STEPS, 2, "trainers", "8", env={"HOROVOD_DATA_TIMELINE": path, "HOROVOD_TIMELINE": path}, timeout=80)
     assert job.returncode not in (0, None), job.describe()
     said = f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}. Give each its own."
-    assert any(said in text for text in job.stderr), job.describe()  # and the others', if the first one's end has not met them
+    assert any(said in text for text in job.stderr), (
+        job.describe()
+    )  # and the others', if the first one's end has not met them
 
 
 @pytest.mark.limit(150)
@@ -211,11 +236,24 @@ def test_horovods_own_stands_beside_it(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(ALLREDUCES)
     path, horovods, out = tmp_path / "trace.json", tmp_path / "trace.horovod.json", tmp_path / "both.json"
-    job = run_launcher("-np", "2", "--timeline-filename", "trace.json", "--timeline-mark-cycles", sys.executable, str(script),
-                       cwd=tmp_path, timeout=120)
+    job = run_launcher(
+        "-np",
+        "2",
+        "--timeline-filename",
+        "trace.json",
+        "--timeline-mark-cycles",
+        sys.executable,
+        str(script),
+        cwd=tmp_path,
+        timeout=120,
+    )
     assert job.returncode == 0, job.output
-    ran = subprocess.run([sys.executable, "-m", "horovod_data.timeline", "merge", str(path), str(horovods), "-o", str(out)],
-                         capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(
+        [sys.executable, "-m", "horovod_data.timeline", "merge", str(path), str(horovods), "-o", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
     assert ran.returncode == 0, (ran, job.output)
     events = json.loads(out.read_text())
     named = tracing.rows([event for event in events if "name" in event.get("args", {})])

@@ -11,9 +11,10 @@ import os
 import traceback
 
 import horovod.tensorflow as hvd
-import horovod_data as hvdata
 import numpy as np
 import tensorflow as tf
+
+import horovod_data as hvdata
 
 keras = tf.keras
 
@@ -47,7 +48,10 @@ def plain(variables) -> list:
 
 def distributed_optimizer(hvdk) -> str:
     """Ranks must end with the weights of one process, in which each step has the rows of all."""
-    wanted, model = model_of(keras.optimizers.SGD(0.05)), model_of(hvdk.DistributedOptimizer(keras.optimizers.SGD(0.05)))
+    wanted, model = (
+        model_of(keras.optimizers.SGD(0.05)),
+        model_of(hvdk.DistributedOptimizer(keras.optimizers.SGD(0.05))),
+    )
     for each, batches in (wanted, rows()), (model, data):
         each.set_weights([np.zeros((8, 1)), np.zeros(1)])
         each.fit(batches, epochs=2, verbose=0)
@@ -69,7 +73,9 @@ def metric_callback(hvdk) -> str:
 
 def warmup_callback(hvdk, **options) -> str:
     model = model_of(keras.optimizers.SGD(0.1 * hvd.size()))
-    callback = hvdk.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=2, steps_per_epoch=4, **options)
+    callback = hvdk.callbacks.LearningRateWarmupCallback(
+        0.1 * hvd.size(), warmup_epochs=2, steps_per_epoch=4, **options
+    )
     history = model.fit(data, epochs=2, verbose=0, callbacks=[callback]).history
     return "works" if np.isclose(history["lr"][-1], 0.1 * hvd.size()) else f"rates {history['lr']}"
 
@@ -105,7 +111,9 @@ PARTS = {
     "BroadcastGlobalVariablesCallback": broadcast_callback,
     "MetricAverageCallback": metric_callback,
     "LearningRateWarmupCallback": warmup_callback,
-    "LearningRateWarmupCallback(momentum_correction=False)": functools.partial(warmup_callback, momentum_correction=False),
+    "LearningRateWarmupCallback(momentum_correction=False)": functools.partial(
+        warmup_callback, momentum_correction=False
+    ),
     "hvd.DistributedGradientTape": gradient_tape,
     "hvd.broadcast_variables": broadcast_variables,
     "hvdata.distribute_dataset": hvdata_fit,

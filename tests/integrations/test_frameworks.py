@@ -22,8 +22,10 @@ def needs(*modules: str):
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)}: not installed (make test-frameworks)")
 
 
-needs_keras_3 = pytest.mark.skipif(importlib.metadata.version("keras").startswith("2."),
-                                   reason="Keras 2 is installed; Keras 3 comes with later TensorFlows (make test-frameworks)")
+needs_keras_3 = pytest.mark.skipif(
+    importlib.metadata.version("keras").startswith("2."),
+    reason="Keras 2 is installed; Keras 3 comes with later TensorFlows (make test-frameworks)",
+)
 
 
 def said(program: Path, np: int, readers: int = 0, **env: str) -> str:
@@ -63,4 +65,6 @@ def test_the_table_of_horovods_keras_layer(column, env):
     if env and importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed (make test-frameworks)")
     text = said(HERE / "horovod_keras.py", 2, **env)
-    assert dict(re.findall(r"^(\S+): (.*)$", text, re.MULTILINE)) == {name: cells[column] for name, cells in table().items()}
+    assert dict(re.findall(r"^(\S+): (.*)$", text, re.MULTILINE)) == {
+        name: cells[column] for name, cells in table().items()
+    }

@@ -14,9 +14,13 @@ STEP = 12  # sequences of all ranks
 CLOSE = 1e-6
 
 pytestmark = [
-    pytest.mark.horovod, pytest.mark.slow, pytest.mark.limit(400),
-    pytest.mark.skipif(importlib.util.find_spec("returnn") is None,
-                       reason="RETURNN is not installed (scripts/setup.sh returnn, or make test-integrations)"),
+    pytest.mark.horovod,
+    pytest.mark.slow,
+    pytest.mark.limit(400),
+    pytest.mark.skipif(
+        importlib.util.find_spec("returnn") is None,
+        reason="RETURNN is not installed (scripts/setup.sh returnn, or make test-integrations)",
+    ),
 ]
 
 
@@ -24,8 +28,18 @@ def trained(folder: Path, np_: int, *args: str, readers: int = 0, env: dict[str,
     """Rank 0's parameters and scores, and the job. The example itself looks that all ranks have the same parameters, and that
     each sequence of each epoch was read once, on the reader."""
     out = folder / f"{np_}-{readers}.npz"
-    job = run_job(EXAMPLE, np_, "--max-seqs", str(STEP // np_), "--out", str(out), *args, readers=readers, timeout=180,
-                  env={"HOROVOD_CYCLE_TIME": None, **(env or {})})
+    job = run_job(
+        EXAMPLE,
+        np_,
+        "--max-seqs",
+        str(STEP // np_),
+        "--out",
+        str(out),
+        *args,
+        readers=readers,
+        timeout=180,
+        env={"HOROVOD_CYCLE_TIME": None, **(env or {})},
+    )
     assert job.returncode == 0, job.describe()
     assert f"{np_} ranks ended with equal parameters" in job.stdout[0], job.describe()
     return dict(np.load(out)), job
@@ -49,7 +63,9 @@ def test_as_in_one_process(alone, tmp_path, np_, readers):
     same(got, alone)
     said = "".join(job.stderr)
     for name, rows in (("train", 50), ("dev", 14)):
-        assert len(re.findall(rf"channel {name}, epoch \d: {rows} rows, each delivered once", said)) == 3, job.describe()
+        assert len(re.findall(rf"channel {name}, epoch \d: {rows} rows, each delivered once", said)) == 3, (
+            job.describe()
+        )
 
 
 def test_a_checkpoint_between_epochs(alone, tmp_path):
@@ -70,4 +86,6 @@ def test_ranks_that_step_apart(alone, tmp_path):
     got, job = trained(tmp_path, 2, "--param-sync", "3", readers=1, env={"HOROVOD_DATA_VERIFY": "1"})
     with pytest.raises(AssertionError):
         same(got, alone, only="parameter")  # it is another training
-    assert len(re.findall(r"channel train, epoch \d: 50 rows, each delivered once", "".join(job.stderr))) == 3, job.describe()
+    assert len(re.findall(r"channel train, epoch \d: 50 rows, each delivered once", "".join(job.stderr))) == 3, (
+        job.describe()
+    )

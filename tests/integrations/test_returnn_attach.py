@@ -46,6 +46,11 @@ def test_after_init():
     assert job.returncode == 0, job.describe()
     for out in job.stdout:
         first, second, *_ = out.splitlines()
-        assert "attach() was given name. It takes batch, on_reader_error" in first and "attach() was given bach. It takes" in second, job.describe()
-    assert sorted(out.splitlines()[2] for out in job.stdout) == ["use_horovod False 1", *["use_horovod True 1"] * 2], job.describe()
+        assert (
+            "attach() was given name. It takes batch, on_reader_error" in first
+            and "attach() was given bach. It takes" in second
+        ), job.describe()
+    assert sorted(out.splitlines()[2] for out in job.stdout) == ["use_horovod False 1", *["use_horovod True 1"] * 2], (
+        job.describe()
+    )
     assert all("] returnn.attach() was called after the end of the job" in out for out in job.stdout), job.describe()

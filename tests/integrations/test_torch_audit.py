@@ -39,8 +39,9 @@ audited(None)
 def test_a_data_loader_with_its_sampler():
     job = run_job(SCRIPT, 2, timeout=120)
     assert job.returncode == 0, job.describe()
-    repeats, dropped, seeds, all_of_it = [json.loads(line.partition(" ")[2]) for line in job.stdout[0].splitlines()
-                                          if line.startswith("REPORT")]
+    repeats, dropped, seeds, all_of_it = [
+        json.loads(line.partition(" ")[2]) for line in job.stdout[0].splitlines() if line.startswith("REPORT")
+    ]
     assert repeats == [0, {"1": 102, "2": 1}, [52, 52], [6, 6]], job.describe()
     assert dropped == [1, {"1": 102}, [51, 51], [6, 6]], job.describe()
     assert seeds[0] > 10 and seeds[1]["2"] > 10, job.describe()

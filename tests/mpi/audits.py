@@ -19,4 +19,4 @@ def passed(comm, audited):
 def numbers(comm, first=0, step=None, rows=ROWS):
     """This rank's share of the numbers, in batches of 4."""
     mine = list(range(first + comm.rank, rows, step or comm.size))
-    return [np.array(mine[i:i + 4]) for i in range(0, len(mine), 4)]
+    return [np.array(mine[i : i + 4]) for i in range(0, len(mine), 4)]

@@ -27,7 +27,7 @@ def goes_on(hvdata, comm):
     assert elements(comm, hvdata.distribute_dataset(source, batch="per_rank")) == [[rank] for rank in range(comm.size)]
 
 
-MOST = "It counts the steps that may be on their way to a rank: 1 to 2147483647, or \"auto\"."
+MOST = 'It counts the steps that may be on their way to a rank: 1 to 2147483647, or "auto".'
 AUTO = '"auto" stands for as many as help.'
 WRONG = [
     ({"batch": "Global"}, ValueError, "batch='Global' is not known. Use 'global' or 'per_rank'."),
@@ -66,7 +66,9 @@ def test_values(hvdata, comm, function, arguments, kind, text):
 
 @pytest.mark.parametrize("arguments", [{}, {**GOOD, "buffer": 2}], ids=str)
 def test_arguments_that_python_refuses(hvdata, comm, arguments):
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(None, **arguments), TypeError, "buffer" if arguments else "batch")
+    raises_everywhere(
+        comm, lambda: hvdata.distribute_dataset(None, **arguments), TypeError, "buffer" if arguments else "batch"
+    )
 
 
 def test_a_dataset_where_a_function_belongs(hvdata, comm):
@@ -78,7 +80,12 @@ def test_a_dataset_where_a_function_belongs(hvdata, comm):
 
 def test_what_has_been_distributed_already(hvdata, comm):
     once = hvdata.distribute_dataset(tf.data.Dataset.range(8), batch="per_rank")
-    for source in (once, once.map(lambda x: x + 1).batch(2), tf.data.Dataset.zip((tf.data.Dataset.range(8), once)), lambda: once):
+    for source in (
+        once,
+        once.map(lambda x: x + 1).batch(2),
+        tf.data.Dataset.zip((tf.data.Dataset.range(8), once)),
+        lambda: once,
+    ):
         raises_everywhere(comm, lambda source=source: hvdata.distribute_dataset(source, batch="per_rank"), ValueError,
                           r"the dataset is itself what distribute_dataset\(\) returned, or made of it")  # fmt: skip
 
@@ -103,6 +110,7 @@ def test_the_least_bound_of_the_environment(hvdata, comm):
 @pytest.mark.slow
 def test_a_pipeline_of_many_stages(hvdata, comm):
     """More than Python's stack would hold, if each were a call."""
+
     def long(ds):
         for _ in range(600):
             ds = ds.concatenate(tf.data.Dataset.range(comm.size))
@@ -158,6 +166,7 @@ class OwnError(Exception):
 ], ids=lambda one: getattr(one, "__name__", ""))  # fmt: skip
 def test_a_function_that_raises(hvdata, comm, error, elsewhere):
     """On every rank the class that Python or TensorFlow has for it."""
+
     def function():
         raise error
 
@@ -250,7 +259,10 @@ def test_an_element_of_datasets(hvdata, comm):
     """window() gives datasets as elements: they can't travel."""
     source = tf.data.Dataset.range(8).window(2)
     raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError, "component the element of the dataset's elements is a DatasetSpec"
+        comm,
+        lambda: hvdata.distribute_dataset(source, batch="per_rank"),
+        TypeError,
+        "component the element of the dataset's elements is a DatasetSpec",
     )
 
 

@@ -97,7 +97,11 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
         given.classes, given._own = 10, 20
         audited = hvdata.audit(given)
         assert audited.classes == 10 and hasattr(audited, "report")
-        assert not hasattr(audited, "_own") and not hasattr(audited, "no_such") and not hasattr(audited, "make_one_shot_iterator")
+        assert (
+            not hasattr(audited, "_own")
+            and not hasattr(audited, "no_such")
+            and not hasattr(audited, "make_one_shot_iterator")
+        )
         twin = copy.copy(audited)
         assert twin.classes == 10 and twin._inner is given
         assert passed(comm, twin).distinct == (1 if isinstance(given, Batches) else 4)
@@ -108,7 +112,9 @@ def test_attributes_are_those_of_what_was_given(hvdata, comm):
 
 @pytest.mark.ranks(1, 2)
 def test_datasets_in_functions_and_behind_other_stages(hvdata, comm):
-    audited = hvdata.audit(tf.data.Dataset.range(comm.rank, ROWS, comm.size).batch(4), key=lambda rows: rows, reference=range(ROWS))
+    audited = hvdata.audit(
+        tf.data.Dataset.range(comm.rank, ROWS, comm.size).batch(4), key=lambda rows: rows, reference=range(ROWS)
+    )
 
     @tf.function
     def total(dataset):
@@ -136,7 +142,9 @@ def test_every_rank_gets_batch_0(hvdata, comm, by):
     """The bug that this project began with."""
     data = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS))).batch(8).take(1)
     whole = tf.data.Dataset.from_tensor_slices((np.arange(ROWS), np.eye(ROWS)))
-    report = passed(comm, hvdata.audit(data, **(dict(reference=whole) if by == "content" else dict(key=0, reference=ROWS))))
+    report = passed(
+        comm, hvdata.audit(data, **(dict(reference=whole) if by == "content" else dict(key=0, reference=ROWS)))
+    )
     assert report.times == {comm.size: 8} and report.never == ROWS - 8
     assert report.pairs == {pair: 8 for pair in itertools.combinations(range(comm.size), 2)}
     assert ("All ranks saw the same rows" in str(report)) == (comm.size > 1)
@@ -149,8 +157,9 @@ def test_the_seed_before_the_stride(hvdata, comm):
     """sandyresearch/parcae #10: every rank shuffles by its own seed and then takes every 16th. Each rank of the test is as many
     of the 16 as come to it."""
     rows = 16 * 1024
-    mine = np.concatenate([np.random.default_rng(stream).permutation(rows)[stream::16]
-                           for stream in range(comm.rank, 16, comm.size)])
+    mine = np.concatenate(
+        [np.random.default_rng(stream).permutation(rows)[stream::16] for stream in range(comm.rank, 16, comm.size)]
+    )
     report = passed(comm, hvdata.audit(np.array_split(mine, 7), key=lambda rows: rows, reference=rows))
     assert abs(report.never / rows - 0.36) < 0.01, report
     assert abs(sum(n for times, n in report.times.items() if times > 1) / rows - 0.26) < 0.01, report
@@ -169,7 +178,9 @@ def test_29_files_on_8_ranks(hvdata, comm):
     streams = [range(4 * rank, min(29, 4 * rank + 4)) for rank in range(8)]
     steps = min(map(len, streams))
     mine = [streams[stream][step] for stream in range(comm.rank, 8, comm.size) for step in range(steps)]
-    report = passed(comm, hvdata.audit(mine, key=lambda file: f"part-{file}", reference={f"part-{file}" for file in range(29)}))
+    report = passed(
+        comm, hvdata.audit(mine, key=lambda file: f"part-{file}", reference={f"part-{file}" for file in range(29)})
+    )
     assert (report.distinct, report.never, report.times) == (8, 21, {1: 8})
     assert report.never_seen[0].key == "part-1"
 
@@ -178,7 +189,9 @@ def test_padding_by_repeating(hvdata, comm):
     """As torch's DistributedSampler without drop_last."""
     rows, each = ROWS + 1, -(-(ROWS + 1) // comm.size)
     order = [*range(rows), *range(each * comm.size - rows)]
-    report = passed(comm, hvdata.audit([np.array(order[comm.rank::comm.size])], key=lambda rows: rows, reference=rows))
+    report = passed(
+        comm, hvdata.audit([np.array(order[comm.rank :: comm.size])], key=lambda rows: rows, reference=rows)
+    )
     assert report.never == 0 and report.repeats == each * comm.size - rows
     if report.repeats:
         assert [example.key for example in report.seen_again] == list(range(report.repeats))[:4]
@@ -226,7 +239,9 @@ def test_half_an_epoch_is_not_called_sharded_twice(hvdata, comm):
             if step == ROWS // comm.size // comm.size:
                 break
         report = results(comm, audited.report)[0]
-        assert report.left == tuple(range(comm.size)) and "On all ranks the epoch ended before the loader did" in str(report)
+        assert report.left == tuple(range(comm.size)) and "On all ranks the epoch ended before the loader did" in str(
+            report
+        )
         assert "sharded twice" not in str(report)
         assert passed(comm, audited).verdict == "every row once" and audited.reports[-1].left == ()
 
@@ -236,19 +251,25 @@ def test_a_checkpoint_where_it_is_allowed(hvdata, comm, tmp_path):
     """Of what was saved the audit knows nothing, so TensorFlow refuses it unless the user says otherwise."""
     data = tf.data.Dataset.range(ROWS).shard(comm.size, comm.rank)
     refused = hvdata.audit(data)
-    raises_everywhere(comm, lambda: tf.train.Checkpoint(iterator=iter(refused)).write(str(tmp_path / "a")), tf.errors.OpError,
-                      "PyFunc is stateful")
+    raises_everywhere(
+        comm,
+        lambda: tf.train.Checkpoint(iterator=iter(refused)).write(str(tmp_path / "a")),
+        tf.errors.OpError,
+        "PyFunc is stateful",
+    )
     options = tf.data.Options()
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     audited = hvdata.audit(data.with_options(options), reference=ROWS)
     iterator = iter(audited)
     next(iterator), next(iterator)
-    saved = results(comm, lambda: tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"of {comm.rank}")))[comm.rank]
+    saved = results(comm, lambda: tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"of {comm.rank}")))[
+        comm.rank
+    ]
     list(iterator)
     assert results(comm, audited.report)[0].verdict == "every row once"
     iterator = iter(audited)
     tf.train.Checkpoint(iterator=iterator).read(saved)
-    assert [int(row) for row in iterator] == list(range(ROWS))[comm.rank::comm.size][2:]
+    assert [int(row) for row in iterator] == list(range(ROWS))[comm.rank :: comm.size][2:]
     report = results(comm, audited.report)[0]
     assert (report.epoch, report.never, report.repeats) == (2, 2 * comm.size, 0)
 
@@ -263,7 +284,12 @@ def test_an_error_of_one_ranks_loader(hvdata, comm, capfd):
     raised = attempt(lambda: list(audited))
     assert (getattr(raised, "kind", None) is OSError) == (comm.rank == comm.size - 1)
     report = results(comm, audited.report)[0]
-    assert (report.epoch, report.never, report.ok, report.errors) == (1, 0, False, {comm.size - 1: "OSError: the disk is gone"})
+    assert (report.epoch, report.never, report.ok, report.errors) == (
+        1,
+        0,
+        False,
+        {comm.size - 1: "OSError: the disk is gone"},
+    )
     assert report.verdict == f"an error ended the epoch on rank {comm.size - 1}; up to there every row once"
 
 
@@ -325,7 +351,9 @@ def test_a_loader_whose_iter_begins_anew_and_returns_itself(hvdata, comm):
 
 
 def test_several_audits_at_once(hvdata, comm):
-    train, valid = (hvdata.audit(numbers(comm, rows=rows), key=lambda rows: rows, reference=rows) for rows in (ROWS, 12))
+    train, valid = (
+        hvdata.audit(numbers(comm, rows=rows), key=lambda rows: rows, reference=rows) for rows in (ROWS, 12)
+    )
     for _ in range(2):
         list(train), list(valid)
     for audited, rows in ((valid, 12), (train, ROWS)):
@@ -336,6 +364,7 @@ def test_several_audits_at_once(hvdata, comm):
 @pytest.mark.ranks(1, 2)
 def test_of_audits_that_nothing_holds_any_more_nothing_stays(hvdata, comm):
     """Their last epochs are reported all the same, whichever rank forgets them first. But TensorFlow keeps the functions of datasets."""
+
     class Batches(tf.keras.utils.Sequence):
         __len__, __getitem__ = (lambda _: 2), (lambda _, index: np.full((1, 1), index))
 
@@ -407,8 +436,9 @@ def test_a_dedicated_reader_takes_no_part(hvdata, comm):
 
 @pytest.mark.ranks(2, 3)
 def test_our_own_delivery(hvdata, comm):
-    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(ROWS).batch(4 * comm.size), batch="global",
-                                        remainder="partial")
+    dataset = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(ROWS).batch(4 * comm.size), batch="global", remainder="partial"
+    )
     assert passed(comm, hvdata.audit(dataset, key=lambda rows: rows, reference=ROWS)).verdict == "every row once"
 
 
@@ -427,8 +457,10 @@ def test_an_epoch_at_the_end_is_reported(hvdata, comm, capfd):
     assert "after the end of the job" in raised.text
 
 
-GONE = (r"\[rank 0 on \S+, audit \d+\] rank 1 on \S+ has shut down and takes no part in this audit\. All ranks must make the same "
-        r"calls of audit\(\), and the same number of iterations over what it returns\.?")
+GONE = (
+    r"\[rank 0 on \S+, audit \d+\] rank 1 on \S+ has shut down and takes no part in this audit\. All ranks must make the same "
+    r"calls of audit\(\), and the same number of iterations over what it returns\.?"
+)
 
 
 @pytest.mark.slow
@@ -461,6 +493,9 @@ def test_a_rank_that_does_not_come_to_the_end_of_its_epoch(hvdata, comm, capfd):
     comm.Barrier()
     if comm.rank == 0:
         assert raised.kind is tf.errors.DeadlineExceededError and raised.text.count("\n") == 0, raised
-        assert re.match(r"\[rank 0 on \S+, audit \d+\] has waited \d+ s for rank 1 on \S+, which has not come as far\. "
-                        r"All ranks must make the same calls of audit\(\)", raised.text), raised
+        assert re.match(
+            r"\[rank 0 on \S+, audit \d+\] has waited \d+ s for rank 1 on \S+, which has not come as far\. "
+            r"All ranks must make the same calls of audit\(\)",
+            raised.text,
+        ), raised
         assert "Graph execution error" not in capfd.readouterr().err

@@ -9,7 +9,9 @@ from together import results
 def test_each_key_travels_once(hvdata, comm):
     """As with MPI's Alltoallv: 16 bytes for each key, to the rank that counts it, which for an N-th of them is their own."""
     rows = 60_000
-    audited = hvdata.audit(np.array_split(np.arange(comm.rank, rows, comm.size), 10), key=lambda rows: rows, reference=rows)
+    audited = hvdata.audit(
+        np.array_split(np.arange(comm.rank, rows, comm.size), 10), key=lambda rows: rows, reference=rows
+    )
 
     def sent():
         counters = hvdata.stats()
@@ -18,5 +20,5 @@ def test_each_key_travels_once(hvdata, comm):
     before = sum(results(comm, sent))
     assert passed(comm, audited).verdict == "every row once"
     keys = 16 * rows * (comm.size - 1) / comm.size
-    more = 16_000 * comm.size ** 2  # what each says to all of what it has counted: however many rows there are
+    more = 16_000 * comm.size**2  # what each says to all of what it has counted: however many rows there are
     assert 0.95 * keys <= sum(results(comm, sent)) - before <= 1.05 * keys + more

@@ -13,7 +13,7 @@ from together import outcomes, raises_everywhere, results
 def test_the_same_row_in_other_frameworks_and_batches(hvdata, comm):
     """Content is dtype, shape and bytes, whatever the batch and whoever holds it."""
     x, y = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32), np.arange(ROWS)
-    mine = [(x[i::comm.size], y[i::comm.size]) for i in [comm.rank]]
+    mine = [(x[i :: comm.size], y[i :: comm.size]) for i in [comm.rank]]
     reference = tf.data.Dataset.from_tensor_slices((x, y)).batch(7)
     assert passed(comm, hvdata.audit(mine, reference=reference)).verdict == "every row once"
 
@@ -28,8 +28,12 @@ def test_texts_one_by_one(hvdata, comm, form):
     if form != "dataset":
         make = np.array if form == "numpy" else tf.constant
         mine = [{"id": make(row["id"].numpy().decode()), "x": row["x"].numpy()} for row in mine]
-    for arguments in (dict(key="id", reference=names), dict(key=lambda row: row["id"], reference=names),
-                      dict(key=lambda row: row["id"], reference=rows.batch(3)), dict(reference=rows.batch(3))):
+    for arguments in (
+        dict(key="id", reference=names),
+        dict(key=lambda row: row["id"], reference=names),
+        dict(key=lambda row: row["id"], reference=rows.batch(3)),
+        dict(reference=rows.batch(3)),
+    ):
         assert passed(comm, hvdata.audit(mine, **arguments)).verdict == "every row once", arguments
     seen = passed(comm, hvdata.audit(mine, key=lambda row: row["id"], reference=names[1:]))
     assert [example.key for example in seen.not_in_reference] == ["a"]
@@ -52,6 +56,7 @@ def test_keys_of_several_parts(hvdata, comm, form):
 
 def test_a_loader_that_python_counts_through(hvdata, comm):
     """It has no __iter__."""
+
     class Loader:
         def __len__(self):
             return 4
@@ -140,7 +145,11 @@ class Rows:
 @pytest.mark.ranks(1, 2)
 def test_a_reference_whose_elements_are_had_by_their_numbers(hvdata, comm):
     mine = [(rows.astype(np.float32), rows) for rows in numbers(comm)]
-    for arguments in (dict(reference=Rows()), dict(reference=Rows, key=1), dict(reference=Rows(), key=lambda row: row[1])):
+    for arguments in (
+        dict(reference=Rows()),
+        dict(reference=Rows, key=1),
+        dict(reference=Rows(), key=lambda row: row[1]),
+    ):
         report = passed(comm, hvdata.audit(mine, **arguments))
         assert report.verdict == "every row once" and report.reference == ROWS
 
@@ -149,8 +158,13 @@ def test_a_reference_whose_elements_are_had_by_their_numbers(hvdata, comm):
 def test_a_reference_without_an_end(hvdata, comm):
     data = tf.data.Dataset.range(4)
     for reference in (data.repeat(), lambda: data.repeat()):
-        raises_everywhere(comm, lambda: hvdata.audit([], reference=reference), ValueError, "reference= is a dataset without an end",
-                          "without repeat()")
+        raises_everywhere(
+            comm,
+            lambda: hvdata.audit([], reference=reference),
+            ValueError,
+            "reference= is a dataset without an end",
+            "without repeat()",
+        )
     assert passed(comm, hvdata.audit([np.int64(2)], reference=data.repeat(2))).never == 8 - comm.size
 
 
@@ -163,7 +177,9 @@ def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
 
 
 def test_rows_that_are_not_in_the_reference(hvdata, comm):
-    audited = hvdata.audit(numbers(comm), key=lambda rows: [f"r{row}" for row in rows], reference={f"r{row}" for row in range(40)})
+    audited = hvdata.audit(
+        numbers(comm), key=lambda rows: [f"r{row}" for row in rows], reference={f"r{row}" for row in range(40)}
+    )
     report = passed(comm, audited)
     assert (report.unknown, report.never) == (ROWS - 40, 0)
     assert {one.key for one in report.not_in_reference} <= {f"r{row}" for row in range(40, ROWS)}
@@ -173,6 +189,7 @@ def test_rows_that_are_not_in_the_reference(hvdata, comm):
 @pytest.mark.parametrize("numpys", [False, True], ids=["Python's", "numpy's"])
 def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
     """numpy makes floats of a list of them, of which many are the same."""
+
     def of(rank):
         return [2**63 + 1000 * rank + i for i in range(3)] + [5 + 100 * rank]
 
@@ -180,7 +197,11 @@ def test_keys_on_both_sides_of_the_largest_signed_number(hvdata, comm, numpys):
     given = [[np.uint64(one) for one in mine] if numpys else mine]
     for reference, never in ((None, None), (set(every), 0), ([*every, 2**70], 1)):
         report = passed(comm, hvdata.audit(given, key=lambda rows: rows, reference=reference))
-        assert (report.times, report.never, report.unknown) == ({1: len(every)}, never, None if reference is None else 0)
+        assert (report.times, report.never, report.unknown) == (
+            {1: len(every)},
+            never,
+            None if reference is None else 0,
+        )
     assert [example.key for example in report.never_seen] == [str(2**70)]
 
 
@@ -200,7 +221,9 @@ def test_vectors_without_a_batch_are_explained(hvdata, comm):
     data = tf.data.Dataset.range(16).map(lambda i: tf.fill([3], i))
     report = passed(comm, hvdata.audit(data.shard(comm.size, comm.rank).batch(4), reference=data))
     assert (report.unknown, report.never, report.reference) == (16, 48, 48)
-    assert "\n  never                   48  100.0 %\n" in str(report) and "\n  not in the reference    16\n" in str(report), report
+    assert "\n  never                   48  100.0 %\n" in str(report) and "\n  not in the reference    16\n" in str(
+        report
+    ), report
     assert "Nothing that came is in the reference." in str(report) and "must be in batches on both sides" in str(report)
     batched = hvdata.audit(data.shard(comm.size, comm.rank).batch(4), reference=data.batch(5))
     assert passed(comm, batched).verdict == "every row once"
@@ -230,17 +253,32 @@ def test_what_is_no_loader(hvdata, comm, given):
 
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_disagree(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.audit([], key="a" if comm.rank else 0), ValueError, "the ranks disagree", "key='a' on rank",
-                      "key=0 on rank 0")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.audit([], key="a" if comm.rank else 0),
+        ValueError,
+        "the ranks disagree",
+        "key='a' on rank",
+        "key=0 on rank 0",
+    )
 
 
 def test_a_component_that_is_not_there(hvdata, comm):
     data = tf.data.Dataset.from_tensor_slices({"x": [1, 2]})
-    raises_everywhere(comm, lambda: hvdata.audit(data, key="id"), ValueError, "key='id': the dataset's elements have no such component")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.audit(data, key="id"),
+        ValueError,
+        "key='id': the dataset's elements have no such component",
+    )
     audited = hvdata.audit([{"x": 1}], key="id")
-    raises_everywhere(comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made")
+    raises_everywhere(
+        comm, lambda: list(audited), KeyError, r"audit \d+, epoch 1, step 1: the keys of the rows can't be made"
+    )
     report = results(comm, audited.report)[0]
-    assert not report.ok and "an error ended the epoch" in report.verdict and set(report.errors) == set(range(comm.size))
+    assert (
+        not report.ok and "an error ended the epoch" in report.verdict and set(report.errors) == set(range(comm.size))
+    )
     audited = hvdata.audit(data, key=lambda row: None)
     raises_everywhere(comm, lambda: list(audited), tf.errors.OpError, "the keys of the rows can't be made")
     assert not results(comm, audited.report)[0].ok
@@ -255,12 +293,24 @@ def test_a_reference_that_fails(hvdata, comm):
     for rank, one in enumerate(got):
         assert one.kind is OSError and "no such folder" in one.text, one
         assert rank == 0 or "reading the reference" in one.text
-    raises_everywhere(comm, lambda: hvdata.audit([], reference=lambda: "text"), TypeError, "is no reference. Pass a number of rows")
-    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference=[("a", 1), ("b", 2)]), TypeError,
-                      "of an element of reference= no keys can be made: the key is a tuple of str, int")
-    raises_everywhere(comm, lambda: hvdata.audit([], key=lambda row: row, reference={("a", 1), ("b", 2, 3)}), TypeError,
-                      "a key in reference= is a list of tuple, and no array of one kind")
+    raises_everywhere(
+        comm, lambda: hvdata.audit([], reference=lambda: "text"), TypeError, "is no reference. Pass a number of rows"
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.audit([], key=lambda row: row, reference=[("a", 1), ("b", 2)]),
+        TypeError,
+        "of an element of reference= no keys can be made: the key is a tuple of str, int",
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.audit([], key=lambda row: row, reference={("a", 1), ("b", 2, 3)}),
+        TypeError,
+        "a key in reference= is a list of tuple, and no array of one kind",
+    )
 
 
 def test_inside_a_function(hvdata, comm):
-    raises_everywhere(comm, lambda: tf.function(lambda: hvdata.audit([]) and 1)(), RuntimeError, "called inside tf.function")
+    raises_everywhere(
+        comm, lambda: tf.function(lambda: hvdata.audit([]) and 1)(), RuntimeError, "called inside tf.function"
+    )

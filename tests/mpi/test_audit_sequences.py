@@ -27,7 +27,7 @@ def batches(comm):
             return BATCHES
 
         def __getitem__(self, index):
-            rows = self.order[ROWS * index:ROWS * (index + 1)].astype(np.float32) * comm.size + comm.rank
+            rows = self.order[ROWS * index : ROWS * (index + 1)].astype(np.float32) * comm.size + comm.rank
             return rows[:, None], rows
 
         def on_epoch_end(self):
@@ -50,8 +50,12 @@ def test_fit(hvdata, comm, batches, workers):
     audited = hvdata.audit(batches, reference=BATCHES * ROWS * comm.size)
     slow = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: time.sleep(0.4))  # as one that validates
     for callbacks in ([], [slow]):
-        results(comm, lambda callbacks=callbacks: keras().fit(audited, epochs=2, verbose=0, shuffle=True, workers=workers,
-                                                              callbacks=callbacks) and None)
+        results(
+            comm,
+            lambda callbacks=callbacks: (
+                keras().fit(audited, epochs=2, verbose=0, shuffle=True, workers=workers, callbacks=callbacks) and None
+            ),
+        )
     assert ends(comm, audited) == [(EVERY, BATCHES)] * 4
     list(audited)
     assert ends(comm, audited)[4:] == [(EVERY, BATCHES)]
@@ -93,6 +97,7 @@ def test_loops_over_numbers(hvdata, comm, batches):
 @pytest.mark.ranks(1, 2)
 def test_what_is_a_sequence_and_has_a_next(hvdata, comm):
     """As the iterators of Keras' image generators, which have no end."""
+
     class Flow(tf.keras.utils.Sequence):
         at = -1
 

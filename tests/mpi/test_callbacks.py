@@ -24,7 +24,9 @@ def scalars(log_dir, rank):
 
 def rows_of_two(hvdata, comm, name):
     def make():
-        return tf.data.Dataset.range(16 * comm.size).map(lambda i: (tf.fill([3], tf.cast(i, tf.float32)), tf.cast(i, tf.float32)))
+        return tf.data.Dataset.range(16 * comm.size).map(
+            lambda i: (tf.fill([3], tf.cast(i, tf.float32)), tf.cast(i, tf.float32))
+        )
 
     return hvdata.distribute_dataset(lambda: make().batch(2 * comm.size), batch="global", name=name)
 

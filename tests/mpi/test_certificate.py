@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from flipping import flip
-from horovod_data.certificate import last
 from hypothesis import given
 from hypothesis import strategies as st
 from together import Raised, elements, outcomes, raises_everywhere, results, same_on_all_ranks
+
+from horovod_data.certificate import last
 
 
 def certificate(hvdata, comm, name):
@@ -28,7 +29,9 @@ def channel(hvdata, make, name, **arguments):
 KINDS = {
     "numbers": lambda ds: ds,
     "strings": lambda ds: ds.map(tf.as_string),
-    "nest": lambda ds: ds.map(lambda i: {"x": tf.fill([3, 2], tf.cast(i, tf.bfloat16)), "y": (i % 2 == 0, tf.as_string(i))}),
+    "nest": lambda ds: ds.map(
+        lambda i: {"x": tf.fill([3, 2], tf.cast(i, tf.bfloat16)), "y": (i % 2 == 0, tf.as_string(i))}
+    ),
 }
 
 
@@ -55,6 +58,7 @@ def test_a_global_epoch(hvdata, comm, kind, remainder):
 
 def test_an_error_that_is_no_text(hvdata, comm):
     """The record quotes it; what it says of a file's name may not be UTF-8."""
+
     def make():
         return tf.data.Dataset.range(2 * comm.size).map(lambda i: (i, tf.io.read_file(b"/nowhere/caf\xe9.jpg")))
 
@@ -62,7 +66,9 @@ def test_an_error_that_is_no_text(hvdata, comm):
     # TensorFlow can't make the text of an error that is none.
     raises_everywhere(comm, lambda: list(dataset), (tf.errors.NotFoundError, UnicodeDecodeError), "(nowhere/caf|utf-8)")
     record = None
-    while record is None:  # an error is raised where it comes, and the record made when the reader has heard that of all
+    while (
+        record is None
+    ):  # an error is raised where it comes, and the record made when the reader has heard that of all
         record = results(comm, lambda: certificate(hvdata, comm, "no text"))[0]
     assert "caf\ufffd.jpg" in record["why"]
     results(comm, hvdata.stats)
@@ -74,7 +80,9 @@ def test_a_sparse_vector_of_hashed_features(hvdata, comm):
     length = 1 << 25
 
     def make():
-        return tf.data.Dataset.from_tensors(tf.SparseTensor([[7], [length - 1]], [1.0, 2.0], [length])).repeat(comm.size)
+        return tf.data.Dataset.from_tensors(tf.SparseTensor([[7], [length - 1]], [1.0, 2.0], [length])).repeat(
+            comm.size
+        )
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     elements(comm, channel(hvdata, make, "hashed", batch="per_rank"))
@@ -93,8 +101,13 @@ def test_the_digest_depends_on_rows_and_order_alone(hvdata, comm, schedule):
         record = certificate(hvdata, comm, f"digest-{schedule}")
         digests.append((record["rows"], record["order"], record["any_order"]))
     assert digests == [(60, "103315cce3d93d8d", "c56b64c9f1132c23")] * 2
-    other = channel(hvdata, lambda: tf.data.Dataset.range(60).map(lambda i: 59 - i), f"reverse-{schedule}", batch="per_rank",
-                    schedule=schedule)
+    other = channel(
+        hvdata,
+        lambda: tf.data.Dataset.range(60).map(lambda i: 59 - i),
+        f"reverse-{schedule}",
+        batch="per_rank",
+        schedule=schedule,
+    )
     elements(comm, other)
     record = certificate(hvdata, comm, f"reverse-{schedule}")
     assert record["any_order"] == digests[0][2] and record["order"] != digests[0][1]
@@ -109,8 +122,11 @@ def test_the_digest_does_not_depend_on_the_way(hvdata, comm):
 
 
 @same_on_all_ranks(12)
-@given(lengths=st.lists(st.integers(0, 5), max_size=12), remainder=st.sampled_from(["drop", "partial", "pad"]),
-       prefetch=st.sampled_from(["auto", 1, 2, 3]))
+@given(
+    lengths=st.lists(st.integers(0, 5), max_size=12),
+    remainder=st.sampled_from(["drop", "partial", "pad"]),
+    prefetch=st.sampled_from(["auto", 1, 2, 3]),
+)
 def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
     def make():
         parts = [np.arange(100 * i, 100 * i + length, dtype=np.int64) for i, length in enumerate(lengths)]
@@ -122,7 +138,7 @@ def test_per_rank_epochs(hvdata, comm, lengths, remainder, prefetch):
     record = certificate(hvdata, comm, "property")
     assert (record["verdict"], record["rows"]) == ("complete", sum(lengths[:whole]))
     assert record["dropped"] == sum(lengths[whole:])
-    assert record["rows_per_rank"] == [sum(lengths[:whole][rank::comm.size]) for rank in range(comm.size)]
+    assert record["rows_per_rank"] == [sum(lengths[:whole][rank :: comm.size]) for rank in range(comm.size)]
 
 
 def test_an_epoch_broken_off(hvdata, comm):
@@ -192,6 +208,7 @@ def test_over_a_checkpoint(hvdata, comm, tmp_path, batch, further):
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, schedule):
     """Nobody knows what became of its rows; and so it stays when a verified run of that epoch is saved and goes on."""
+
     def make():
         return tf.data.Dataset.range(40 * comm.size).shuffle(16, seed=5)
 
@@ -206,7 +223,9 @@ def test_behind_a_run_that_was_not_verified(hvdata, comm, tmp_path, unverified, 
         results(comm, lambda: rows.extend(int(row) for _, row in zip(range(steps), it)))
         if steps < 100:
             comm.Barrier()
-            results(comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}")) and None)
+            results(
+                comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / f"{number}-{comm.rank}")) and None
+            )
             comm.Barrier()
         return sum(comm.allgather(rows), [])
 
@@ -241,7 +260,9 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
     results(comm, lambda: tf.train.Checkpoint(iterator=it).write(str(tmp_path / "iterator")) and None)
     del it
     again = iter(ds)
-    results(comm, lambda: tf.train.Checkpoint(iterator=again).read(str(tmp_path / "iterator")).assert_consumed() and None)
+    results(
+        comm, lambda: tf.train.Checkpoint(iterator=again).read(str(tmp_path / "iterator")).assert_consumed() and None
+    )
     assert results(comm, lambda: sum(1 for _ in again)) == [2] * comm.size
     record = certificate(hvdata, comm, "gaps")
     different = {key for key in whole if whole[key] != record[key]} - {"epoch"}
@@ -250,7 +271,9 @@ def test_over_a_checkpoint_behind_elements_without_rows(hvdata, comm, tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.limit(240)
-@pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="AddressSanitizer maps terabytes, and all memory is looked at")
+@pytest.mark.skipif(
+    bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="AddressSanitizer maps terabytes, and all memory is looked at"
+)
 @pytest.mark.parametrize("size", [64, 100_000])  # with the header, and not
 def test_flipped_bytes_are_found(hvdata, comm, size):
     """In whatever memory a batch lies before it is handed out: shared memory, that of messages, our own."""
@@ -285,18 +308,28 @@ def test_flipped_bytes_are_found(hvdata, comm, size):
             assert issubclass(one.kind, tf.errors.DataLossError), one
         assert f"rank {unlucky} on" in got[unlucky].text and f"step {step}" in got[unlucky].text, got[unlucky].text
         others = [one.text for rank, one in enumerate(got) if rank != unlucky]
-        assert all(f"rank {unlucky} on" in text and f"its step {step}" in text and "altered" in text for text in others), others
+        assert all(
+            f"rank {unlucky} on" in text and f"its step {step}" in text and "altered" in text for text in others
+        ), others
     assert found
 
 
 def test_what_verify_may_be(hvdata, comm, unverified):
     for wrong in (1, "yes", None):
-        raises_everywhere(comm, lambda wrong=wrong: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=wrong),
-                          TypeError, "verify must be True or False")
+        raises_everywhere(
+            comm,
+            lambda wrong=wrong: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=wrong),
+            TypeError,
+            "verify must be True or False",
+        )
     if comm.size > 1:
         raises_everywhere(
-            comm, lambda: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=comm.rank == 0),
-            ValueError, "disagree", "verify=True on rank 0")
+            comm,
+            lambda: hvdata.distribute_dataset(tf.data.Dataset.range(4), batch="per_rank", verify=comm.rank == 0),
+            ValueError,
+            "disagree",
+            "verify=True on rank 0",
+        )
 
 
 def test_every_epoch_is_counted(hvdata, comm, unverified):
@@ -307,6 +340,8 @@ def test_every_epoch_is_counted(hvdata, comm, unverified):
     of_rank = {what: hvdata.stats()[f"counted/{what}"] for what in ("epoch", "rows", "steps", "dropped")}
     steps, over = divmod(rows, each)
     kept = comm.size == 1 and over == 1  # a batch of one row
-    assert comm.allgather(of_rank) == [
-        {"epoch": 1, "rows": 2 * steps + kept, "steps": steps + kept, "dropped": over - kept}] * comm.size
+    assert (
+        comm.allgather(of_rank)
+        == [{"epoch": 1, "rows": 2 * steps + kept, "steps": steps + kept, "dropped": over - kept}] * comm.size
+    )
     assert "counted" not in last()

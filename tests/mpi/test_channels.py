@@ -53,7 +53,9 @@ def test_ranks_take_channels_in_different_orders(hvdata, comm):
         return got
 
     for _ in range(2):
-        assert outcomes(comm, epoch) == [list(lists) for lists in zip(*(part(s, 10 * n, comm) for s in (0, 1000, 2000)))]
+        assert outcomes(comm, epoch) == [
+            list(lists) for lists in zip(*(part(s, 10 * n, comm) for s in (0, 1000, 2000)))
+        ]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 3, 8, 16])

@@ -197,7 +197,9 @@ def test_checkpoint_manager_in_a_training_loop(hvdata, comm, tmp_path):
 
 
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("schedule, taken", [("static", 0), ("static", 1), ("static", STEPS), ("dynamic", 0), ("dynamic", 1)])
+@pytest.mark.parametrize(
+    "schedule, taken", [("static", 0), ("static", 1), ("static", STEPS), ("dynamic", 0), ("dynamic", 1)]
+)
 @pytest.mark.usefixtures("either_way")
 def test_some_have_seen_the_end(hvdata, comm, path, schedule, taken):
     """Rank 0 has seen the end; the others have not begun, have more to take, or have taken all but not asked again."""
@@ -355,7 +357,7 @@ def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, 
     anew = hvdata.distribute_dataset(lambda: source(n, seed=3), batch="per_rank")
     again, rests, after = go_on(anew)
     left = {"at its end": 0, "unused": n}.get(when, n - 4 * comm.size) // comm.size
-    assert rests == [order[len(order) - left:] for order in orders[1]]
+    assert rests == [order[len(order) - left :] for order in orders[1]]
     assert after == orders[2:4]
     if "then" in when:  # what was restored in mid-epoch counts as the epoch that it was
         again = iter(anew)
@@ -369,6 +371,7 @@ def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, 
 @pytest.mark.parametrize("epoch", [2, 4])
 def test_a_shuffle_that_had_ended_before_the_save_has_the_next_epochs_order(hvdata, comm, path, epoch):
     """What stands behind it has let go of it by then, and of its state."""
+
     def source():
         return tf.data.Dataset.range(STEPS * comm.size).shuffle(5, seed=3).batch(comm.size)
 
@@ -424,7 +427,9 @@ def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
         ds = hvdata.distribute_dataset(lambda: source(n if why == "no seed" else 3), batch="per_rank", name="replayed")
     again = iter(ds)
     results(comm, lambda: restore(again, path))
-    raises_everywhere(comm, lambda: rest(again), tf.errors.DataLossError, "channel replayed", "Give every shuffle a seed")
+    raises_everywhere(
+        comm, lambda: rest(again), tf.errors.DataLossError, "channel replayed", "Give every shuffle a seed"
+    )
 
 
 def test_a_replay_with_other_values_in_the_same_order(hvdata, comm, path, monkeypatch):
@@ -475,8 +480,12 @@ def test_symbolic_checkpoints_with_several_readers(hvdata, comm, path, n):
     """Each has its own state; also within the last steps, which they make together."""
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(n).map(
-        lambda x: 100 * context.input_pipeline_id + x), batch="per_rank", remainder="pad", prefetch=1)
+    ds = hvdata.distribute_dataset(
+        lambda context: tf.data.Dataset.range(n).map(lambda x: 100 * context.input_pipeline_id + x),
+        batch="per_rank",
+        remainder="pad",
+        prefetch=1,
+    )
     ds = ds.with_options(options)
 
     def on_trainers(call):

@@ -40,7 +40,7 @@ def test_files(hvdata, comm, tmp_path, how):
     data = Path(f"{path}.data-00000-of-00001")
     whole = data.read_bytes()
     for at in (0, len(whole) // 2, len(whole) - 1):
-        data.write_bytes(whole[:at] if how == "cut" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
+        data.write_bytes(whole[:at] if how == "cut" else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         again = iter(ds)
         found = attempt(lambda: tf.train.Checkpoint(iterator=again).read(str(path)).assert_consumed())
         assert isinstance(found, (tf.errors.OpError, IndexError)), found

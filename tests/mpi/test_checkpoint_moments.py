@@ -33,7 +33,9 @@ def test_who_saves_first_may_be_behind(hvdata, comm, path, others):
     again = iter(ds)
     results(comm, lambda: restore(again, path))
     had = [STEPS if others == "exhausted" else 8] * (comm.size - 1) + [7]
-    assert results(comm, lambda: rest(again)) == [dealt(range(n), rank, comm.size)[had[rank] :] for rank in range(comm.size)]
+    assert results(comm, lambda: rest(again)) == [
+        dealt(range(n), rank, comm.size)[had[rank] :] for rank in range(comm.size)
+    ]
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -44,7 +46,9 @@ def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
     n, last, steps = STEPS * comm.size, comm.rank == comm.size - 1, 8 if goes_on else 3
 
     def first_epoch(run):  # a channel of its own stands for a process of its own
-        return iter(hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4, name=f"moments {run}"))
+        return iter(
+            hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", prefetch=4, name=f"moments {run}")
+        )
 
     it = first_epoch(1)
     results(comm, lambda: save(it, path) if last else None)
@@ -53,18 +57,26 @@ def test_who_saves_before_the_first_step(hvdata, comm, path, goes_on):
     again = first_epoch(2)
     results(comm, lambda: restore(again, path))
     if goes_on:
-        raises_everywhere(comm, lambda: rest(again), tf.errors.InvalidArgumentError, f"that of rank {comm.size - 1} on .* was saved before "
-                          "its first step of the epoch", "Restore a checkpoint that all ranks saved at the same step")
+        raises_everywhere(
+            comm,
+            lambda: rest(again),
+            tf.errors.InvalidArgumentError,
+            f"that of rank {comm.size - 1} on .* was saved before its first step of the epoch",
+            "Restore a checkpoint that all ranks saved at the same step",
+        )
     else:
-        assert results(comm, lambda: rest(again)) == [dealt(range(n), rank, comm.size)[0 if rank == comm.size - 1 else steps :]
-                                                      for rank in range(comm.size)]
+        assert results(comm, lambda: rest(again)) == [
+            dealt(range(n), rank, comm.size)[0 if rank == comm.size - 1 else steps :] for rank in range(comm.size)
+        ]
 
 
 @pytest.mark.ranks(2, 3, 4)
 def test_dynamic_twice_in_a_row(hvdata, comm, path):
     """What the last rank had taken when it saved, long after the others, has not all been passed over when all save again."""
     n, last = 60 * comm.size, comm.rank == comm.size - 1
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=2, name="moments")
+    ds = hvdata.distribute_dataset(
+        tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", prefetch=2, name="moments"
+    )
     it = iter(ds)
     first = results(comm, lambda: take(it, 2))
     results(comm, lambda: None if last else save(it, path))
@@ -86,8 +98,11 @@ def test_states_of_two_runs_of_one_epoch(hvdata, comm, path):
     n, last = STEPS * comm.size, comm.rank == comm.size - 1
 
     def first_epoch(run):  # a channel of its own stands for a process of its own
-        return iter(hvdata.distribute_dataset(
-            tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name=f"moments {run}"))
+        return iter(
+            hvdata.distribute_dataset(
+                tf.data.Dataset.range(n), batch="per_rank", schedule="dynamic", name=f"moments {run}"
+            )
+        )
 
     it = first_epoch(1)
     results(comm, lambda: take(it, 2))
@@ -98,19 +113,29 @@ def test_states_of_two_runs_of_one_epoch(hvdata, comm, path):
     results(comm, lambda: None if last else save(again, path))
     mixed = first_epoch(3)
     results(comm, lambda: restore(mixed, path))
-    raises_everywhere(comm, lambda: rest(mixed), tf.errors.InvalidArgumentError, "don't belong together", "channel moments")
+    raises_everywhere(
+        comm, lambda: rest(mixed), tf.errors.InvalidArgumentError, "don't belong together", "channel moments"
+    )
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 def test_after_an_error_there_is_nothing_to_save(hvdata, comm, path, schedule):
     """Not even an end: a restore would leave out the rest of the epoch."""
     n = STEPS * comm.size
-    broken = tf.data.Dataset.range(n).map(lambda x: tf.debugging.check_numerics(tf.where(x < n // 2, 1.0, float("nan")), "broken"))
+    broken = tf.data.Dataset.range(n).map(
+        lambda x: tf.debugging.check_numerics(tf.where(x < n // 2, 1.0, float("nan")), "broken")
+    )
     ds = hvdata.distribute_dataset(broken, batch="per_rank", schedule=schedule, name="moments")
     it = iter(ds)
     raises_everywhere(comm, lambda: [float(x) for x in it], tf.errors.InvalidArgumentError, "broken")
-    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel moments",
-                      "can't be saved: it has ended, or lost a step, with an error", "from the checkpoint before")
+    raises_everywhere(
+        comm,
+        lambda: save(it, path),
+        tf.errors.FailedPreconditionError,
+        "channel moments",
+        "can't be saved: it has ended, or lost a step, with an error",
+        "from the checkpoint before",
+    )
     assert outcomes(comm, lambda: next(it, None) is None) == [True] * comm.size
 
 
@@ -120,7 +145,9 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
     n, bad = STEPS * comm.size, 5 * comm.size + comm.size - 1
     if schedule == "dynamic":  # ranks may have taken what others would have
         bad = n - 1
-    broken = tf.data.Dataset.range(n).map(lambda x: tf.debugging.check_numerics(tf.where(tf.equal(x, bad), float("nan"), 1.0), "broken"))
+    broken = tf.data.Dataset.range(n).map(
+        lambda x: tf.debugging.check_numerics(tf.where(tf.equal(x, bad), float("nan"), 1.0), "broken")
+    )
     if batch == "global":
         broken = broken.batch(comm.size)
     ds = hvdata.distribute_dataset(broken, batch=batch, schedule=schedule, prefetch=STEPS, name="moments")
@@ -133,9 +160,17 @@ def test_what_has_failed_is_in_no_state(hvdata, comm, path, schedule, batch):
             save(it, path)
             time.sleep(0.1)
 
-    raises_everywhere(comm, saves, tf.errors.FailedPreconditionError, "channel moments",
-                      "can't be saved any more: its pipeline has failed", "from the checkpoint before")
-    raises_everywhere(comm, lambda: [float(x) if batch == "per_rank" else x for x in it], tf.errors.InvalidArgumentError, "broken")
+    raises_everywhere(
+        comm,
+        saves,
+        tf.errors.FailedPreconditionError,
+        "channel moments",
+        "can't be saved any more: its pipeline has failed",
+        "from the checkpoint before",
+    )
+    raises_everywhere(
+        comm, lambda: [float(x) if batch == "per_rank" else x for x in it], tf.errors.InvalidArgumentError, "broken"
+    )
 
 
 def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
@@ -150,7 +185,10 @@ def test_a_restore_that_takes_long_can_be_left(hvdata, comm, path):
             yield i
 
     ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank", name="moments")
+        lambda: tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)),
+        batch="per_rank",
+        name="moments",
+    )
     it = iter(ds)
     results(comm, lambda: take(it, 36))
     results(comm, lambda: save(it, path))

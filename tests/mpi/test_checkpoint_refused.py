@@ -29,8 +29,15 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
     in_hand(hvdata, comm, "refused", min(prefetch, steps - 1))
     time.sleep(1)  # for its pipeline to have more
     comm.Barrier()
-    raises_everywhere(comm, lambda: save(it, path), tf.errors.InvalidArgumentError, r"\[reader 0 on .*, channel ",
-                      r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB", "training can go on", "prefetch=")
+    raises_everywhere(
+        comm,
+        lambda: save(it, path),
+        tf.errors.InvalidArgumentError,
+        r"\[reader 0 on .*, channel ",
+        r"takes at least \d\.\d\d GiB, and no more than 2.00 GiB",
+        "training can go on",
+        "prefetch=",
+    )
     assert results(comm, lambda: sum(1 for _ in it)) == [steps - 1] * comm.size
 
 
@@ -38,12 +45,20 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
 @pytest.mark.limit(240)
 @pytest.mark.ways("auto")
 @pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("size, steps, prefetch", [(11 * GIB // 10, 3, 2), (22 * GIB // 10, 2, 1)], ids=["batches", "one batch"])
+@pytest.mark.parametrize(
+    "size, steps, prefetch", [(11 * GIB // 10, 3, 2), (22 * GIB // 10, 2, 1)], ids=["batches", "one batch"]
+)
 def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetch):
     """Of untaken batches, and of a single one."""
     needs(comm, 14)
-    refuses(hvdata, comm, path,
-            lambda: tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(steps * comm.size), steps, prefetch)
+    refuses(
+        hvdata,
+        comm,
+        path,
+        lambda: tf.data.Dataset.from_tensors(tf.zeros([size >> 20, 1 << 20], tf.uint8)).repeat(steps * comm.size),
+        steps,
+        prefetch,
+    )
 
 
 @pytest.mark.slow
@@ -78,6 +93,7 @@ OTHERS = {
 
 def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
     """Where the size of the only axis is not known: that is no unknown rank."""
+
     def make(*shape):
         return lambda: tf.data.Dataset.from_tensor_slices(tf.zeros([8 * comm.size, *shape])).batch(2)
 
@@ -90,8 +106,13 @@ def test_elements_with_fewer_axes_are_others(hvdata, comm, path):
     assert other.element_spec.shape.as_list() == [None]
     again = iter(other)
     results(comm, lambda: restore(again, path))
-    raises_everywhere(comm, lambda: next(again), tf.errors.InvalidArgumentError, "a checkpoint of other elements",
-                      r"of shape \[2,3\] when it was saved, and is float of shape \[\?\] here")
+    raises_everywhere(
+        comm,
+        lambda: next(again),
+        tf.errors.InvalidArgumentError,
+        "a checkpoint of other elements",
+        r"of shape \[2,3\] when it was saved, and is float of shape \[\?\] here",
+    )
 
 
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
@@ -113,15 +134,23 @@ def test_a_checkpoint_of_other_elements(hvdata, comm, path, other, batch):
     if batch == "global":
         text = text.replace(r"\[2\]", r"\[.*,2\]").replace(r"\[3\]", r"\[.*,3\]")
     # Where the reader had nothing in hand when it was saved, TensorFlow is first to miss a part of the pipeline's state.
-    raises_everywhere(comm, lambda: next(again), (tf.errors.InvalidArgumentError, tf.errors.NotFoundError), "channel typed",
-                      f"(checkpoint of other elements .*{text}|can't be restored from its saved state)")
+    raises_everywhere(
+        comm,
+        lambda: next(again),
+        (tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
+        "channel typed",
+        f"(checkpoint of other elements .*{text}|can't be restored from its saved state)",
+    )
     assert len(elements(comm, ds)[0]) == 12  # the next epoch is none of that
 
 
 def test_a_buffer_of_other_elements(hvdata, comm, path):
     """What nobody had taken fits, and what the pipeline's own buffer holds behind that doesn't."""
+
     def channel(make):
-        return hvdata.distribute_dataset(lambda: make().repeat(comm.size), batch="per_rank", prefetch=1, name="buffered")
+        return hvdata.distribute_dataset(
+            lambda: make().repeat(comm.size), batch="per_rank", prefetch=1, name="buffered"
+        )
 
     def written():  # shapes that TensorFlow doesn't know before
         ds = tf.data.Dataset.range(12).map(lambda i: tf.zeros([tf.where(i < 6, 2, 3)], tf.int64))
@@ -142,8 +171,14 @@ def test_a_buffer_of_other_elements(hvdata, comm, path):
         for x in again:
             assert len(x) == 2
 
-    raises_everywhere(comm, steps, tf.errors.InvalidArgumentError, "channel buffered", "checkpoint of other elements",
-                      r"of shape \[3\] .* of shape \[2\] here")
+    raises_everywhere(
+        comm,
+        steps,
+        tf.errors.InvalidArgumentError,
+        "channel buffered",
+        "checkpoint of other elements",
+        r"of shape \[3\] .* of shape \[2\] here",
+    )
 
 
 def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
@@ -155,12 +190,18 @@ def test_a_checkpoint_of_another_pipeline(hvdata, comm, path):
     del it
     again = iter(hvdata.distribute_dataset(rows.shuffle(5), batch="per_rank", name="other"))
     results(comm, lambda: restore(again, path))
-    raises_everywhere(comm, lambda: [next(again) for _ in range(12)], tf.errors.OpError, "channel other",
-                      "the input can't be restored from its saved state .*pipeline that was saved")
+    raises_everywhere(
+        comm,
+        lambda: [next(again) for _ in range(12)],
+        tf.errors.OpError,
+        "channel other",
+        "the input can't be restored from its saved state .*pipeline that was saved",
+    )
 
 
 def test_ragged_batches_are_no_other_elements(hvdata, comm, path):
     """They are saved as the ranks' shares, in more components than the channel has."""
+
     def make(rows):
         return tf.data.Dataset.from_tensors(tf.RaggedTensor.from_row_lengths(tf.range(3 * rows), [3] * rows)).repeat(8)
 
@@ -184,8 +225,14 @@ def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, pa
     results(comm, lambda: save(it, path))
     again = iter(ds.prefetch(2).with_options(options))
     if taken:
-        raises_everywhere(comm, lambda: restore(again, path), tf.errors.FailedPreconditionError, "channel bare",
-                          "saved without symbolic_checkpoint=True", "with the options that it was saved with")
+        raises_everywhere(
+            comm,
+            lambda: restore(again, path),
+            tf.errors.FailedPreconditionError,
+            "channel bare",
+            "saved without symbolic_checkpoint=True",
+            "with the options that it was saved with",
+        )
         again = iter(ds.prefetch(2))
     results(comm, lambda: restore(again, path))
     assert [len(one) for one in results(comm, lambda: [int(x) for x in again])] == [8 - taken] * comm.size
@@ -194,10 +241,13 @@ def test_explicit_checkpoints_are_not_restored_as_symbolic_ones(hvdata, comm, pa
 def test_symbolic_checkpoints_are_refused_where_they_mean_nothing(hvdata, comm, path):
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = True
-    ds = hvdata.distribute_dataset(tf.data.Dataset.range(8 * comm.size), batch="per_rank", schedule="dynamic", name="free")
+    ds = hvdata.distribute_dataset(
+        tf.data.Dataset.range(8 * comm.size), batch="per_rank", schedule="dynamic", name="free"
+    )
     it = iter(ds.with_options(options))
     results(comm, lambda: int(next(it)) * 0)
-    raises_everywhere(comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel free", "symbolic_checkpoint",
-                      "static")
+    raises_everywhere(
+        comm, lambda: save(it, path), tf.errors.FailedPreconditionError, "channel free", "symbolic_checkpoint", "static"
+    )
     got = outcomes(comm, lambda: [int(x) for x in it])
     assert sum(len(one) for one in got) == 7 * comm.size

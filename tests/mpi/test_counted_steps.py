@@ -6,8 +6,9 @@ import time
 
 import pytest
 import tensorflow as tf
-from horovod_data.certificate import last
 from together import results
+
+from horovod_data.certificate import last
 
 SLOW = 0.02  # s an element: slower than the program, so that the end is still to be pulled when all have left
 
@@ -96,7 +97,9 @@ def test_of_batches_of_which_the_last_makes_no_step(hvdata, comm, seconds):
     if n == 1:  # then every row makes one
         return
     name = f"stepless-{seconds}"
-    ds = hvdata.distribute_dataset(lambda: known(3 * n + n - 1, seconds).batch(n), batch="global", verify=True, name=name)
+    ds = hvdata.distribute_dataset(
+        lambda: known(3 * n + n - 1, seconds).batch(n), batch="global", verify=True, name=name
+    )
     assert int(ds.cardinality()) == tf.data.UNKNOWN_CARDINALITY
     results(comm, lambda: [None for _ in ds])
     take(comm, ds, 3)
@@ -110,7 +113,11 @@ def test_of_a_dataset_that_is_gone_with_its_last_step(hvdata, comm):
     n = comm.size
 
     def train():
-        take(comm, hvdata.distribute_dataset(lambda: known(5 * n - 1, SLOW), batch="per_rank", verify=True, name="gone"), 4)
+        take(
+            comm,
+            hvdata.distribute_dataset(lambda: known(5 * n - 1, SLOW), batch="per_rank", verify=True, name="gone"),
+            4,
+        )
 
     train()
     record = certificate(hvdata, comm, "gone", 1)
@@ -144,7 +151,9 @@ def test_of_several_readers(hvdata, comm):
     """Whose ends come before the program has had its last step, as they read ahead: it hears of them without asking."""
     n = comm.size - hvdata.num_readers()
     each = 2 * n + (1 if n > 2 else 0)  # left together: fewer than a step has
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(each), batch="per_rank", verify=True, name="readers")
+    ds = hvdata.distribute_dataset(
+        lambda context: tf.data.Dataset.range(each), batch="per_rank", verify=True, name="readers"
+    )
     for epoch in 1, 2:
         if hvdata.is_trainer():
             iterator = iter(ds)

@@ -27,7 +27,9 @@ def devices():
 @pytest.fixture
 def rows(hvdata, comm):
     """48 rows, in global batches of 24: each device of each rank gets 24 / N / 2 of a step."""
-    return hvdata.distribute_dataset(tf.data.Dataset.range(48).batch(24, drop_remainder=True), batch="global", prefetch=4)
+    return hvdata.distribute_dataset(
+        tf.data.Dataset.range(48).batch(24, drop_remainder=True), batch="global", prefetch=4
+    )
 
 
 def test_mirrored_strategy(hvdata, comm, devices, rows):
@@ -43,7 +45,9 @@ def test_mirrored_strategy(hvdata, comm, devices, rows):
     got = results(comm, run)
     assert {len(part) for steps in got for step in steps for part in step} == {24 // comm.size // DEVICES}
     for epoch in range(2):
-        order = [part for step in zip(*(steps[2 * epoch : 2 * epoch + 2] for steps in got)) for one in step for part in one]
+        order = [
+            part for step in zip(*(steps[2 * epoch : 2 * epoch + 2] for steps in got)) for one in step for part in one
+        ]
         np.testing.assert_array_equal(np.concatenate(order), np.arange(48))
 
 

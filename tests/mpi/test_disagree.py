@@ -44,7 +44,12 @@ def test_other_order_of_calls(hvdata, comm):
     names = ["train", "valid"] if comm.rank < comm.size - 1 else ["valid", "train"]
     for name in names:
         raises_everywhere(
-            comm, lambda name=name: distribute(hvdata, **{**BASE, "name": name}), ValueError, "train", "valid", "order|same"
+            comm,
+            lambda name=name: distribute(hvdata, **{**BASE, "name": name}),
+            ValueError,
+            "train",
+            "valid",
+            "order|same",
         )
 
 

@@ -18,8 +18,10 @@ PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
 ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
 
 pytestmark = [pytest.mark.horovod, pytest.mark.own_job, pytest.mark.ranks(2), pytest.mark.ways("auto")]
-PARAMS = [pytest.param(block, id=block.id, marks=[pytest.mark.alone()] if ONCE.search(block.text) else [])
-          for block in named("python")]
+PARAMS = [
+    pytest.param(block, id=block.id, marks=[pytest.mark.alone()] if ONCE.search(block.text) else [])
+    for block in named("python")
+]
 
 
 @pytest.mark.parametrize("block", PARAMS)

@@ -74,7 +74,9 @@ def test_strings(hvdata, comm):
 
 def test_scalars(hvdata, comm):
     n = comm.size
-    source = tf.data.Dataset.range(4 * n).map(lambda i: (i, tf.cast(i, tf.float32) / 2, i % 2 == 0, tf.strings.as_string(i)))
+    source = tf.data.Dataset.range(4 * n).map(
+        lambda i: (i, tf.cast(i, tf.float32) / 2, i % 2 == 0, tf.strings.as_string(i))
+    )
     got = elements(comm, hvdata.distribute_dataset(source, batch="per_rank"))
     want = [(i, i / 2, i % 2 == 0, b"%d" % i) for i in range(4 * n)]
     assert [[tuple(np.asarray(part).item() for part in step) for step in steps] for steps in got] == [
@@ -95,7 +97,9 @@ def test_zero_rows_and_zero_columns(hvdata, comm, batch):
 @pytest.mark.usefixtures("either_way")
 def test_no_rows_of_any_size(hvdata, comm):
     """Of other axes whose product alone could not be counted."""
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_tensors(tf.zeros([0, 2**40, 2**40])).repeat(2 * comm.size), batch="per_rank")
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.from_tensors(tf.zeros([0, 2**40, 2**40])).repeat(2 * comm.size), batch="per_rank"
+    )
     assert results(comm, lambda: [tuple(x.shape) for x in ds]) == [[(0, 2**40, 2**40)] * 2] * comm.size
 
 
@@ -111,7 +115,9 @@ def test_nests(hvdata, comm):
     assert ds.element_spec == source.element_spec
     whole = [plain(element) for element in local(source)]
     # A rank that doesn't read has no Sample: it gets a named tuple of that name, which can't travel as it is.
-    assert results(comm, lambda: [plain(element) for element in local(ds)]) == [dealt(whole, rank, n) for rank in range(n)]
+    assert results(comm, lambda: [plain(element) for element in local(ds)]) == [
+        dealt(whole, rank, n) for rank in range(n)
+    ]
 
 
 @pytest.mark.parametrize("structure", [lambda x: x, lambda x: (x,), lambda x: {"x": x}, lambda x: Sample(x, x)])
@@ -146,7 +152,9 @@ def test_padded_batches(hvdata, comm):
     source = listed([np.arange(length) for length in lengths * 3], tf.TensorSpec([None], tf.int64))
     source = source.padded_batch(4 * comm.size, padding_values=tf.constant(-1, tf.int64))
     whole = local(source)
-    got = elements(comm, hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial"))
+    got = elements(
+        comm, hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
+    )
     assert [plain(np.concatenate(step)) for step in zip(*got)] == [plain(element) for element in whole]
 
 
@@ -319,7 +327,9 @@ def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: source), batch="global", remainder="partial")
     text = r"can't cut \['x'\]: it is a sparse tensor with a value in row 4, of 4 rows"
     raises_everywhere(comm, lambda: list(ds), tf.errors.InvalidArgumentError, text, r"epoch 1, step 0")
-    nothing = tf.data.Dataset.range(1).map(lambda i: tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0]), [i - 5, 3]))
+    nothing = tf.data.Dataset.range(1).map(
+        lambda i: tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0]), [i - 5, 3])
+    )
     ds = hvdata.distribute_dataset(on_reader(hvdata, lambda: nothing), batch="global", remainder="pad", verify=True)
     raises_everywhere(comm, lambda: list(ds), tf.errors.InvalidArgumentError, r"epoch 1, step 0", "-5")
 
@@ -327,12 +337,15 @@ def test_an_entry_beyond_the_rows_of_a_sparse_tensor(hvdata, comm):
 @pytest.mark.parametrize("batch", ["per_rank", "global"])
 def test_a_sparse_tensor_of_fewer_than_no_rows(hvdata, comm, batch):
     """An error that says so on every rank, not the end of the reader's process."""
+
     def make(i):
         return tf.SparseTensor(tf.zeros([0, 1], tf.int64), tf.zeros([0]), tf.reshape(-1 - i, [1]))
 
     ds = hvdata.distribute_dataset(tf.data.Dataset.range(comm.size).map(make), batch=batch, remainder="pad")
     text = "it says that it has -1 rows" if batch == "per_rank" else "it is a sparse tensor of -1 rows"
-    raises_everywhere(comm, lambda: next(iter(ds)), tf.errors.InvalidArgumentError, text, "Mend the stage of the pipeline")
+    raises_everywhere(
+        comm, lambda: next(iter(ds)), tf.errors.InvalidArgumentError, text, "Mend the stage of the pipeline"
+    )
 
 
 @pytest.mark.parametrize("remainder", ["partial", "pad"])

@@ -25,7 +25,9 @@ class Numbered:
         return tf.data.Dataset.range(1000 * epoch, 1000 * epoch + self.n)
 
     def want(self, comm, epochs):
-        return [[dealt(range(1000 * e, 1000 * e + self.n), rank, comm.size) for e in epochs] for rank in range(comm.size)]
+        return [
+            [dealt(range(1000 * e, 1000 * e + self.n), rank, comm.size) for e in epochs] for rank in range(comm.size)
+        ]
 
 
 def values(dataset):
@@ -77,7 +79,9 @@ def test_an_abandoned_epoch_counts(hvdata, comm):
     assert calls_of(comm, source) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("takes", ["context first", "context last", "context by name", "only by name", "with a default", "partial"])
+@pytest.mark.parametrize(
+    "takes", ["context first", "context last", "context by name", "only by name", "with a default", "partial"]
+)
 def test_how_it_may_be_declared(hvdata, comm, takes):
     seen = []
 
@@ -105,8 +109,13 @@ def test_an_epoch_that_cannot_be_passed_by_name(hvdata, comm, default):
         return tf.data.Dataset.range(comm.size)
 
     make.__defaults__ = (1,) if default else None
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(make, batch="per_rank"), Exception,
-                      "parameter `epoch` can be passed by its position only", "Leave out the `/` behind it")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(make, batch="per_rank"),
+        Exception,
+        "parameter `epoch` can be passed by its position only",
+        "Leave out the `/` behind it",
+    )
 
 
 def test_an_epoch_that_is_bound_already(hvdata, comm):
@@ -125,7 +134,9 @@ def test_global_batches_of_ragged_rows(hvdata, comm):
 
     dataset = hvdata.distribute_dataset(make, batch="global")
     got = results(comm, lambda: [[batch.to_list() for batch in dataset] for _ in range(2)])
-    assert got == [[[[[epoch] * (row % 3) for row in (2 * rank, 2 * rank + 1)]] for epoch in (1, 2)] for rank in range(comm.size)]
+    assert got == [
+        [[[[epoch] * (row % 3) for row in (2 * rank, 2 * rank + 1)]] for epoch in (1, 2)] for rank in range(comm.size)
+    ]
 
 
 def test_a_seeded_shuffle_starts_from_its_seed(hvdata, comm):
@@ -154,8 +165,13 @@ def test_an_epoch_of_another_kind_is_an_error_everywhere(hvdata, comm, second, s
 
     dataset = hvdata.distribute_dataset(make, batch="per_rank", name="kinds")
     assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
-    raises_everywhere(comm, lambda: values(dataset), tf.errors.InvalidArgumentError, "reader 0 on .*channel kinds, epoch 2",
-                      re.escape(said))
+    raises_everywhere(
+        comm,
+        lambda: values(dataset),
+        tf.errors.InvalidArgumentError,
+        "reader 0 on .*channel kinds, epoch 2",
+        re.escape(said),
+    )
     assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]  # and the third goes on
 
 
@@ -172,6 +188,7 @@ def test_an_error_in_a_later_call(hvdata, comm):
 
 def test_an_end_that_is_none(hvdata, comm):
     """TensorFlow takes such an error of an iterator for its end, and calls it an implementation error."""
+
     def make(epoch):
         if epoch == 2:
             raise tf.errors.OutOfRangeError(None, None, "no more shards")
@@ -201,6 +218,7 @@ class Silent(ValueError):
 ], ids=["no text", "silent", "no Exception", "no code", "ok"])  # fmt: skip
 def test_any_error_in_a_later_call_is_heard_everywhere(hvdata, comm, error, said):
     """It ends the epoch, and not the thread that deals: the third goes on."""
+
     def make(epoch):
         if epoch == 2:
             raise error
@@ -223,16 +241,22 @@ def test_a_reader_without_another_thread(hvdata, comm, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", cannot)
-        raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"), RuntimeError,
-                          "can start no more threads")
+        raises_everywhere(
+            comm,
+            lambda: hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank"),
+            RuntimeError,
+            "can start no more threads",
+        )
     dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(comm.size), batch="per_rank")
     assert results(comm, lambda: values(dataset)) == [[rank] for rank in range(comm.size)]
 
 
 def test_two_channels_count_for_themselves(hvdata, comm):
     train, valid = Numbered(2 * comm.size), Numbered(comm.size)
-    datasets = [hvdata.distribute_dataset(source.make, batch="per_rank", name=name)
-                for source, name in ((train, "train of epochs"), (valid, "valid of epochs"))]
+    datasets = [
+        hvdata.distribute_dataset(source.make, batch="per_rank", name=name)
+        for source, name in ((train, "train of epochs"), (valid, "valid of epochs"))
+    ]
     got = results(comm, lambda: [values(datasets[0]), values(datasets[0]), values(datasets[1]), values(datasets[0])])
     a, b = train.want(comm, [1, 2, 3]), valid.want(comm, [1])
     assert got == [[one[0], one[1], other[0], one[2]] for one, other in zip(a, b)]

@@ -21,7 +21,9 @@ def test_each_reader_is_told_the_epoch(hvdata, comm):
     got = results(comm, lambda: [[int(x) for x in dataset] for _ in range(3)] if hvdata.is_trainer() else None)
     got = [mine for mine in got if mine is not None]
     for epoch in (1, 2, 3):
-        want = sorted(1000 * epoch + 100 * reader + i for reader in range(hvdata.num_readers()) for i in range(2 * trainers))
+        want = sorted(
+            1000 * epoch + 100 * reader + i for reader in range(hvdata.num_readers()) for i in range(2 * trainers)
+        )
         assert sorted(x for mine in got for x in mine[epoch - 1]) == want
     calls = [[1, 2, 3] if hvdata.is_reader() else []]
     assert comm.allgather(seen == calls[0]) == [True] * comm.size

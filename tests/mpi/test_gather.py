@@ -8,8 +8,9 @@ import resource
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 from together import Raised, gradient_of_a_gradient, outcomes, plain, raises_everywhere, results, same_on_all_ranks
-from hypothesis import given, strategies as st
 
 v1 = tf.compat.v1
 
@@ -45,7 +46,9 @@ def test_dtypes(hvdata, comm, dtype):
 
     def mine(rank):
         x = part(rank, rows=rank + 1)
-        return np.array([b"\0%d" % i for i in x.ravel()], object) if dtype == tf.string else x.astype(dtype.as_numpy_dtype)
+        return (
+            np.array([b"\0%d" % i for i in x.ravel()], object) if dtype == tf.string else x.astype(dtype.as_numpy_dtype)
+        )
 
     got = results(comm, lambda: hvdata.gather(mine(comm.rank)).numpy())
     assert [plain(one) for one in got] == expected(comm, 0, [mine(rank) for rank in range(comm.size)])
@@ -60,9 +63,14 @@ def test_any_rows(hvdata, comm, rows, shape, root, dtype):
         return np.vectorize(lambda i: b"x" * (i % 70), otypes=[object])(x) if dtype is object else x.astype(dtype)
 
     root %= comm.size
-    got = results(comm, lambda: hvdata.gather(tf.constant(mine(comm.rank), tf.string if dtype is object else None), root=root).numpy())
+    got = results(
+        comm,
+        lambda: hvdata.gather(tf.constant(mine(comm.rank), tf.string if dtype is object else None), root=root).numpy(),
+    )
     whole = np.concatenate([mine(rank) for rank in range(comm.size)])
-    assert [one.tolist() for one in got] == [(whole if rank == root else whole[:0]).tolist() for rank in range(comm.size)]
+    assert [one.tolist() for one in got] == [
+        (whole if rank == root else whole[:0]).tolist() for rank in range(comm.size)
+    ]
 
 
 def test_large(hvdata, comm):
@@ -78,6 +86,7 @@ def test_the_reverse_of_a_scatter(hvdata, comm, root):
 
 def test_in_the_order_of_the_program(hvdata, comm):
     """Without names, in a tf.function, in a loop, whatever is ready first."""
+
     @tf.function
     def several(x):
         first = hvdata.gather(x)
@@ -110,6 +119,7 @@ def test_names_in_another_order(hvdata, comm):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
 def test_gradient(hvdata, comm, root, compiled):
     """Every rank gets the rows of the root's gradient that are its own."""
+
     def gradient(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -124,7 +134,7 @@ def test_gradient(hvdata, comm, root, compiled):
         weights = np.arange(3 * sum(rows_of(rank) for rank in range(comm.size)), dtype=np.float32).reshape(-1, 3)
         at = 0
         for rank in range(comm.size):
-            assert got[rank].tolist() == weights[at:at + rows_of(rank)].tolist()
+            assert got[rank].tolist() == weights[at : at + rows_of(rank)].tolist()
             at += rows_of(rank)
 
 
@@ -159,8 +169,12 @@ def test_shapes_that_do_not_fit(hvdata, comm, root):
     if comm.size == 1:
         pytest.skip("one rank fits itself")
     x = tf.zeros([2, 4 if comm.rank == 1 else 3])
-    raises_everywhere(comm, lambda: hvdata.gather(x, root=root), tf.errors.InvalidArgumentError,
-                      r"the ranks' tensors don't fit together: float \[2,3\] on rank 0 on \S+, float \[2,4\] on rank 1 on \S+\. All")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.gather(x, root=root),
+        tf.errors.InvalidArgumentError,
+        r"the ranks' tensors don't fit together: float \[2,3\] on rank 0 on \S+, float \[2,4\] on rank 1 on \S+\. All",
+    )
     assert len(results(comm, lambda: hvdata.gather(tf.zeros([1, 1]), root=root).numpy())[root]) == comm.size
 
 
@@ -168,8 +182,12 @@ def test_dtypes_that_do_not_fit(hvdata, comm):
     if comm.size == 1:
         pytest.skip("one rank fits itself")
     x = tf.zeros([2], tf.int64 if comm.rank == 1 else tf.float32)
-    raises_everywhere(comm, lambda: hvdata.gather(x), tf.errors.InvalidArgumentError,
-                      r"float \[2\] on rank 0 on \S+, int64 \[2\] on rank 1 on \S+\.")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.gather(x),
+        tf.errors.InvalidArgumentError,
+        r"float \[2\] on rank 0 on \S+, int64 \[2\] on rank 1 on \S+\.",
+    )
 
 
 def test_ranks_that_disagree_about_the_root(hvdata, comm):
@@ -196,39 +214,59 @@ def test_refused_on_one_rank(hvdata, comm, root, wrong, kind, says):
     for rank, one in enumerate(got):
         assert isinstance(one, Raised) and says in one.text and f"[rank {who} on " in one.text, one
         assert one.kind is (kind if rank == who else tf.errors.InvalidArgumentError)
-    assert len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root]) == 2 * comm.size
+    assert (
+        len(results(comm, lambda: hvdata.gather(tf.zeros([2]), root=root, name="refused").numpy())[root])
+        == 2 * comm.size
+    )
 
 
 def test_no_gradient_of_its_gradient(hvdata, comm):
-    raises_everywhere(comm, lambda: gradient_of_a_gradient(tf.constant([1.0, 2.0]), hvdata.gather), LookupError,
-                      r"rank \d on \S+\] gather\(\) has no second gradient: .*\. Compute what needs it")
+    raises_everywhere(
+        comm,
+        lambda: gradient_of_a_gradient(tf.constant([1.0, 2.0]), hvdata.gather),
+        LookupError,
+        r"rank \d on \S+\] gather\(\) has no second gradient: .*\. Compute what needs it",
+    )
 
 
 @pytest.mark.parametrize("more, wider", [(1, 0), (-1, 0), (0, 1), (0, -1)])
 def test_a_gradient_of_another_shape(hvdata, comm, root, more, wider):
     """One that the root's user made: it is everybody's error, and nobody's end."""
+
     def gradient(more, wider):
         x = tf.constant(part(comm.rank, rows=2))
         with tf.GradientTape() as tape:
             tape.watch(x)
             whole = hvdata.gather(x, root=root, name="odd")
-        return tape.gradient(whole, x, output_gradients=tf.ones([len(whole) + more, 3 + wider] if comm.rank == root else [0, 3])).numpy()
+        return tape.gradient(
+            whole, x, output_gradients=tf.ones([len(whole) + more, 3 + wider] if comm.rank == root else [0, 3])
+        ).numpy()
 
-    raises_everywhere(comm, lambda: gradient(more, wider), tf.errors.InvalidArgumentError,
-                      rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},{3 + wider}\], but what was "
-                      rf"gathered has \[{2 * comm.size},3\]\. Pass output_gradients")
+    raises_everywhere(
+        comm,
+        lambda: gradient(more, wider),
+        tf.errors.InvalidArgumentError,
+        rf"\[rank {root} on \S+, gradient of gather 'odd'\] the gradient has shape \[{2 * comm.size + more},{3 + wider}\], but what was "
+        rf"gathered has \[{2 * comm.size},3\]\. Pass output_gradients",
+    )
     assert all(one.tolist() == [[1.0] * 3] * 2 for one in results(comm, lambda: gradient(0, 0)))
 
 
 @pytest.mark.ranks(2, 4)
 def test_more_rows_than_a_tensor_can_have(hvdata, comm, root):
     """Of no bytes each."""
-    raises_everywhere(comm, lambda: hvdata.gather(tf.zeros([2**62, 0]), root=root, name="countless"), tf.errors.InvalidArgumentError,
-                      "the ranks have more rows than a tensor can have")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.gather(tf.zeros([2**62, 0]), root=root, name="countless"),
+        tf.errors.InvalidArgumentError,
+        "the ranks have more rows than a tensor can have",
+    )
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.skipif(bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="a sanitizer ends the process where memory is short")
+@pytest.mark.skipif(
+    bool(os.environ.get("HVDATA_TEST_SANITIZED")), reason="a sanitizer ends the process where memory is short"
+)
 def test_no_memory_to_join_the_rows(hvdata, comm, root):
     """The root has room for the other's rows, and not for all together."""
     part = tf.ones([128 << 20], tf.uint8)
@@ -245,15 +283,21 @@ def test_no_memory_to_join_the_rows(hvdata, comm, root):
             resource.setrlimit(resource.RLIMIT_AS, before)
 
     for one in outcomes(comm, short):
-        assert isinstance(one, Raised) and one.kind is tf.errors.ResourceExhaustedError and f"[rank {root} on " in one.text, one
+        assert (
+            isinstance(one, Raised) and one.kind is tf.errors.ResourceExhaustedError and f"[rank {root} on " in one.text
+        ), one
     assert results(comm, lambda: len(hvdata.gather(part, root=root, name="large")))[root] == 256 << 20
 
 
 @pytest.mark.slow
 def test_a_scalar_that_only_the_kernel_sees(hvdata, comm):
     scalar = tf.function(lambda x: hvdata.gather(x, name="unknown"), input_signature=[tf.TensorSpec(None)])
-    raises_everywhere(comm, lambda: scalar(tf.constant(1.0) if comm.rank == 0 else tf.zeros([1])), tf.errors.InvalidArgumentError,
-                      r"\[rank 0 on \S+, gather 'unknown'\] a scalar has no rows to gather")
+    raises_everywhere(
+        comm,
+        lambda: scalar(tf.constant(1.0) if comm.rank == 0 else tf.zeros([1])),
+        tf.errors.InvalidArgumentError,
+        r"\[rank 0 on \S+, gather 'unknown'\] a scalar has no rows to gather",
+    )
 
 
 @pytest.mark.parametrize("wrong, kind", [(-1, ValueError), (99, ValueError), (0.5, TypeError), (True, TypeError)])
@@ -266,9 +310,13 @@ def test_wrong_roots(hvdata, comm, wrong, kind):
 def test_a_wrong_root_on_one_rank(hvdata, comm, name):
     """Its call counts as made, with root 0, and every rank gets to know."""
     for who in (1, 0):
-        got = outcomes(comm, lambda who=who: hvdata.gather(tf.zeros([1]), root=99 if comm.rank == who else 0, name=name))
+        got = outcomes(
+            comm, lambda who=who: hvdata.gather(tf.zeros([1]), root=99 if comm.rank == who else 0, name=name)
+        )
         for rank, one in enumerate(got):
-            assert isinstance(one, Raised) and one.kind is (ValueError if rank == who else tf.errors.InvalidArgumentError), one
+            assert isinstance(one, Raised) and one.kind is (
+                ValueError if rank == who else tf.errors.InvalidArgumentError
+            ), one
             assert "root=99 is not one of the" in one.text, one
         got = results(comm, lambda: hvdata.gather(part(comm.rank), name=name).numpy())
         assert [plain(one) for one in got] == expected(comm, 0, [part(rank) for rank in range(comm.size)])

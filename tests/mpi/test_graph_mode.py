@@ -223,7 +223,9 @@ def test_a_session_that_is_closed_while_it_waits(hvdata, comm):
 
     raised = outcomes(comm, wait_in_vain)
     go_on.set()
-    assert all(isinstance(one, Raised) and issubclass(one.kind, tf.errors.DeadlineExceededError) for one in raised), raised
+    assert all(isinstance(one, Raised) and issubclass(one.kind, tf.errors.DeadlineExceededError) for one in raised), (
+        raised
+    )
     assert results(comm, run) == part(0, 3 * comm.size, comm)
 
 
@@ -257,7 +259,9 @@ def test_a_name_that_a_graph_uses_twice(hvdata, comm):
         with tf.Graph().as_default(), v1.Session() as session:
             fetches = []
             for n in (1, 2):
-                ds = hvdata.distribute_dataset(lambda n=n: tf.data.Dataset.range(n * comm.size), batch="per_rank", name="twice")
+                ds = hvdata.distribute_dataset(
+                    lambda n=n: tf.data.Dataset.range(n * comm.size), batch="per_rank", name="twice"
+                )
                 iterator = v1.data.make_initializable_iterator(ds)
                 session.run(iterator.initializer)
                 fetches.append(iterator.get_next())
@@ -363,7 +367,8 @@ def test_another_dataset_for_a_channel_that_exists_is_ignored_aloud(hvdata, comm
         capfd.readouterr()
         with tf.Graph().as_default(), v1.Session() as session:
             iterator = v1.data.make_initializable_iterator(
-                hvdata.distribute_dataset(source if hvdata.is_reader() else None, batch="per_rank", name="ignores"))
+                hvdata.distribute_dataset(source if hvdata.is_reader() else None, batch="per_rank", name="ignores")
+            )
             fetch = iterator.get_next()
             session.run(iterator.initializer)
             got = drain(session, fetch)

@@ -17,13 +17,15 @@ def test_the_context(hvdata, comm, distribute):
     seen = []
 
     def function(context):
-        seen.append((
-            isinstance(context, tf.distribute.InputContext),
-            context.input_pipeline_id,
-            context.num_input_pipelines,
-            context.num_replicas_in_sync,
-            context.get_per_replica_batch_size(12),
-        ))
+        seen.append(
+            (
+                isinstance(context, tf.distribute.InputContext),
+                context.input_pipeline_id,
+                context.num_input_pipelines,
+                context.num_replicas_in_sync,
+                context.get_per_replica_batch_size(12),
+            )
+        )
         return tf.data.Dataset.range(24).batch(context.get_per_replica_batch_size(12))
 
     got = elements(comm, distribute(function, batch="per_rank"))

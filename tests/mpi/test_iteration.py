@@ -246,7 +246,8 @@ def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
             yield 100 * state["epoch"] + i
 
     ds = hvdata.distribute_dataset(
-        tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank")
+        tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)), batch="per_rank"
+    )
 
     def run():
         seen = []

@@ -43,6 +43,7 @@ def test_the_mixture_is_that_of_the_job(hvdata, comm, batch):
 
 def test_weights_of_an_epoch(hvdata, comm):
     """A function of the epoch gives each its own weights."""
+
     def curriculum(epoch):
         sources = [tf.data.Dataset.range(1000 * k, 1000 * k + 50).repeat() for k in range(2)]
         return tf.data.Dataset.sample_from_datasets(sources, [1 - epoch / 4, epoch / 4], seed=epoch).take(80).batch(8)

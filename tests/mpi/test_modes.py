@@ -96,7 +96,9 @@ def test_global_by_messages(hvdata, comm, remainder):
     """Shares too large to travel with their header."""
     rows = [5, 4096, 1, 4099, 4097]
     batches = [np.arange(n * 64, dtype=np.float64).reshape(n, 64) + at * 1e6 for at, n in enumerate(rows)]
-    source = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=tf.TensorSpec([None, 64], tf.float64))
+    source = tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature=tf.TensorSpec([None, 64], tf.float64)
+    )
     ds = hvdata.distribute_dataset(source, batch="global", remainder=remainder, prefetch=3)
     want = deliver(batches, comm.size, "global", remainder=remainder)
     for _ in range(2):
@@ -135,15 +137,20 @@ def test_what_drop_drops_is_logged(hvdata, comm, capfd):
         if comm.size > 1:
             assert count > 0
             said = written(comm, capfd, "left out")
-            line = next((line for line in said.splitlines() if f"dropping-{batch}" in line and "left out" in line), None)
+            line = next(
+                (line for line in said.splitlines() if f"dropping-{batch}" in line and "left out" in line), None
+            )
             assert line is not None, said
             assert str(count) in line, line
 
 
-@pytest.mark.parametrize("batch, rows, why", [
-    ("global", lambda n: [n - 1] * 3, "every batch was smaller than the number of trainers"),
-    ("per_rank", lambda n: [100] * max(n - 1, 1), "there were fewer elements than trainers"),
-])
+@pytest.mark.parametrize(
+    "batch, rows, why",
+    [
+        ("global", lambda n: [n - 1] * 3, "every batch was smaller than the number of trainers"),
+        ("per_rank", lambda n: [100] * max(n - 1, 1), "there were fewer elements than trainers"),
+    ],
+)
 def test_drop_with_too_little_warns(hvdata, comm, capfd, batch, rows, why):
     """Batches with fewer rows than ranks make no step, nor do fewer elements: an epoch without steps is said, once."""
     if comm.size == 1:

@@ -12,7 +12,11 @@ def with_none(rows, batch):
 
 
 def of_ragged(rows, batch):
-    return tf.data.Dataset.range(rows).batch(batch).map(lambda x: (None, tf.RaggedTensor.from_row_lengths(tf.repeat(x, x), x), x))
+    return (
+        tf.data.Dataset.range(rows)
+        .batch(batch)
+        .map(lambda x: (None, tf.RaggedTensor.from_row_lengths(tf.repeat(x, x), x), x))
+    )
 
 
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
@@ -29,7 +33,10 @@ def test_a_none_is_where_it_was(hvdata, comm, batch, remainder):
             real = step[1] > 0 if remainder == "pad" else np.full(len(x), True)
             assert rest["b"][real].tolist() == [str(i).encode() for i in x[real]]
             kept += x[real].tolist()
-    assert sorted(kept) == list(range(len(kept))) and len(kept) >= (12 if remainder != "drop" or batch == "global" else 6) * comm.size
+    assert (
+        sorted(kept) == list(range(len(kept)))
+        and len(kept) >= (12 if remainder != "drop" or batch == "global" else 6) * comm.size
+    )
 
 
 @pytest.mark.parametrize("batch", ["global", "per_rank"])

@@ -77,7 +77,9 @@ def test_a_pipeline_that_ends_in_batch_is_not_copied(hvdata, comm, batch):
     here = len(beside_the_reader(comm))
     assert grown["payload_bytes_arena"] == here * bytes_each
     assert grown["payload_bytes_message"] == (comm.size - 1 - here) * bytes_each
-    assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
+    assert (
+        grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_realigned"] == grown["payload_bytes_inline"] == 0
+    )
 
 
 @pytest.mark.ways("auto", "arena", "two hosts")
@@ -110,21 +112,30 @@ def slices(steps, rows):
 # The pipeline itself holds them until the epoch is over ...
 KEPT = {
     "ready-made": lambda steps, rows: Data.from_tensor_slices(slices(steps, rows)),
-    "behind many stages": lambda steps, rows: Data.from_tensors(filled(rows, 0)).concatenate(
-        Data.from_tensor_slices(slices(steps, rows))).skip(1).repeat().filter(lambda x: True).shuffle(1).take(
-            steps).prefetch(2),
+    "behind many stages": lambda steps, rows: (
+        Data.from_tensors(filled(rows, 0))
+        .concatenate(Data.from_tensor_slices(slices(steps, rows)))
+        .skip(1)
+        .repeat()
+        .filter(lambda x: True)
+        .shuffle(1)
+        .take(steps)
+        .prefetch(2)
+    ),
     "cache": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)).cache(),
 }
 # ... or nobody does.
 ANEW = {
     "generator": lambda steps, rows: Data.from_generator(
         lambda: (np.full((rows, WIDTH), i, np.float32) for i in range(steps)),
-        output_signature=tf.TensorSpec((rows, WIDTH), tf.float32)),
+        output_signature=tf.TensorSpec((rows, WIDTH), tf.float32),
+    ),
     "map": lambda steps, rows: Data.range(steps).map(lambda i: filled(rows, i)),
     # Each is held by a dataset when it comes, and by none when the next one comes.
     "flat_map": lambda steps, rows: Data.range(steps).flat_map(lambda i: Data.from_tensors(filled(rows, i))),
     "flat_map of slices": lambda steps, rows: Data.from_tensors(0).flat_map(
-        lambda _: Data.from_tensor_slices(slices(steps, rows))),
+        lambda _: Data.from_tensor_slices(slices(steps, rows))
+    ),
     # What is in a cache that was not filled goes with its iterator.
     "a cache left early": lambda steps, rows: Data.range(2 * steps).map(lambda i: filled(rows, i)).cache().take(steps),
 }
@@ -198,7 +209,9 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
         first = step * rows + comm.rank * ROWS
         real = ROWS - (comm.rank == comm.size - 1)
         np.testing.assert_array_equal(weight, [1.0] * real + [0.0] * (ROWS - real))
-        np.testing.assert_array_equal(x[:real], np.repeat(np.arange(first, first + real, dtype=np.float32)[:, None], WIDTH, 1))
+        np.testing.assert_array_equal(
+            x[:real], np.repeat(np.arange(first, first + real, dtype=np.float32)[:, None], WIDTH, 1)
+        )
         assert not x[real:].any()
     assert len(seen) == STEPS
     assert grown["payload_bytes_padded"] == STEPS * (ROWS - 1) * WIDTH * 4
@@ -210,7 +223,7 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
 def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
     rows = np.random.default_rng(1).integers(0, 256, (7 * comm.size, 3001), np.uint8)
     ds = hvdata.distribute_dataset(lambda: Data.from_tensors(rows).repeat(5), batch="global")
-    own = rows[7 * comm.rank:7 * (comm.rank + 1)]
+    own = rows[7 * comm.rank : 7 * (comm.rank + 1)]
     grown = moved(hvdata, comm, lambda: [np.testing.assert_array_equal(x, own) for x in ds])
     here = len(beside_the_reader(comm))
     assert grown["payload_bytes_copied_to_arena"] == grown["payload_bytes_arena"] == here * 5 * own.nbytes
@@ -220,8 +233,10 @@ def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 4)
 def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(10 * comm.size).map(
-        lambda i: {"text": tf.strings.as_string(i), "number": i}), batch="per_rank")
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(10 * comm.size).map(lambda i: {"text": tf.strings.as_string(i), "number": i}),
+        batch="per_rank",
+    )
     grown = moved(hvdata, comm, lambda: drain(ds))
     assert grown["payload_bytes_arena"] == grown["payload_bytes_message"] == 0 < grown["payload_bytes_inline"]
 
@@ -240,7 +255,8 @@ def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
     mib = 262_144
     ds = hvdata.distribute_dataset(
         lambda: tf.data.Dataset.range(64 * 4 * comm.size).map(lambda i: tf.fill([mib // 64], i / 7)).batch(64),
-        batch="per_rank")
+        batch="per_rank",
+    )
     grown = moved(hvdata, comm, lambda: drain(ds))
     beside = [] if os.environ.get("HOROVOD_DATA_PAYLOAD") == "message" else beside_the_reader(comm)
     remote = (comm.size - 1 - len(beside)) * 4 * mib * 8
@@ -303,13 +319,16 @@ def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
 def test_an_arena_too_small_for_one_batch(hvdata, comm):
     ds = hvdata.distribute_dataset(lambda: numbered(64 * 4 * comm.size).batch(64), batch="per_rank")
     assert [[x[0, 0] for x in one] for one in elements(comm, ds)] == [
-        [(step * comm.size + rank) * 64 for step in range(4)] for rank in range(comm.size)]
+        [(step * comm.size + rank) * 64 for step in range(4)] for rank in range(comm.size)
+    ]
 
 
 @pytest.mark.ranks(2, 3)
 def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
     """TensorFlow reuses its input's memory for a result when nobody else holds it; here the cache and other ranks do."""
-    ds = hvdata.distribute_dataset(lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global")
+    ds = hvdata.distribute_dataset(
+        lambda: numbered(ROWS * comm.size * 4).batch(ROWS * comm.size).cache(), batch="global"
+    )
 
     @tf.function
     def spoil(x):
@@ -318,6 +337,7 @@ def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
     half = ROWS // 2
 
     for _ in range(3):
+
         def run():
             seen = []
             for x in ds.map(lambda x: x * -1.0).map(lambda x: -x):
@@ -339,9 +359,12 @@ def test_results_are_not_written_into_memory_that_others_read(hvdata, comm):
 @pytest.mark.ranks(3)
 def test_a_cache_in_one_pipeline_leaves_room_for_another(hvdata, comm):
     cached = hvdata.distribute_dataset(
-        lambda: numbered(ROWS * 40 * comm.size).batch(ROWS).cache(), batch="per_rank", name="cached")
+        lambda: numbered(ROWS * 40 * comm.size).batch(ROWS).cache(), batch="per_rank", name="cached"
+    )
     results(comm, lambda: drain(cached))
-    other = hvdata.distribute_dataset(lambda: numbered(ROWS * 20 * comm.size).batch(ROWS), batch="per_rank", name="other")
+    other = hvdata.distribute_dataset(
+        lambda: numbered(ROWS * 20 * comm.size).batch(ROWS), batch="per_rank", name="other"
+    )
     for ds in other, cached:
         assert moved(hvdata, comm, lambda: drain(ds))["payload_bytes_message"] == 0
 
@@ -351,8 +374,10 @@ def test_a_cache_in_one_pipeline_leaves_room_for_another(hvdata, comm):
 def test_a_forked_child_leaves_strings_alone(hvdata, comm):
     """Their memory is shared, what they point to is not: a child that drops them writes both."""
     long = "a text that does not fit into the string object itself, "
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(2048 * comm.size).map(
-        lambda i: long + tf.strings.as_string(i)).batch(1024), batch="per_rank")
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(2048 * comm.size).map(lambda i: long + tf.strings.as_string(i)).batch(1024),
+        batch="per_rank",
+    )
 
     def run():
         kept = list(ds)
@@ -400,6 +425,7 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
         def batches():
             for number, size in enumerate(sizes):
                 yield np.random.default_rng(number).integers(0, 256, size, np.uint8)
+
         return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([None], tf.uint8))
 
     def run():
@@ -426,6 +452,7 @@ def test_a_million_small_batches(hvdata, comm):
         def check(state, step_and_x):
             step, x = step_and_x
             return state[0] + 1, state[1] + tf.cast(x != step * comm.size + comm.rank, tf.int64)
+
         return [int(x) for x in ds.enumerate().reduce((np.int64(0), np.int64(0)), check)]
 
     assert results(comm, run) == [[count // 2, 0]] * 2
@@ -437,12 +464,16 @@ def test_a_million_small_batches(hvdata, comm):
 def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedule):
     """Ranks 2 and 3: their reader sends no more messages than there are steps, and all of them get what is theirs."""
     steps = 500
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(steps * comm.size), batch="per_rank", schedule=schedule)
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(steps * comm.size), batch="per_rank", schedule=schedule
+    )
     got = []
     grown = moved(hvdata, comm, lambda: got.extend(int(x) for x in ds))
     assert sorted(sum(comm.allgather(got), [])) == list(range(steps * comm.size))
     assert grown["mpi_bags_passed_on"] > 0
-    assert schedule == "dynamic" or grown["mpi_headers_in_bags"] > steps  # there each goes out when a rank has room for it
+    assert (
+        schedule == "dynamic" or grown["mpi_headers_in_bags"] > steps
+    )  # there each goes out when a rank has room for it
     if schedule == "static":
         hosts = 2
         assert sent_by_reader(hvdata, comm, lambda: drain(ds)) <= steps * (hosts - 1) + BESIDE
@@ -455,6 +486,10 @@ def test_larger_batches_go_as_a_header_and_a_payload_for_each_rank(hvdata, comm,
     """Of 16 KiB no payload goes alone; of more, each of the two ranks there is sent two messages."""
     steps = 100
     ds = hvdata.distribute_dataset(
-        lambda: tf.data.Dataset.range(steps * comm.size).map(lambda i: tf.fill([kib << 10], tf.cast(i % 100, tf.uint8))), batch="per_rank")
+        lambda: tf.data.Dataset.range(steps * comm.size).map(
+            lambda i: tf.fill([kib << 10], tf.cast(i % 100, tf.uint8))
+        ),
+        batch="per_rank",
+    )
     sent = sent_by_reader(hvdata, comm, lambda: drain(ds))
     assert sent <= 2 * steps + BESIDE if kib == 16 else 2 * steps + BESIDE < sent <= 4 * steps + BESIDE

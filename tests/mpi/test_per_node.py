@@ -109,6 +109,7 @@ def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
     """No element to model its shares on: what the spec knows is kept, the rest is empty."""
+
     def function(context):
         n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
         return tf.data.Dataset.range(n).map(lambda i: tf.fill([12, 5], tf.cast(i, tf.float32)))
@@ -130,7 +131,11 @@ def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
 def composites(table):
     """Sparse; ragged, with rows that are all as long; ragged, with such rows in between."""
     pairs = tf.RaggedTensor.from_row_lengths(tf.ones([36]), tf.repeat([1, 2], 12))
-    return tf.sparse.from_dense(table), tf.RaggedTensor.from_tensor(table), tf.RaggedTensor.from_uniform_row_length(pairs, 2)
+    return (
+        tf.sparse.from_dense(table),
+        tf.RaggedTensor.from_tensor(table),
+        tf.RaggedTensor.from_uniform_row_length(pairs, 2),
+    )
 
 
 def described(part):
@@ -149,6 +154,7 @@ def described(part):
 @pytest.mark.parametrize("remainder", ["partial", "pad"])
 def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder):
     """They are whole, and say what the spec knows."""
+
     def function(context):
         n = 0 if context.input_pipeline_id == 1 else 4 * max(hosts.sizes)
         return tf.data.Dataset.range(n).map(lambda i: composites(tf.fill([12, 5], tf.cast(i, tf.float32))))
@@ -156,11 +162,15 @@ def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder
     ds = hvdata.distribute_dataset(function, batch=batch, remainder=remainder)
 
     def local():
-        return hvdata.rank(), [[described(part) for part in tf.nest.flatten(element)] for element in ds] if hvdata.is_trainer() else []
+        return hvdata.rank(), [
+            [described(part) for part in tf.nest.flatten(element)] for element in ds
+        ] if hvdata.is_trainer() else []
 
     got = dict(results(comm, local))
     rows = 0 if remainder == "partial" else 12 if batch == "per_rank" else 12 // hosts.sizes[1]
-    want = [("sparse", [rows, 5], 0), ("ragged", rows, 5 * rows), ("ragged", rows, 0)] + [[0.0] * rows] * (remainder == "pad")
+    want = [("sparse", [rows, 5], 0), ("ragged", rows, 5 * rows), ("ragged", rows, 0)] + [[0.0] * rows] * (
+        remainder == "pad"
+    )
     for rank in hosts.ranks[1]:
         assert got[rank] == [want] * (4 * max(hosts.sizes) // (hosts.sizes[0] if batch == "per_rank" else 1))
 
@@ -168,6 +178,7 @@ def test_composites_of_a_host_without_data(hvdata, comm, hosts, batch, remainder
 @pytest.mark.parametrize("lengths", [(4, 4), (4, 6), (0, 0)])
 def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
     """A share without rows can't be made of them, and is needed only where hosts end on different steps."""
+
     def function(context):
         reader = context.input_pipeline_id
         return tf.data.Dataset.range(lengths[reader] * hosts.sizes[reader])
@@ -180,8 +191,11 @@ def test_scalars_end_where_no_host_has_more(hvdata, comm, hosts, lengths):
                 assert one == lengths[0], one.text
             else:
                 assert isinstance(one, Raised), one
-                assert re.search(rf"\[reader 0 on {hosts.names[0]}, channel scalars, epoch {epoch}, step 4\] the last step has no "
-                                 "element for some ranks.*the element is a scalar", one.text), one
+                assert re.search(
+                    rf"\[reader 0 on {hosts.names[0]}, channel scalars, epoch {epoch}, step 4\] the last step has no "
+                    "element for some ranks.*the element is a scalar",
+                    one.text,
+                ), one
 
 
 def test_the_rank_that_has_no_element_is_named(hvdata, comm, hosts):
@@ -211,6 +225,7 @@ def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
 
 def test_payload_stays_on_its_host(hvdata, comm, hosts):
     """Large batches: nothing but headers goes by MPI."""
+
     def function(context):
         return tf.data.Dataset.range(12).map(lambda i: tf.fill([50_000], tf.cast(i, tf.float32))).batch(1)
 
@@ -225,8 +240,11 @@ def test_payload_stays_on_its_host(hvdata, comm, hosts):
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.parametrize("lengths", [(8, 3), (0, 5), (6, 6)])
 def test_cardinality(hvdata, comm, hosts, lengths, remainder):
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(lengths[context.input_pipeline_id]).batch(1),
-                                   batch="per_rank", remainder=remainder)
+    ds = hvdata.distribute_dataset(
+        lambda context: tf.data.Dataset.range(lengths[context.input_pipeline_id]).batch(1),
+        batch="per_rank",
+        remainder=remainder,
+    )
     steps = [length // n if remainder == "drop" else -(-length // n) for length, n in zip(lengths, hosts.sizes)]
     assert set(comm.allgather(int(ds.cardinality()))) == {(min if remainder == "drop" else max)(steps)}
 
@@ -273,8 +291,11 @@ def test_on_reader_error_continue(hvdata, comm, hosts):
     def function(context):
         n = hosts.sizes[context.input_pipeline_id]
         fails_at = 2 * n if context.input_pipeline_id == 1 else -1
-        return tf.data.Dataset.range(6 * n).map(
-            lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row")).batch(1)
+        return (
+            tf.data.Dataset.range(6 * n)
+            .map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - fails_at, tf.float32), "bad row"))
+            .batch(1)
+        )
 
     for remainder, steps in (("drop", 2), ("partial", 6)):
         ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
@@ -290,8 +311,11 @@ def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
         def function(context, fails_at=fails_at):
             host = context.input_pipeline_id
             first = fails_at[host] * hosts.sizes[host]
-            return tf.data.Dataset.range(9 * hosts.sizes[host]).map(
-                lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - first, tf.float32), f"bad row of {host}")).batch(1)
+            return (
+                tf.data.Dataset.range(9 * hosts.sizes[host])
+                .map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - first, tf.float32), f"bad row of {host}"))
+                .batch(1)
+            )
 
         ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder, on_reader_error="continue")
         got = []
@@ -307,7 +331,9 @@ def test_on_reader_error_continue_when_all_fail(hvdata, comm, hosts, remainder):
             assert not raised and steps == {min(fails_at)}
         else:
             assert len(raised) == sum(hosts.sizes) and steps == {max(fails_at)}, (raised, steps)
-            assert all(one.kind is tf.errors.InvalidArgumentError and "bad row of" in one.text for one in raised), raised
+            assert all(one.kind is tf.errors.InvalidArgumentError and "bad row of" in one.text for one in raised), (
+                raised
+            )
 
 
 def test_on_reader_error_continue_when_an_iterator_cannot_be_made(hvdata, comm, hosts):
@@ -357,9 +383,12 @@ def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
     trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
     ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(100 * context.input_pipeline_id,
-                                              100 * context.input_pipeline_id + 5 * hosts.sizes[context.input_pipeline_id]),
-        batch="per_rank")
+        lambda context: tf.data.Dataset.range(
+            100 * context.input_pipeline_id,
+            100 * context.input_pipeline_id + 5 * hosts.sizes[context.input_pipeline_id],
+        ),
+        batch="per_rank",
+    )
 
     def walk():
         if not hvdata.is_trainer():
@@ -429,7 +458,9 @@ def test_a_checkpoint_that_is_restored_on_one_host_alone(hvdata, comm, hosts, tm
     for one in got:
         assert isinstance(one, Raised) and re.search(
             r"\[reader \d on \S+, channel .*, epoch 2, step 2\] this reader goes on from a checkpoint, but the epoch begins "
-            r"anew on reader \d on \S+: .* restore the iterator on every rank", one.text), got
+            r"anew on reader \d on \S+: .* restore the iterator on every rank",
+            one.text,
+        ), got
     assert [len(mine) for mine in shares(hvdata, comm, ds)] == [4] * len(got)  # and the next epoch is a whole one
 
 
@@ -438,9 +469,13 @@ def test_a_static_global_batch_that_its_host_does_not_divide(hvdata, comm, hosts
         pytest.skip("one rank divides everything")
     rows = 2 * hosts.sizes[0] + 1
     raises_everywhere(
-        comm, lambda: hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(99).batch(rows, drop_remainder=True),
-                                                batch="global"),
-        ValueError, rf"every global batch has {rows} rows, which ({'|'.join(map(str, hosts.sizes))}) ranks don't divide")
+        comm,
+        lambda: hvdata.distribute_dataset(
+            lambda context: tf.data.Dataset.range(99).batch(rows, drop_remainder=True), batch="global"
+        ),
+        ValueError,
+        rf"every global batch has {rows} rows, which ({'|'.join(map(str, hosts.sizes))}) ranks don't divide",
+    )
 
 
 def test_predictions(hvdata, comm):

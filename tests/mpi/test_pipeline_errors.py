@@ -197,7 +197,11 @@ def test_in_keras_fit(hvdata, comm):
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
     model.compile("sgd", "mse")
     raises_everywhere(
-        comm, lambda: model.fit(ds, epochs=2, verbose=0), tf.errors.InvalidArgumentError, prefix("fit", epoch=1), "in fit"
+        comm,
+        lambda: model.fit(ds, epochs=2, verbose=0),
+        tf.errors.InvalidArgumentError,
+        prefix("fit", epoch=1),
+        "in fit",
     )
 
 
@@ -224,7 +228,11 @@ def test_components_of_a_global_batch_that_differ_at_run_time(hvdata, comm, kind
         "ragged": lambda rows: tf.RaggedTensor.from_row_lengths(tf.zeros([2 * rows]), [2] * rows),
         "sparse": lambda rows: tf.sparse.from_dense(tf.ones([rows, 2])),
     }[kind]
-    spec = {"plain": tf.TensorSpec([None]), "ragged": tf.RaggedTensorSpec([None, None]), "sparse": tf.SparseTensorSpec([None, 2])}[kind]
+    spec = {
+        "plain": tf.TensorSpec([None]),
+        "ragged": tf.RaggedTensorSpec([None, None]),
+        "sparse": tf.SparseTensorSpec([None, 2]),
+    }[kind]
 
     def distributed(*others):
         def generate():

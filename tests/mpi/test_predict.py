@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 from together import Raised, outcomes, raises_everywhere, results, same_on_all_ranks
-from hypothesis import given, strategies as st
 
 
 def numbers(rows, batch):
@@ -33,6 +34,7 @@ def test_every_row_once_in_order(hvdata, comm, rows, batch, how):
 
 def test_many_steps_and_large_outputs(hvdata, comm):
     """More steps than one gather takes."""
+
     def wide(x):
         return tf.cast(x, tf.float32)[:, tf.newaxis] + tf.range(20_000, dtype=tf.float32)
 
@@ -122,7 +124,9 @@ def test_no_rows_on_rank_0(hvdata, comm):
     if comm.size == 1:
         pytest.skip("nobody else has rows")
     dataset = tf.data.Dataset.range(2 * comm.size).map(lambda i: tf.fill([2 if i % comm.size > 0 else 0], i))
-    got = results(comm, lambda: hvdata.predict(lambda x: {"z": x, "a": (x + 1, [x])}, given_to(hvdata, dataset), batch="per_rank"))
+    got = results(
+        comm, lambda: hvdata.predict(lambda x: {"z": x, "a": (x + 1, [x])}, given_to(hvdata, dataset), batch="per_rank")
+    )
     wanted = [i for i in range(2 * comm.size) for _ in range(2) if i % comm.size > 0]
     assert list(got[0]) == ["z", "a"] and got[0]["z"].tolist() == got[0]["a"][1][0].tolist() == wanted
     assert got[0]["a"][0].tolist() == [i + 1 for i in wanted]
@@ -133,54 +137,95 @@ def test_no_rows_on_rank_0(hvdata, comm):
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 def test_what_was_distributed_with_other_rows(hvdata, comm, remainder):
-    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder=remainder, name="rows")
-    raises_everywhere(comm, lambda: hvdata.predict(lambda *x: x, shares), ValueError, r"channel rows\] predict\(\) was given what distribute_dataset",
-                      'Distribute it with remainder="partial"')
+    shares = hvdata.distribute_dataset(
+        given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder=remainder, name="rows"
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict(lambda *x: x, shares),
+        ValueError,
+        r"channel rows\] predict\(\) was given what distribute_dataset",
+        'Distribute it with remainder="partial"',
+    )
 
 
-@pytest.mark.parametrize("kind, stage", [
-    ("Batch", lambda ds: ds.batch(2)), ("Unbatch", lambda ds: ds.unbatch().map(lambda x: [x])),
-    ("Interleave", lambda ds: ds.interleave(tf.data.Dataset.from_tensors)), ("Shuffle", lambda ds: ds.prefetch(1).shuffle(3)),
-    ("ParallelMap", lambda ds: ds.map(lambda x: x, num_parallel_calls=2, deterministic=False)),
-])
+@pytest.mark.parametrize(
+    "kind, stage",
+    [
+        ("Batch", lambda ds: ds.batch(2)),
+        ("Unbatch", lambda ds: ds.unbatch().map(lambda x: [x])),
+        ("Interleave", lambda ds: ds.interleave(tf.data.Dataset.from_tensors)),
+        ("Shuffle", lambda ds: ds.prefetch(1).shuffle(3)),
+        ("ParallelMap", lambda ds: ds.map(lambda x: x, num_parallel_calls=2, deterministic=False)),
+    ],
+)
 def test_stages_that_mix_rows(hvdata, comm, kind, stage):
     """What came of it would be in an order that is not the reader's."""
-    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed")
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, stage(shares)), ValueError,
-                      rf"channel mixed\] predict\(\) was given what distribute_dataset.*a stage \({kind}\)")
+    shares = hvdata.distribute_dataset(
+        given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed"
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict(lambda x: x, stage(shares)),
+        ValueError,
+        rf"channel mixed\] predict\(\) was given what distribute_dataset.*a stage \({kind}\)",
+    )
     # On another branch they are a rank's own matter.
     beside = tf.data.Dataset.range(100).shuffle(9).batch(2)
-    got = results(comm, lambda: hvdata.predict(lambda x, y: x, tf.data.Dataset.zip((shares.map(lambda x: x + 1).prefetch(2), beside))))
+    got = results(
+        comm,
+        lambda: hvdata.predict(lambda x, y: x, tf.data.Dataset.zip((shares.map(lambda x: x + 1).prefetch(2), beside))),
+    )
     assert got[0].tolist() == [i + 1 for i in range(8 * comm.size)]
 
 
 def test_stages_that_mix_rows_behind_an_audit_and_in_tf1(hvdata, comm):
     from horovod_data import tensorflow_private as private
 
-    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed")
-    mixed = [hvdata.audit(shares).map(lambda x: x).shuffle(3), private.DatasetV1Adapter(shares.shuffle(3)).map(lambda x: x)]
+    shares = hvdata.distribute_dataset(
+        given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed"
+    )
+    mixed = [
+        hvdata.audit(shares).map(lambda x: x).shuffle(3),
+        private.DatasetV1Adapter(shares.shuffle(3)).map(lambda x: x),
+    ]
     for dataset in mixed:
         raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, dataset), ValueError, r"a stage \(Shuffle\)")
     in_order = shares.map(lambda x: x, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
     options.deterministic = False
-    assert results(comm, lambda: hvdata.predict(lambda x: x, in_order.with_options(options)))[0].tolist() == list(range(8 * comm.size))
+    assert results(comm, lambda: hvdata.predict(lambda x: x, in_order.with_options(options)))[0].tolist() == list(
+        range(8 * comm.size)
+    )
 
 
 def test_ranks_that_end_at_different_steps(hvdata, comm):
     if comm.size == 1:
         pytest.skip("one rank ends when it ends")
-    shares = hvdata.distribute_dataset(given_to(hvdata, numbers(8 * comm.size, comm.size)), batch="global", remainder="partial")
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, shares.take(3) if comm.rank == 1 else shares), ValueError,
-                      "the ranks come to different numbers of steps: rank 1 to 3, others to more")
+    shares = hvdata.distribute_dataset(
+        given_to(hvdata, numbers(8 * comm.size, comm.size)), batch="global", remainder="partial"
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict(lambda x: x, shares.take(3) if comm.rank == 1 else shares),
+        ValueError,
+        "the ranks come to different numbers of steps: rank 1 to 3, others to more",
+    )
 
 
 def test_rows_of_different_shapes(hvdata, comm):
     """Batches that were padded each for itself: only rank 0 could see it, and all are told."""
     dataset = tf.data.Dataset.range(1, 6 * comm.size).map(lambda i: tf.fill([2, i], i))
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, dataset), batch="per_rank", name="padded"), ValueError,
-                      r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined", "padded_shapes")
-    assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3)), name="padded"))[0].tolist() == [0, 1, 2]
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict(lambda x: x, given_to(hvdata, dataset), batch="per_rank", name="padded"),
+        ValueError,
+        r"what predicts returned rows of shape \[1\] before, and of \[2\] on rank . in step ., which can't be joined",
+        "padded_shapes",
+    )
+    assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3)), name="padded"))[
+        0
+    ].tolist() == [0, 1, 2]
 
 
 def test_two_errors_before_ranks_hear_of_one(hvdata, comm):
@@ -213,7 +258,9 @@ def _checked(x, size):
     (lambda x: None, r"returned None, of which no tensor can be made\. Return tensors or arrays with one row"),
 ], ids=["ragged", "sparse", "None"])  # fmt: skip
 def test_outputs_that_have_no_rows(hvdata, comm, output, said):
-    raises_everywhere(comm, lambda: hvdata.predict(output, given_to(hvdata, numbers(12 * comm.size, 3 * comm.size))), ValueError, said)
+    raises_everywhere(
+        comm, lambda: hvdata.predict(output, given_to(hvdata, numbers(12 * comm.size, 3 * comm.size))), ValueError, said
+    )
 
 
 def test_a_rank_whose_model_raises(hvdata, comm):
@@ -228,7 +275,12 @@ def test_a_rank_whose_model_raises(hvdata, comm):
     got = outcomes(comm, lambda: hvdata.predict(fails, given_to(hvdata, numbers(400, 2 * comm.size)), name="odd"))
     for rank, one in enumerate(got):
         assert isinstance(one, Raised) and one.kind is ValueError, one
-        assert one.text == "odd" if rank == who else one.text.startswith(f"[rank {who} on ") and re.search(r"channel odd, step \d+\] predict\(\) failed: ValueError: odd", one.text)
+        assert (
+            one.text == "odd"
+            if rank == who
+            else one.text.startswith(f"[rank {who} on ")
+            and re.search(r"channel odd, step \d+\] predict\(\) failed: ValueError: odd", one.text)
+        )
     assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
 
 
@@ -248,7 +300,9 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     def gather(*args, **kwargs):
         gathers.append(kwargs["name"])
         last = outcome["gathers"]
-        if comm.rank == who and len(gathers) == {"while it waits for the others": 2, "before the last word": last}.get(when):
+        if comm.rank == who and len(gathers) == {"while it waits for the others": 2, "before the last word": last}.get(
+            when
+        ):
             signal.raise_signal(signal.SIGINT)
         return theirs(*args, **kwargs)
 
@@ -272,13 +326,16 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
             assert rank > 0 or len(one) == 400
         else:
             assert isinstance(one, Raised) and one.kind is RuntimeError, one
-            assert re.match(rf"\[rank {who} on .*, channel pressed, step \d+\] predict\(\) failed: KeyboardInterrupt", one.text), one.text
+            assert re.match(
+                rf"\[rank {who} on .*, channel pressed, step \d+\] predict\(\) failed: KeyboardInterrupt", one.text
+            ), one.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert results(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(3, 3))))[0].tolist() == [0, 1, 2]
 
 
 def test_a_rank_whose_model_ends_the_program(hvdata, comm):
     """sys.exit() is caught by some, as test runners do: the others have heard of it."""
+
     def leaves(x):
         if comm.rank == comm.size - 1:
             sys.exit(3)
@@ -298,13 +355,15 @@ def test_a_rank_whose_model_ends_the_program(hvdata, comm):
 @pytest.mark.ranks(2, 3)
 def test_a_stage_of_a_ranks_own_that_raises(hvdata, comm):
     """Behind the channel, in the middle of a round, on one rank: its epoch is left, so that the others come to theirs' end."""
+
     def check(x):
         if comm.rank == comm.size - 1 and int(x[0]) >= 150 * comm.size:
             raise ValueError("not this one")
         return x
 
-    once = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(400 * comm.size).batch(1), batch="per_rank", prefetch=2,
-                                     remainder="partial")
+    once = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(400 * comm.size).batch(1), batch="per_rank", prefetch=2, remainder="partial"
+    )
     once = once.map(lambda x: tf.ensure_shape(tf.numpy_function(check, [x], tf.int64), [1]))
     for one in outcomes(comm, lambda: hvdata.predict(lambda x: x * 2, once)):
         assert isinstance(one, Raised) and "not this one" in one.text, one
@@ -312,35 +371,59 @@ def test_a_stage_of_a_ranks_own_that_raises(hvdata, comm):
 
 
 def test_fewer_rows_than_the_share_has(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x[1:], given_to(hvdata, numbers(8 * comm.size, 8 * comm.size))), ValueError,
-                      r"what predicts returned 7 rows for a share of 8\. Return a row for each of its rows")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict(lambda x: x[1:], given_to(hvdata, numbers(8 * comm.size, 8 * comm.size))),
+        ValueError,
+        r"what predicts returned 7 rows for a share of 8\. Return a row for each of its rows",
+    )
 
 
 def test_no_rows_at_all(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(0, 4))), ValueError, "a dataset without rows")
+    raises_everywhere(
+        comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(0, 4))), ValueError, "a dataset without rows"
+    )
 
 
 def test_a_dataset_that_never_ends(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(4, 4).repeat())), ValueError, "never ends")
+    raises_everywhere(
+        comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, numbers(4, 4).repeat())), ValueError, "never ends"
+    )
 
 
 def test_neither_model_nor_function(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.predict("model", given_to(hvdata, numbers(4, 4))), TypeError,
-                      "predict.. takes a model or a function, not 'model'")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.predict("model", given_to(hvdata, numbers(4, 4))),
+        TypeError,
+        "predict.. takes a model or a function, not 'model'",
+    )
 
 
 def test_a_rank_without_a_model(hvdata, comm):
     """Rank 0, which reads and needs none, its user thinks; or the last one."""
     for who in sorted({0, comm.size - 1}):
-        raises_everywhere(comm, lambda who=who: hvdata.predict(None if comm.rank == who else lambda x: x, given_to(hvdata, numbers(4, 4))),
-                          TypeError, "predict.. takes a model or a function, not None")
+        raises_everywhere(
+            comm,
+            lambda who=who: hvdata.predict(None if comm.rank == who else lambda x: x, given_to(hvdata, numbers(4, 4))),
+            TypeError,
+            "predict.. takes a model or a function, not None",
+        )
 
 
 def test_a_pipeline_that_raises(hvdata, comm):
-    broken = numbers(64, 4).map(lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.where(x < 30, 1.0, 0.0), "bad row"))
-    raises_everywhere(comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, broken)), tf.errors.InvalidArgumentError, "bad row")
+    broken = numbers(64, 4).map(
+        lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.where(x < 30, 1.0, 0.0), "bad row")
+    )
+    raises_everywhere(
+        comm, lambda: hvdata.predict(lambda x: x, given_to(hvdata, broken)), tf.errors.InvalidArgumentError, "bad row"
+    )
 
 
 def test_inside_tf_function(hvdata, comm):
-    raises_everywhere(comm, lambda: tf.function(lambda: hvdata.predict(lambda x: x, None))(), RuntimeError,
-                      "predict.. was called where TensorFlow does not execute eagerly")
+    raises_everywhere(
+        comm,
+        lambda: tf.function(lambda: hvdata.predict(lambda x: x, None))(),
+        RuntimeError,
+        "predict.. was called where TensorFlow does not execute eagerly",
+    )

@@ -18,13 +18,17 @@ def test_a_function_for_all_readers(hvdata, comm, batch):
 
 
 def test_a_dataset_on_all_readers(hvdata, comm):
-    got = results(comm, lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(31).batch(4) if hvdata.is_reader() else None))
+    got = results(
+        comm, lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(31).batch(4) if hvdata.is_reader() else None)
+    )
     assert got[0].tolist() == list(range(31))
 
 
 def test_batches_of_ranks(hvdata, comm):
     """Each once; a step has elements of one reader."""
-    got = results(comm, lambda: hvdata.predict(lambda x: x, lambda: tf.data.Dataset.range(53).batch(3), batch="per_rank"))
+    got = results(
+        comm, lambda: hvdata.predict(lambda x: x, lambda: tf.data.Dataset.range(53).batch(3), batch="per_rank")
+    )
     assert sorted(got[0].tolist()) == list(range(53))
 
 
@@ -36,7 +40,9 @@ def test_files(hvdata, comm, tmp_path):
             with open(path, "w") as file:
                 file.writelines(f"{i}-{line}\n" for line in range(4))
     comm.barrier()
-    got = results(comm, lambda: hvdata.predict(tf.strings.upper, lambda: tf.data.TextLineDataset(paths).batch(3), name="files"))
+    got = results(
+        comm, lambda: hvdata.predict(tf.strings.upper, lambda: tf.data.TextLineDataset(paths).batch(3), name="files")
+    )
     assert sorted(got[0].tolist()) == sorted(b"%d-%d" % (i, line) for i in range(5) for line in range(4))
 
 

@@ -21,8 +21,10 @@ prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 def batches_of(reader: int, rows_of_batches):
     """Per reader other rows, that say whose they are."""
     starts = itertools.accumulate(rows_of_batches, initial=1000 * reader)
-    return [(np.arange(first, first + rows), np.array([b"%d" % reader] * rows, object))
-            for first, rows in zip(starts, rows_of_batches)]
+    return [
+        (np.arange(first, first + rows), np.array([b"%d" % reader] * rows, object))
+        for first, rows in zip(starts, rows_of_batches)
+    ]
 
 
 def from_readers(batches_of_readers, seen=None):
@@ -62,8 +64,10 @@ def assert_delivered(got, want, note):
 def test_roles(hvdata, comm):
     readers = hvdata.num_readers()
     trainers = trainers_of(hvdata, comm)
-    assert comm.allgather((hvdata.is_reader(), hvdata.is_trainer(), hvdata.rank(), hvdata.size())) == [
-        (False, True, rank, trainers) for rank in range(trainers)] + [(True, False, None, None)] * readers
+    assert (
+        comm.allgather((hvdata.is_reader(), hvdata.is_trainer(), hvdata.rank(), hvdata.size()))
+        == [(False, True, rank, trainers) for rank in range(trainers)] + [(True, False, None, None)] * readers
+    )
 
 
 @pytest.mark.parametrize("remainder", REMAINDERS)
@@ -72,11 +76,12 @@ def test_roles(hvdata, comm):
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
     n = trainers_of(hvdata, comm)
-    batches = [batches_of(r, [3] * length) for r, length in enumerate(lengths[:hvdata.num_readers()])]
+    batches = [batches_of(r, [3] * length) for r, length in enumerate(lengths[: hvdata.num_readers()])]
     ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", remainder=remainder, prefetch=prefetch)
     want = deliver_from_readers(batches, n, "per_rank", remainder)
-    assert sum(map(len, batches)) - sum(1 for mine in want for x in mine if len(x[0]) and (remainder != "pad" or x[2].any())) \
-        == dropped_by_readers(batches, n, "per_rank", remainder)
+    assert sum(map(len, batches)) - sum(
+        1 for mine in want for x in mine if len(x[0]) and (remainder != "pad" or x[2].any())
+    ) == dropped_by_readers(batches, n, "per_rank", remainder)
     for epoch in range(2):
         assert_delivered(shares(hvdata, comm, ds), want, (lengths, epoch))
 
@@ -86,7 +91,7 @@ def test_per_rank(hvdata, comm, remainder, lengths, prefetch):
 @same_on_all_ranks(4)
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=3, max_size=3), prefetch=prefetches)
 def test_global(hvdata, comm, remainder, rows, prefetch):
-    batches = [batches_of(r, mine) for r, mine in enumerate(rows[:hvdata.num_readers()])]
+    batches = [batches_of(r, mine) for r, mine in enumerate(rows[: hvdata.num_readers()])]
     ds = hvdata.distribute_dataset(from_readers(batches), batch="global", remainder=remainder, prefetch=prefetch)
     want = deliver_from_readers(batches, trainers_of(hvdata, comm), "global", remainder)
     for epoch in range(2):
@@ -97,7 +102,7 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
 @same_on_all_ranks(4)
 @given(lengths=lengths_of_readers, prefetch=prefetches)
 def test_dynamic(hvdata, comm, lengths, prefetch):
-    batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[:hvdata.num_readers()])]
+    batches = [batches_of(r, [2] * length) for r, length in enumerate(lengths[: hvdata.num_readers()])]
     ds = hvdata.distribute_dataset(from_readers(batches), batch="per_rank", schedule="dynamic", prefetch=prefetch)
     for _ in range(2):
         assert is_dynamic_delivery(sum(batches, []), shares(hvdata, comm, ds))
@@ -106,9 +111,12 @@ def test_dynamic(hvdata, comm, lengths, prefetch):
 @pytest.mark.usefixtures("either_way")
 def test_large_batches_of_all_readers(hvdata, comm):
     """Large enough for shared memory and for messages of their own."""
+
     def function(context):
         first = 100 * context.input_pipeline_id
-        return tf.data.Dataset.range(first, first + 7).map(lambda i: tf.fill([300_000], tf.cast(i, tf.float32))).batch(1)
+        return (
+            tf.data.Dataset.range(first, first + 7).map(lambda i: tf.fill([300_000], tf.cast(i, tf.float32))).batch(1)
+        )
 
     n = trainers_of(hvdata, comm)
     ds = hvdata.distribute_dataset(function, batch="per_rank", remainder="partial")
@@ -151,7 +159,7 @@ def test_cardinality(hvdata, comm, lengths, remainder):
         return tf.data.Dataset.range(lengths[context.input_pipeline_id]).batch(1)
 
     ds = hvdata.distribute_dataset(function, batch="per_rank", remainder=remainder)
-    n, total = trainers_of(hvdata, comm), sum(lengths[:hvdata.num_readers()])
+    n, total = trainers_of(hvdata, comm), sum(lengths[: hvdata.num_readers()])
     steps = total // n if remainder == "drop" else -(-total // n)
     assert set(comm.allgather(int(ds.cardinality()))) == {steps}
     assert [len(mine) for mine in shares(hvdata, comm, ds)] == [steps] * n
@@ -160,8 +168,12 @@ def test_cardinality(hvdata, comm, lengths, remainder):
 def test_scalars_have_no_empty_share(hvdata, comm):
     """An error on every rank, in the same step, also for those that would get something."""
     n, readers = trainers_of(hvdata, comm), hvdata.num_readers()
-    ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(n + (context.input_pipeline_id == 1)),
-                                   batch="per_rank", remainder="partial", name="scalars")
+    ds = hvdata.distribute_dataset(
+        lambda context: tf.data.Dataset.range(n + (context.input_pipeline_id == 1)),
+        batch="per_rank",
+        remainder="partial",
+        name="scalars",
+    )
 
     def walk():
         taken = 0
@@ -180,7 +192,7 @@ def test_scalars_have_no_empty_share(hvdata, comm):
         return
     for taken, text in got:
         assert taken == readers
-        assert f"[reader 1 on " in text and f"channel scalars, epoch 1, step {readers}]" in text
+        assert "[reader 1 on " in text and f"channel scalars, epoch 1, step {readers}]" in text
         assert "the last step has no element for some ranks" in text and "the element is a scalar" in text
 
 
@@ -192,27 +204,42 @@ def test_what_the_readers_disagree_about(hvdata, comm):
         ds = tf.data.Dataset.range(4)
         return tf.data.Dataset.zip((ds, ds)) if context.input_pipeline_id else ds
 
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(types, batch="per_rank", name="t"), ValueError,
-                      r"the readers' datasets in distribute_dataset\(name='t'\) have different elements: for reader 0 the element "
-                      r"is TensorSpec\(shape=\(\), dtype=tf.int64.*for reader 1 it is .*tf.int32.*same kind of dataset")
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(components, batch="per_rank", name="t"), ValueError,
-                      r"different elements: reader 0 has the element, reader 1 has \[0\], \[1\]")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(types, batch="per_rank", name="t"),
+        ValueError,
+        r"the readers' datasets in distribute_dataset\(name='t'\) have different elements: for reader 0 the element "
+        r"is TensorSpec\(shape=\(\), dtype=tf.int64.*for reader 1 it is .*tf.int32.*same kind of dataset",
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(components, batch="per_rank", name="t"),
+        ValueError,
+        r"different elements: reader 0 has the element, reader 1 has \[0\], \[1\]",
+    )
 
 
 def test_shapes_that_differ_are_unknown(hvdata, comm):
     ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.from_tensors(tf.zeros([4, 2 + context.input_pipeline_id])).repeat(comm.size), batch="per_rank")
+        lambda context: tf.data.Dataset.from_tensors(tf.zeros([4, 2 + context.input_pipeline_id])).repeat(comm.size),
+        batch="per_rank",
+    )
     assert set(comm.allgather(repr(ds.element_spec))) == {"TensorSpec(shape=(4, None), dtype=tf.float32, name=None)"}
     assert {x.shape for mine in shares(hvdata, comm, ds) for x in mine} >= {(4, 2), (4, 3)}
 
 
 def failing(bad_reader: int, good: int, length: int):
     """Of each reader `length` elements, but of one that fails after `good`."""
+
     def function(context):
         reader = context.input_pipeline_id
         ds = tf.data.Dataset.range(100 * reader, 100 * reader + length)
         bad = 100 * bad_reader + good
-        return ds.map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - bad, tf.float32), "bad row") * 0 + tf.cast(i, tf.float32))
+        return ds.map(
+            lambda i: (
+                tf.debugging.check_numerics(1.0 / tf.cast(i - bad, tf.float32), "bad row") * 0 + tf.cast(i, tf.float32)
+            )
+        )
 
     return function
 
@@ -251,10 +278,15 @@ def test_on_reader_error_continue(hvdata, comm):
 
 def test_when_all_readers_have_failed_that_is_an_error(hvdata, comm):
     n = trainers_of(hvdata, comm)
-    ds = hvdata.distribute_dataset(lambda context: failing(context.input_pipeline_id, n, 4 * n)(context), batch="per_rank",
-                                   on_reader_error="continue")
+    ds = hvdata.distribute_dataset(
+        lambda context: failing(context.input_pipeline_id, n, 4 * n)(context),
+        batch="per_rank",
+        on_reader_error="continue",
+    )
     for one in outcomes(comm, lambda: None if hvdata.is_reader() else list(ds))[:n]:
-        assert isinstance(one, Raised) and issubclass(one.kind, tf.errors.InvalidArgumentError) and "bad row" in one.text, one
+        assert (
+            isinstance(one, Raised) and issubclass(one.kind, tf.errors.InvalidArgumentError) and "bad row" in one.text
+        ), one
 
 
 def test_a_dynamic_error_does_not_wait_for_the_others_data(hvdata, comm):
@@ -269,13 +301,17 @@ def test_a_dynamic_error_does_not_wait_for_the_others_data(hvdata, comm):
         for _ in () if hvdata.is_reader() else ds:  # without end but for the error
             time.sleep(0.02)
 
-    for one in outcomes(comm, walk)[:trainers_of(hvdata, comm)]:
+    for one in outcomes(comm, walk)[: trainers_of(hvdata, comm)]:
         assert isinstance(one, Raised) and "[reader 1 on " in one.text and "bad row" in one.text, one
 
 
 def test_a_wrong_on_reader_error(hvdata, comm):
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(None, batch="global", on_reader_error="ignore"), ValueError,
-                      r"on_reader_error='ignore' is not known\. Use 'raise' or 'continue'")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(None, batch="global", on_reader_error="ignore"),
+        ValueError,
+        r"on_reader_error='ignore' is not known\. Use 'raise' or 'continue'",
+    )
 
 
 def test_a_rank_that_leaves_early_does_not_stop_the_others(hvdata, comm):
@@ -292,7 +328,9 @@ def test_a_rank_that_leaves_early_does_not_stop_the_others(hvdata, comm):
 
 def test_two_channels_interleaved(hvdata, comm):
     def numbers(first):
-        return lambda context: tf.data.Dataset.range(first + 100 * context.input_pipeline_id, first + 100 * context.input_pipeline_id + 8)
+        return lambda context: tf.data.Dataset.range(
+            first + 100 * context.input_pipeline_id, first + 100 * context.input_pipeline_id + 8
+        )
 
     train = hvdata.distribute_dataset(numbers(0), batch="per_rank", name="train")
     valid = hvdata.distribute_dataset(numbers(50), batch="per_rank", name="valid")
@@ -302,7 +340,9 @@ def test_two_channels_interleaved(hvdata, comm):
 
     n = trainers_of(hvdata, comm)
     got = results(comm, walk)[:n]
-    want = deliver_from_readers([[np.int64(100 * r + i) for i in range(8)] for r in range(hvdata.num_readers())], n, "per_rank")
+    want = deliver_from_readers(
+        [[np.int64(100 * r + i) for i in range(8)] for r in range(hvdata.num_readers())], n, "per_rank"
+    )
     assert got == [[(int(x), int(x) + 50) for x in mine] for mine in want]
 
 
@@ -314,8 +354,11 @@ def test_checkpoints_at_every_step(hvdata, comm, tmp_path_factory, who, lengths)
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)
     trainers = comm.Split(0 if hvdata.is_trainer() else 1, comm.rank)
     ds = hvdata.distribute_dataset(
-        lambda context: tf.data.Dataset.range(100 * context.input_pipeline_id, 100 * context.input_pipeline_id
-                                              + lengths[context.input_pipeline_id]), batch="per_rank")
+        lambda context: tf.data.Dataset.range(
+            100 * context.input_pipeline_id, 100 * context.input_pipeline_id + lengths[context.input_pipeline_id]
+        ),
+        batch="per_rank",
+    )
 
     def walk():
         if hvdata.is_reader():
@@ -353,5 +396,5 @@ def test_an_end_before_the_first_step_of_all(hvdata, comm):
 def test_readers_dont_iterate(hvdata, comm):
     ds = hvdata.distribute_dataset(lambda context: tf.data.Dataset.range(2), batch="per_rank", name="mine")
     got = comm.allgather(attempt(lambda: next(iter(ds))) if hvdata.is_reader() else None)
-    for one in got[trainers_of(hvdata, comm):]:
+    for one in got[trainers_of(hvdata, comm) :]:
         assert issubclass(one.kind, tf.errors.FailedPreconditionError) and "call horovod_data.serve() there" in one.text

@@ -9,7 +9,9 @@ from pathlib import Path
 def test_the_library_under_test_is_the_sanitized_one_if_that_is_wanted(hvdata):
     maps = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
     (core,) = [Path(path) for path in maps if path.endswith("/_core.so")]
-    calls = [name for name in (b"__asan_report_load8", b"__ubsan_handle_type_mismatch_v1_abort") if name in core.read_bytes()]
+    calls = [
+        name for name in (b"__asan_report_load8", b"__ubsan_handle_type_mismatch_v1_abort") if name in core.read_bytes()
+    ]
     wanted = bool(os.environ.get("HVDATA_TEST_SANITIZED"))
     assert len(calls) == 2 * wanted, (core, calls)
     assert any("/libasan.so" in path for path in maps) == wanted, maps

@@ -57,7 +57,9 @@ def test_splits_that_are_no_whole_numbers(hvdata, comm, root, splits, name):
     splits = splits * comm.size if isinstance(splits, list) else tf.tile(splits, [comm.size])
     got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), splits=splits, root=root, name=name))
     for rank, one in enumerate(got):
-        assert isinstance(one, Raised) and one.kind is (TypeError if rank == root else tf.errors.InvalidArgumentError), one
+        assert isinstance(one, Raised) and one.kind is (
+            TypeError if rank == root else tf.errors.InvalidArgumentError
+        ), one
         assert re.search(rf"\[rank {root} on \S+\] splits=.* are not whole numbers, one for each rank\. Pass the number of rows",
                          one.text, re.S), one  # fmt: skip
     assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=root, name=name))) == [1] * comm.size
@@ -66,7 +68,9 @@ def test_splits_that_are_no_whole_numbers(hvdata, comm, root, splits, name):
 def test_the_root_has_no_tensor(hvdata, comm, root):
     got = outcomes(comm, lambda: hvdata.scatter(None, dtype=tf.float32, root=root))
     for rank, one in enumerate(got):
-        assert isinstance(one, Raised) and one.kind is (ValueError if rank == root else tf.errors.InvalidArgumentError), one
+        assert isinstance(one, Raised) and one.kind is (
+            ValueError if rank == root else tf.errors.InvalidArgumentError
+        ), one
         assert "x is None on the root" in one.text
     assert results(comm, lambda: len(hvdata.scatter(table(comm.size)))) == [1] * comm.size
 
@@ -88,11 +92,17 @@ def test_arguments_refused_on_another_rank(hvdata, comm):
 def test_a_wrong_root_on_one_rank(hvdata, comm, name):
     """Its call counts as made, with root 0: the next one gets the rows that are its own."""
     for who, wrong, kind in ((1, comm.size, ValueError), (1, "0", TypeError), (0, -1, ValueError)):
-        got = outcomes(comm, lambda who=who, wrong=wrong: len(
-            hvdata.scatter(table(comm.size), root=wrong if comm.rank == who else 0, name=name)))
+        got = outcomes(
+            comm,
+            lambda who=who, wrong=wrong: len(
+                hvdata.scatter(table(comm.size), root=wrong if comm.rank == who else 0, name=name)
+            ),
+        )
         for rank, one in enumerate(got):
             if rank == who or who == 0:
-                assert isinstance(one, Raised) and one.kind is (kind if rank == who else tf.errors.InvalidArgumentError), one
+                assert isinstance(one, Raised) and one.kind is (
+                    kind if rank == who else tf.errors.InvalidArgumentError
+                ), one
                 assert f"root={wrong!r} is not " in one.text, one
             else:
                 assert one == 1
@@ -105,13 +115,16 @@ def test_a_wrong_root_on_one_rank(hvdata, comm, name):
 def test_a_wrong_root_where_the_others_have_another(hvdata, comm):
     got = outcomes(comm, lambda: hvdata.scatter(table(comm.size), root=9 if comm.rank == 1 else 2))
     for rank, one in enumerate(got):
-        assert isinstance(one, Raised) and one.kind is (ValueError if rank == 1 else tf.errors.InvalidArgumentError), one
+        assert isinstance(one, Raised) and one.kind is (ValueError if rank == 1 else tf.errors.InvalidArgumentError), (
+            one
+        )
     assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=2))) == [1] * comm.size
 
 
 @pytest.mark.parametrize("kind", ["variant", "resource"])
 def test_what_can_not_be_sent(hvdata, comm, root, kind):
     """The root sees its tensor; the others what they say of it."""
+
     def tensor():
         if kind == "variant":
             return tf.data.experimental.to_variant(tf.data.Dataset.range(3))[tf.newaxis]
@@ -119,13 +132,20 @@ def test_what_can_not_be_sent(hvdata, comm, root, kind):
 
     dtype = {"variant": tf.variant, "resource": tf.resource}[kind]
     for others in (dtype, tf.float32):
-        got = outcomes(comm, lambda others=others: hvdata.scatter(
-            **({"x": tensor()} if comm.rank == root else {"x": None, "dtype": others}), root=root))
+        got = outcomes(
+            comm,
+            lambda others=others: hvdata.scatter(
+                **({"x": tensor()} if comm.rank == root else {"x": None, "dtype": others}), root=root
+            ),
+        )
         for rank, one in enumerate(got):
             sees = rank == root or others is dtype
             assert isinstance(one, Raised) and one.kind is (TypeError if sees else tf.errors.InvalidArgumentError), one
             says = "would be" if sees and rank != root else "is"
-            assert f"x {says} a tensor of {kind}, which can't be sent to another rank. Pass a tensor of numbers, bools or strings." in one.text, one
+            assert (
+                f"x {says} a tensor of {kind}, which can't be sent to another rank. Pass a tensor of numbers, bools or strings."
+                in one.text
+            ), one
     assert results(comm, lambda: len(hvdata.scatter(table(comm.size), root=root))) == [1] * comm.size
 
 
@@ -133,8 +153,12 @@ def test_splits_whose_sum_is_beyond_all_numbers(hvdata, comm):
     if comm.size == 1:
         pytest.skip("a single number does not overflow")
     splits = {2: [2**63 - 1, 2], 3: [2**63 - 1, 2**63 - 1, 6], 4: [2**62] * 4}[comm.size]
-    raises_everywhere(comm, lambda: hvdata.scatter(tf.zeros([4 if comm.size == 3 else 0, 3]), splits=splits),
-                      tf.errors.InvalidArgumentError, "splits=.*add up")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.scatter(tf.zeros([4 if comm.size == 3 else 0, 3]), splits=splits),
+        tf.errors.InvalidArgumentError,
+        "splits=.*add up",
+    )
 
 
 def test_every_rank_may_pass_a_tensor(hvdata, comm):
@@ -148,7 +172,11 @@ def test_every_rank_may_pass_a_tensor(hvdata, comm):
 def test_dtypes(hvdata, comm, dtype):
     dtype = tf.as_dtype(dtype)
     x = table(2 * comm.size)
-    x = np.array([b"\0%d" % int(i) for i in x.ravel()], object) if dtype == tf.string else x.astype(dtype.as_numpy_dtype)
+    x = (
+        np.array([b"\0%d" % int(i) for i in x.ravel()], object)
+        if dtype == tf.string
+        else x.astype(dtype.as_numpy_dtype)
+    )
     source = {"x": x} if comm.rank == 0 else {"x": None, "dtype": dtype}
     got = results(comm, lambda: hvdata.scatter(**source).numpy())
     assert [plain(part) for part in got] == [plain(part) for part in np.split(x, comm.size)]
@@ -237,7 +265,9 @@ def test_a_name_never_meets_calls_without_one(hvdata, comm, name):
 
 @pytest.mark.slow
 @pytest.mark.ranks(2, 3)
-@pytest.mark.alone(HOROVOD_DATA_STALL_SECONDS="2", HOROVOD_DATA_TIMEOUT=str(round(6 * slowness())))  # for init() as well
+@pytest.mark.alone(
+    HOROVOD_DATA_STALL_SECONDS="2", HOROVOD_DATA_TIMEOUT=str(round(6 * slowness()))
+)  # for init() as well
 def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
     """One thread per rank, two roots, opposite orders: each waits for the other, until the time limit."""
     last = comm.size - 1
@@ -256,9 +286,15 @@ def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
     others = ", ".join(f"rank {rank} on {host_of(rank)}" for rank in range(1, comm.size))
     for text in (lines[0], got[0].text):
         assert f"[rank 0 on {host_of(0)}, scatter 'crossed-a', call 0] has waited" in text, text
-        assert f"for {others}, which has not made this call; rank {last} on {host_of(last)} waits in scatter 'crossed-b', call 0, " in text
+        assert (
+            f"for {others}, which has not made this call; rank {last} on {host_of(last)} waits in scatter 'crossed-b', call 0, "
+            in text
+        )
     assert "same order. Every rank must make the same scatter calls; the limit is" in got[0].text, got[0].text
-    assert re.search(rf"\[rank {last} on \S+, scatter 'crossed-b', call 0\] has waited \d+ s for rank 0 on {host_of(0)}, which", lines[last])
+    assert re.search(
+        rf"\[rank {last} on \S+, scatter 'crossed-b', call 0\] has waited \d+ s for rank 0 on {host_of(0)}, which",
+        lines[last],
+    )
 
     def run_swapped():  # neither waiting rank is the root of its own call: each waits for the other's part
         calls = {name: lambda root=root, name=name: hvdata.scatter(**mine(comm, root, x), root=root, name=name).numpy()
@@ -270,8 +306,11 @@ def test_calls_that_block_and_cross_name_both_ranks(hvdata, comm, capfd):
     got = outcomes(comm, run_swapped)
     assert all(isinstance(one, Raised) and one.kind is tf.errors.DeadlineExceededError for one in got), got
     for rank, other, call in ((0, last, "b"), (last, 0, "a")):
-        assert re.search(rf"has waited \d+ s for rank {other} on {host_of(other)}, which has not sent its part; rank {other} on "
-                         rf"{host_of(other)} waits in scatter 'again-{call}', call 0, which this rank has not made", got[rank].text), got
+        assert re.search(
+            rf"has waited \d+ s for rank {other} on {host_of(other)}, which has not sent its part; rank {other} on "
+            rf"{host_of(other)} waits in scatter 'again-{call}', call 0, which this rank has not made",
+            got[rank].text,
+        ), got
 
 
 def test_several_in_one_tf_function(hvdata, comm):
@@ -325,7 +364,9 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
         with tf.GradientTape() as tape:
             tape.watch(value)
             y = hvdata.scatter(value, root=root, name="odd")
-        return tape.gradient(y, value, output_gradients=tf.ones(shape if wrong and comm.rank == who else [2, 3])).numpy()
+        return tape.gradient(
+            y, value, output_gradients=tf.ones(shape if wrong and comm.rank == who else [2, 3])
+        ).numpy()
 
     for rank, got in enumerate(outcomes(comm, lambda: gradient(True))):
         if rank not in (root, who):
@@ -333,8 +374,11 @@ def test_a_gradient_of_another_shape(hvdata, comm, root, shape):
             continue
         assert isinstance(got, Raised) and got.kind is tf.errors.InvalidArgumentError, got
         shown = ",".join(map(str, shape))
-        assert re.search(rf"\[rank {who} on \S+, gradient of scatter 'odd'\] the gradient has shape \[{shown}\], but this rank was given a part "
-                         r"of shape \[2,3\]\. Pass output_gradients of the shape of what scatter\(\) returned", got.text), got.text
+        assert re.search(
+            rf"\[rank {who} on \S+, gradient of scatter 'odd'\] the gradient has shape \[{shown}\], but this rank was given a part "
+            r"of shape \[2,3\]\. Pass output_gradients of the shape of what scatter\(\) returned",
+            got.text,
+        ), got.text
     assert results(comm, lambda: gradient(False))[root].tolist() == [[1.0] * 3] * (2 * comm.size)
 
 
@@ -346,9 +390,16 @@ class Unwilling:
 def test_what_raises_an_error_of_its_own_kind(hvdata, comm, root):
     """The call counts, as with any other wrong argument."""
     for call, name in (hvdata.scatter, "scatter"), (hvdata.gather, "gather"):
-        got = outcomes(comm, lambda call=call, name=name: call(Unwilling() if comm.rank == root else tf.zeros([2]), root=root, name=f"odd {name}"))
+        got = outcomes(
+            comm,
+            lambda call=call, name=name: call(
+                Unwilling() if comm.rank == root else tf.zeros([2]), root=root, name=f"odd {name}"
+            ),
+        )
         for rank, one in enumerate(got):
-            assert isinstance(one, Raised) and "x can't be made a tensor" in one.text and "requires grad" in one.text, one
+            assert isinstance(one, Raised) and "x can't be made a tensor" in one.text and "requires grad" in one.text, (
+                one
+            )
             assert one.kind is (ValueError if rank == root else tf.errors.InvalidArgumentError), one
     x = table(2 * comm.size)
     got = results(comm, lambda: hvdata.scatter(**mine(comm, root, x), root=root, name="odd scatter").numpy())
@@ -359,7 +410,9 @@ def test_no_gradient_of_its_gradient(hvdata, comm):
     """An error on the root, which alone has the gradient."""
     x = tf.range(2.0 * comm.size) if comm.rank == 0 else tf.zeros([0])
     first, *others = outcomes(comm, lambda: gradient_of_a_gradient(x, hvdata.scatter))
-    assert first.kind is LookupError and re.search(r"rank 0 on \S+\] scatter\(\) has no second gradient: .*\. Compute what needs it", first.text), first
+    assert first.kind is LookupError and re.search(
+        r"rank 0 on \S+\] scatter\(\) has no second gradient: .*\. Compute what needs it", first.text
+    ), first
     assert others == [None] * (comm.size - 1)
 
 
@@ -390,11 +443,15 @@ def test_splits_that_do_not_add_up(hvdata, comm):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [lambda s: s + [1], lambda s: s[1:], lambda s: [-1, *s[1:]]], ids=["more", "fewer", "<0"])
+@pytest.mark.parametrize(
+    "change", [lambda s: s + [1], lambda s: s[1:], lambda s: [-1, *s[1:]]], ids=["more", "fewer", "<0"]
+)
 def test_wrong_splits(hvdata, comm, change):
     splits = change([2] * comm.size)
     x = table(2 * comm.size)
-    raises_everywhere(comm, lambda: hvdata.scatter(**mine(comm, 0, x), splits=splits), (ValueError, tf.errors.OpError), "splits")
+    raises_everywhere(
+        comm, lambda: hvdata.scatter(**mine(comm, 0, x), splits=splits), (ValueError, tf.errors.OpError), "splits"
+    )
 
 
 def test_wrong_arguments(hvdata, comm):
@@ -407,15 +464,34 @@ def test_wrong_arguments(hvdata, comm):
     assert [plain(part) for part in parts] == [plain(x[rank : rank + 1]) for rank in range(comm.size)]
     raises_everywhere(comm, lambda: hvdata.scatter(None), ValueError, "x is None")
     for name, kind in ((7, TypeError), ("", ValueError), ("a\0", ValueError)):
-        raises_everywhere(comm, lambda name=name: hvdata.scatter(x, name=name), kind, rf"\[rank \d on \S+\] name={re.escape(repr(name))} is ")
-    raises_everywhere(comm, lambda: hvdata.scatter(tf.ragged.constant([[1], []])), (TypeError, ValueError),
-                      r"\[rank \d on \S+\] x can't be made a tensor: .* Pass a tensor; of a ragged or sparse one")
-    raises_everywhere(comm, lambda: hvdata.scatter(tf.constant([1]), dtype=tf.float32), (TypeError, ValueError),
-                      r"\[rank \d on \S+\] x can't be made a tensor of float32: .* Pass a tensor")
-    raises_everywhere(comm, lambda: hvdata.scatter("\ud800"), ValueError, r"\[rank \d on \S+\] x can't be made a tensor: ")
+        raises_everywhere(
+            comm,
+            lambda name=name: hvdata.scatter(x, name=name),
+            kind,
+            rf"\[rank \d on \S+\] name={re.escape(repr(name))} is ",
+        )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.scatter(tf.ragged.constant([[1], []])),
+        (TypeError, ValueError),
+        r"\[rank \d on \S+\] x can't be made a tensor: .* Pass a tensor; of a ragged or sparse one",
+    )
+    raises_everywhere(
+        comm,
+        lambda: hvdata.scatter(tf.constant([1]), dtype=tf.float32),
+        (TypeError, ValueError),
+        r"\[rank \d on \S+\] x can't be made a tensor of float32: .* Pass a tensor",
+    )
+    raises_everywhere(
+        comm, lambda: hvdata.scatter("\ud800"), ValueError, r"\[rank \d on \S+\] x can't be made a tensor: "
+    )
     for value in (x, None if comm.rank else x):
-        raises_everywhere(comm, lambda value=value: hvdata.scatter(value, dtype="numbers"), TypeError,
-                          r"\[rank \d on \S+\] dtype='numbers' is none of TensorFlow's\. Pass one, as in dtype=tf\.float32\.")
+        raises_everywhere(
+            comm,
+            lambda value=value: hvdata.scatter(value, dtype="numbers"),
+            TypeError,
+            r"\[rank \d on \S+\] dtype='numbers' is none of TensorFlow's\. Pass one, as in dtype=tf\.float32\.",
+        )
     raises_everywhere(
         comm, lambda: hvdata.scatter(tf.constant(3.0) if comm.rank == 0 else None, dtype=tf.float32),
         (ValueError, tf.errors.OpError), "scalar|axis 0",
@@ -502,6 +578,7 @@ def test_a_rank_that_traces_more_often(hvdata, comm):
 
 def test_eager_here_and_in_tf_function_there(hvdata, comm):
     """Calls without a name go together in the order of the program, wherever they stand."""
+
     def both(x):
         first = hvdata.scatter(x, dtype=tf.float32)
         return first, hvdata.scatter(None if x is None else -x, dtype=tf.float32)
@@ -526,7 +603,9 @@ def test_gradients_of_two_that_were_traced_differently(hvdata, comm):
 
     for n in 1, 2:
         x = np.arange(n * comm.size, dtype=np.float32)
-        got = results(comm, lambda x=x: [g.numpy() for g in gradients(tf.constant(x) if comm.rank == 0 else tf.zeros([0]))])
+        got = results(
+            comm, lambda x=x: [g.numpy() for g in gradients(tf.constant(x) if comm.rank == 0 else tf.zeros([0]))]
+        )
         factors = np.repeat(np.arange(1.0, comm.size + 1), n)
         np.testing.assert_allclose(got[0][0], factors * (1 + 2 * x))
         np.testing.assert_allclose(got[0][1], 2 * x)

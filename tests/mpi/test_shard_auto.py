@@ -36,7 +36,9 @@ def lines_of(paths):
 
 def rows(hvdata, comm, dataset, **options):
     """All rows that one pass delivers, and what the readers printed."""
-    ds = hvdata.distribute_dataset(dataset, batch=options.pop("batch", "per_rank"), remainder="partial", shard="auto", **options)
+    ds = hvdata.distribute_dataset(
+        dataset, batch=options.pop("batch", "per_rank"), remainder="partial", shard="auto", **options
+    )
 
     def local():
         return [row for element in ds for row in element.numpy().tolist()] if hvdata.is_trainer() else []
@@ -46,8 +48,12 @@ def rows(hvdata, comm, dataset, **options):
 
 PIPELINES = {
     "text": lambda paths: tf.data.TextLineDataset(paths).batch(1),
-    "interleave": lambda paths: tf.data.Dataset.from_tensor_slices(paths).interleave(tf.data.TextLineDataset, cycle_length=2).batch(2),
-    "shuffled list": lambda paths: tf.data.Dataset.list_files(paths, shuffle=True).flat_map(tf.data.TextLineDataset).batch(2),
+    "interleave": lambda paths: (
+        tf.data.Dataset.from_tensor_slices(paths).interleave(tf.data.TextLineDataset, cycle_length=2).batch(2)
+    ),
+    "shuffled list": lambda paths: (
+        tf.data.Dataset.list_files(paths, shuffle=True).flat_map(tf.data.TextLineDataset).batch(2)
+    ),
     "shuffled": lambda paths: tf.data.TextLineDataset(paths).shuffle(5).map(lambda x: x).batch(3).prefetch(1),
 }
 
@@ -59,16 +65,24 @@ def test_files(hvdata, comm, files, capfd, name):
     told = results(comm, lambda: capfd.readouterr().err)
     readers = hvdata.num_readers()
     said = [line for text in told for line in text.splitlines() if "shard=" in line]
-    assert len(said) == 2 and all(f'channel train] shard="auto": each of {readers} readers reads its own files, of 7.' in line
-                                  for line in said), told
+    assert len(said) == 2 and all(
+        f'channel train] shard="auto": each of {readers} readers reads its own files, of 7.' in line for line in said
+    ), told
 
 
 ELEMENTS = {
     "range": (lambda: tf.data.Dataset.range(23).batch(2), "it does not begin with a list of files"),
-    "generator": (lambda: tf.data.Dataset.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64)).batch(2),
-                  "it does not begin with a list of files"),
+    "generator": (
+        lambda: tf.data.Dataset.from_generator(
+            lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64)
+        ).batch(2),
+        "it does not begin with a list of files",
+    ),
     "seeded": (lambda: tf.data.Dataset.range(23).shuffle(9, seed=3).batch(2), "it does not begin with a list of files"),
-    "two sources": (lambda: tf.data.Dataset.range(11).concatenate(tf.data.Dataset.range(11, 23)).batch(2), "Concatenate counts, or is not known"),
+    "two sources": (
+        lambda: tf.data.Dataset.range(11).concatenate(tf.data.Dataset.range(11, 23)).batch(2),
+        "Concatenate counts, or is not known",
+    ),
 }
 
 
@@ -78,7 +92,9 @@ def test_elements(hvdata, comm, capfd, name, batch):
     make, why = ELEMENTS[name]
     assert rows(hvdata, comm, make, batch=batch) == list(range(23))
     readers = hvdata.num_readers()
-    said = [line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line]
+    said = [
+        line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line
+    ]
     assert len(said) == 1 and f"reads everything and delivers one element in {readers} ({why})." in said[0], said
 
 
@@ -89,13 +105,19 @@ def test_files_that_can_not_be_divided(hvdata, comm, files, capfd, make, why):
     """What tf.data's AutoShard delivers several times, or fails at."""
     wanted = lines_of(files[:3])[:4] if "Take" in why else lines_of(files[:1])
     assert rows(hvdata, comm, lambda: make(files)) == wanted
-    said = [line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line]
+    said = [
+        line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line
+    ]
     assert len(said) == 1 and why in said[0], said
 
 
 def test_every_epoch_its_own_dataset(hvdata, comm):
-    ds = hvdata.distribute_dataset(lambda epoch: tf.data.Dataset.range(100 * epoch, 100 * epoch + 9).batch(1), batch="per_rank",
-                                   remainder="partial", shard="auto")
+    ds = hvdata.distribute_dataset(
+        lambda epoch: tf.data.Dataset.range(100 * epoch, 100 * epoch + 9).batch(1),
+        batch="per_rank",
+        remainder="partial",
+        shard="auto",
+    )
     for epoch in 1, 2:
         got = results(comm, lambda: [int(x[0]) for x in ds if len(x)] if hvdata.is_trainer() else [])
         assert sorted(x for mine in got for x in mine) == list(range(100 * epoch, 100 * epoch + 9))
@@ -108,9 +130,14 @@ def test_every_epoch_its_own_dataset(hvdata, comm):
     ids=["shuffle", "in a function", "options"])  # fmt: skip
 def test_an_order_of_each_readers_own_is_refused(hvdata, comm, make, what):
     tf.random.set_seed(None)  # with one, each shuffle has a seed of it
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(make, batch="per_rank", shard="auto"), ValueError,
-                      r'shard="auto" cannot give each reader its own files \(it does not begin with a list of files\), nor its own elements: ', what,
-                      "elements would come twice or not at all. Give it a seed")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(make, batch="per_rank", shard="auto"),
+        ValueError,
+        r'shard="auto" cannot give each reader its own files \(it does not begin with a list of files\), nor its own elements: ',
+        what,
+        "elements would come twice or not at all. Give it a seed",
+    )
 
 
 def _options():
@@ -123,14 +150,20 @@ def test_a_function_that_shards_itself_is_refused(hvdata, comm):
     def function(context):
         return tf.data.Dataset.range(24).shard(context.num_input_pipelines, context.input_pipeline_id).batch(1)
 
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
-                      r"divides one pipeline between the readers, but reader 0 on \S+ and reader 1 on \S+ have different ones",
-                      "leave shard out")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
+        ValueError,
+        r"divides one pipeline between the readers, but reader 0 on \S+ and reader 1 on \S+ have different ones",
+        "leave shard out",
+    )
 
 
 def test_saved_and_restored(hvdata, comm, tmp_path):
     """Each reader goes on in its own part."""
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(60).batch(1), batch="per_rank", remainder="partial", shard="auto")
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(60).batch(1), batch="per_rank", remainder="partial", shard="auto"
+    )
     folder = comm.bcast(str(tmp_path), 0)
 
     def first():
@@ -162,7 +195,13 @@ def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
                 for record in range(6):
                     writer.write(b"%d-%d" % (i, record))
     comm.barrier()
-    ds = hvdata.distribute_dataset(lambda: tf.data.TFRecordDataset(paths).batch(1), batch="per_rank", remainder="partial", shard="auto", name="records")
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.TFRecordDataset(paths).batch(1),
+        batch="per_rank",
+        remainder="partial",
+        shard="auto",
+        name="records",
+    )
     every = sorted(b"%d-%d" % (i, record) for i in range(5) for record in range(6))
 
     def part(steps):
@@ -174,9 +213,23 @@ def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
         tf.train.Checkpoint(iterator=iterator).write(f"{folder}/state{hvdata.rank()}")
         return got
 
-    got = [row for steps in (2, None) for mine in results(comm, lambda steps=steps: part(steps) if hvdata.is_trainer() else []) for row in mine]
+    got = [
+        row
+        for steps in (2, None)
+        for mine in results(comm, lambda steps=steps: part(steps) if hvdata.is_trainer() else [])
+        for row in mine
+    ]
     assert sorted(got) == every
-    assert sorted(row for mine in results(comm, lambda: [x for x in ds.unbatch().as_numpy_iterator()] if hvdata.is_trainer() else []) for row in mine) == every
+    assert (
+        sorted(
+            row
+            for mine in results(
+                comm, lambda: [x for x in ds.unbatch().as_numpy_iterator()] if hvdata.is_trainer() else []
+            )
+            for row in mine
+        )
+        == every
+    )
 
 
 # ---- What is not the same on all readers.
@@ -184,21 +237,35 @@ def test_saved_and_restored_between_files(hvdata, comm, files, tmp_path):
 
 def test_lists_of_files_in_different_orders(hvdata, comm, files):
     """Files are divided by their places: two readers would have one file, and none another."""
-    mine = files[comm.rank:] + files[:comm.rank]
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: tf.data.TextLineDataset(mine).batch(1), batch="per_rank", shard="auto"),
-                      ValueError, r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice", "Sort the list of files")
+    mine = files[comm.rank :] + files[: comm.rank]
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(
+            lambda: tf.data.TextLineDataset(mine).batch(1), batch="per_rank", shard="auto"
+        ),
+        ValueError,
+        r"reader 0 on \S+ and reader 1 on \S+ have its files in different orders: rows would come twice",
+        "Sort the list of files",
+    )
 
 
 @pytest.mark.parametrize("stage", ["shard", "filter"])
 def test_python_code_behind_a_shard_by_hand(hvdata, comm, stage):
     """A pipeline of which no graph can be compared."""
+
     def function(context):
         all_of_it, readers, reader = tf.data.Dataset.range(24), context.num_input_pipelines, context.input_pipeline_id
-        mine = all_of_it.shard(readers, reader) if stage == "shard" else all_of_it.filter(lambda x: x % readers == reader)
+        mine = (
+            all_of_it.shard(readers, reader) if stage == "shard" else all_of_it.filter(lambda x: x % readers == reader)
+        )
         return mine.map(lambda x: tf.ensure_shape(tf.py_function(lambda v: v, [x], tf.int64), [])).batch(1)
 
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
-                      r"reader 0 on \S+ and reader 1 on \S+ have different ones")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
+        ValueError,
+        r"reader 0 on \S+ and reader 1 on \S+ have different ones",
+    )
 
 
 def test_different_seeds_behind_a_generator(hvdata, comm):
@@ -208,8 +275,13 @@ def test_different_seeds_behind_a_generator(hvdata, comm):
         source = tf.data.Dataset.from_generator(lambda: iter(range(23)), output_signature=tf.TensorSpec([], tf.int64))
         return source.shuffle(9).batch(2)
 
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"), ValueError,
-                      "have different seeds in it: rows would come twice", r"tf\.random\.set_seed\(\) the same")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(function, batch="per_rank", shard="auto"),
+        ValueError,
+        "have different seeds in it: rows would come twice",
+        r"tf\.random\.set_seed\(\) the same",
+    )
     tf.random.set_seed(5)
     assert rows(hvdata, comm, function) == list(range(23))
 
@@ -219,17 +291,40 @@ def numbers():
 
 
 RANDOM = {
-    "map": (lambda: numbers().map(lambda x: x + 1, num_parallel_calls=2, deterministic=False), "ParallelMapDataset has deterministic=False"),
-    "interleave": (lambda: numbers().interleave(lambda x: tf.data.Dataset.from_tensors(x), num_parallel_calls=2, deterministic=False),
-                   "ParallelInterleaveDataset has deterministic=False"),
-    "filter": (lambda: numbers().filter(lambda x: tf.random.uniform([]) < 0.5), "RandomUniform in a function has no seed"),
-    "in a branch": (lambda: numbers().filter(lambda x: tf.cond(x > 3, lambda: tf.random.uniform([]) < 0.5, lambda: True)),
-                    "RandomUniform in a function has no seed"),
-    "before a filter": (lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(lambda x, r: x),
-                        "RandomUniform in a function has no seed"),
-    "flat_map": (lambda: numbers().flat_map(lambda x: tf.data.Dataset.range(tf.random.uniform([], 0, 3, tf.int64))), "RandomUniformInt in a function"),
-    "inside": (lambda: numbers().take(5).flat_map(lambda i: tf.data.Dataset.range(3).map(lambda x: x, num_parallel_calls=2, deterministic=False)),
-               "a dataset in a function of FlatMapDataset has deterministic=False"),
+    "map": (
+        lambda: numbers().map(lambda x: x + 1, num_parallel_calls=2, deterministic=False),
+        "ParallelMapDataset has deterministic=False",
+    ),
+    "interleave": (
+        lambda: numbers().interleave(
+            lambda x: tf.data.Dataset.from_tensors(x), num_parallel_calls=2, deterministic=False
+        ),
+        "ParallelInterleaveDataset has deterministic=False",
+    ),
+    "filter": (
+        lambda: numbers().filter(lambda x: tf.random.uniform([]) < 0.5),
+        "RandomUniform in a function has no seed",
+    ),
+    "in a branch": (
+        lambda: numbers().filter(lambda x: tf.cond(x > 3, lambda: tf.random.uniform([]) < 0.5, lambda: True)),
+        "RandomUniform in a function has no seed",
+    ),
+    "before a filter": (
+        lambda: numbers().map(lambda x: (x, tf.random.uniform([]))).filter(lambda x, r: r < 0.5).map(lambda x, r: x),
+        "RandomUniform in a function has no seed",
+    ),
+    "flat_map": (
+        lambda: numbers().flat_map(lambda x: tf.data.Dataset.range(tf.random.uniform([], 0, 3, tf.int64))),
+        "RandomUniformInt in a function",
+    ),
+    "inside": (
+        lambda: (
+            numbers()
+            .take(5)
+            .flat_map(lambda i: tf.data.Dataset.range(3).map(lambda x: x, num_parallel_calls=2, deterministic=False))
+        ),
+        "a dataset in a function of FlatMapDataset has deterministic=False",
+    ),
 }
 
 
@@ -237,8 +332,14 @@ RANDOM = {
 def test_what_a_stage_makes_random_is_refused(hvdata, comm, name):
     tf.random.set_seed(None)
     make, what = RANDOM[name]
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: make().batch(1), batch="per_rank", shard="auto"), ValueError,
-                      r"cannot give each reader its own files", what, "so every reader has another order")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(lambda: make().batch(1), batch="per_rank", shard="auto"),
+        ValueError,
+        r"cannot give each reader its own files",
+        what,
+        "so every reader has another order",
+    )
 
 
 def test_random_numbers_that_decide_nothing(hvdata, comm):
@@ -255,7 +356,8 @@ def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, joined):
     tf.random.set_seed(None)
     change = lambda x: x + tf.cast(tf.random.uniform([]), tf.int64)  # noqa: E731
     source = lambda first: tf.data.Dataset.range(first, first + 4).interleave(  # noqa: E731
-        lambda x: tf.data.Dataset.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE)
+        lambda x: tf.data.Dataset.from_tensors(x).repeat(3), cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE
+    )
     make = lambda: joined(source(0).map(change), source(10).map(change)).batch(2)  # noqa: E731
     assert rows(hvdata, comm, make) == sorted([*range(4), *range(10, 14)] * 3)
 
@@ -265,9 +367,16 @@ def test_functions_of_another_branch_decide_nothing_here(hvdata, comm, joined):
     lambda names: names.map(lambda name: name, num_parallel_calls=2, deterministic=False)], ids=["filter", "map"])  # fmt: skip
 def test_names_of_files_in_an_order_of_each_readers_own(hvdata, comm, files, stage):
     tf.random.set_seed(None)
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(
-        lambda: stage(tf.data.Dataset.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1), batch="per_rank", shard="auto"),
-        ValueError, r"its own files \(names of files have another order on each reader\), nor its own elements")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(
+            lambda: stage(tf.data.Dataset.from_tensor_slices(files)).flat_map(tf.data.TextLineDataset).batch(1),
+            batch="per_rank",
+            shard="auto",
+        ),
+        ValueError,
+        r"its own files \(names of files have another order on each reader\), nor its own elements",
+    )
 
 
 def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files):
@@ -281,8 +390,12 @@ def test_an_order_that_matters_only_behind_the_files(hvdata, comm, files):
 @pytest.mark.parametrize("wrong", [True, False, 0, "", "files", 2, "auto, unless the dataset function takes a context"])
 def test_wrong_arguments(hvdata, comm, wrong):
     for call in (hvdata.distribute_dataset, lambda *args, **kwargs: hvdata.predict(tf.identity, *args, **kwargs)):
-        raises_everywhere(comm, lambda call=call: call(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
-                          ValueError, rf"shard={re.escape(repr(wrong))} is not known\. Use None or 'auto'")
+        raises_everywhere(
+            comm,
+            lambda call=call: call(lambda: tf.data.Dataset.range(4).batch(1), batch="per_rank", shard=wrong),
+            ValueError,
+            rf"shard={re.escape(repr(wrong))} is not known\. Use None or 'auto'",
+        )
 
 
 def test_a_cache_that_readers_might_share(hvdata, comm, files, capfd, tmp_path, monkeypatch):
@@ -292,6 +405,13 @@ def test_a_cache_that_readers_might_share(hvdata, comm, files, capfd, tmp_path, 
     monkeypatch.chdir(folder)
     told = []
     for path in "", "cache":
-        assert rows(hvdata, comm, lambda path=path: tf.data.TextLineDataset(files).batch(2).cache(path)) == lines_of(files)
-        told += [line for text in results(comm, lambda: capfd.readouterr().err) for line in text.splitlines() if "shard=" in line]
+        assert rows(hvdata, comm, lambda path=path: tf.data.TextLineDataset(files).batch(2).cache(path)) == lines_of(
+            files
+        )
+        told += [
+            line
+            for text in results(comm, lambda: capfd.readouterr().err)
+            for line in text.splitlines()
+            if "shard=" in line
+        ]
     assert len(told) == 2 and "its own files, of 7." in told[0] and "(cache() has a file)" in told[1], told

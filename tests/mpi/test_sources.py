@@ -38,11 +38,19 @@ def test_function_is_called_once_and_on_the_reader_only(hvdata, comm):
 
 def test_a_function_that_calls_what_all_ranks_call(hvdata, comm):
     """It runs on readers only: none of these calls could come to an end, or each would go with another one."""
-    calls = [lambda: hvdata.distribute_dataset(tf.data.Dataset.range(3), batch="per_rank"), lambda: hvdata.gather(tf.zeros([1])),
-             lambda: hvdata.audit([1]), lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(3).batch(1))]
+    calls = [
+        lambda: hvdata.distribute_dataset(tf.data.Dataset.range(3), batch="per_rank"),
+        lambda: hvdata.gather(tf.zeros([1])),
+        lambda: hvdata.audit([1]),
+        lambda: hvdata.predict(lambda x: x, tf.data.Dataset.range(3).batch(1)),
+    ]
     for call in calls:
-        raises_everywhere(comm, lambda: hvdata.distribute_dataset(lambda: call(), batch="per_rank"), RuntimeError,
-                          r"\(\) was called in a dataset function, which runs on readers only")
+        raises_everywhere(
+            comm,
+            lambda: hvdata.distribute_dataset(lambda: call(), batch="per_rank"),
+            RuntimeError,
+            r"\(\) was called in a dataset function, which runs on readers only",
+        )
 
     def late(epoch):
         if epoch == 2:

@@ -68,10 +68,16 @@ def test_global_with_unknown_rows(hvdata, comm, remainder):
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_global_batches_without_rows(hvdata, comm, remainder, known):
     """With "drop" they make no step."""
+
     def make():
         ds = tf.data.Dataset.from_tensors(tf.zeros([0, 3])).repeat(5)
-        return ds if known else ds.apply(tf.data.experimental.assert_cardinality(5)).map(
-            lambda x: tf.ensure_shape(tf.py_function(lambda y: y, [x], tf.float32), [None, 3]))
+        return (
+            ds
+            if known
+            else ds.apply(tf.data.experimental.assert_cardinality(5)).map(
+                lambda x: tf.ensure_shape(tf.py_function(lambda y: y, [x], tf.float32), [None, 3])
+            )
+        )
 
     ds = distributed(hvdata, make, batch="global", remainder=remainder)
     steps = 5 if remainder != "drop" else 0
@@ -160,9 +166,13 @@ def test_dicts_whose_keys_are_numbers(hvdata, comm):
 
 def test_dicts_whose_keys_cannot_be_sent(hvdata, comm):
     source = tf.data.Dataset.range(comm.size).map(lambda i: {(1, 2): i})
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
-                      r"the dataset's elements have a dict with the key \(1, 2\), a tuple, which can't be sent to another rank\. Use "
-                      r"strings or numbers as keys\.")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(source, batch="per_rank"),
+        TypeError,
+        r"the dataset's elements have a dict with the key \(1, 2\), a tuple, which can't be sent to another rank\. Use "
+        r"strings or numbers as keys\.",
+    )
 
 
 class Pair(collections.abc.Mapping):
@@ -183,19 +193,26 @@ class Pair(collections.abc.Mapping):
 
 def test_containers_that_cannot_be_sent(hvdata, comm):
     source = tf.data.Dataset.range(comm.size).map(lambda i: (i, Pair({"a": i})))
-    raises_everywhere(comm, lambda: hvdata.distribute_dataset(source, batch="per_rank"), TypeError,
-                      r"component \[1\] of the dataset's elements is a Pair, a container that can't be sent to another rank\. Let a "
-                      r"map\(\) make dicts, tuples or namedtuples of such\.")
+    raises_everywhere(
+        comm,
+        lambda: hvdata.distribute_dataset(source, batch="per_rank"),
+        TypeError,
+        r"component \[1\] of the dataset's elements is a Pair, a container that can't be sent to another rank\. Let a "
+        r"map\(\) make dicts, tuples or namedtuples of such\.",
+    )
     made = source.map(lambda i, pair: (i, dict(pair)))
     assert results(comm, lambda: [int(pair["a"]) for _, pair in hvdata.distribute_dataset(made, batch="per_rank")]) == [
-        [rank] for rank in range(comm.size)]
+        [rank] for rank in range(comm.size)
+    ]
 
 
 def test_dicts_keep_their_kind_and_the_order_of_their_keys(hvdata, comm):
     def make():
         def element(i):
             inner = {"z": i, "y": 10 * i}
-            return collections.OrderedDict(b=(100 * i, inner), a={"d": 1000 * i, "c": tf.ragged.constant([[1], [2, 3]])})
+            return collections.OrderedDict(
+                b=(100 * i, inner), a={"d": 1000 * i, "c": tf.ragged.constant([[1], [2, 3]])}
+            )
 
         return tf.data.Dataset.range(comm.size).map(element)
 
@@ -206,7 +223,10 @@ def test_dicts_keep_their_kind_and_the_order_of_their_keys(hvdata, comm):
             return (type(nest).__name__, [(key, shape(part)) for key, part in nest.items()])
         return [shape(part) for part in nest] if isinstance(nest, tuple) else None
 
-    expected = ("OrderedDict", [("b", [None, ("dict", [("z", None), ("y", None)])]), ("a", ("dict", [("d", None), ("c", None)]))])
+    expected = (
+        "OrderedDict",
+        [("b", [None, ("dict", [("z", None), ("y", None)])]), ("a", ("dict", [("d", None), ("c", None)]))],
+    )
     assert results(comm, lambda: shape(ds.element_spec)) == [expected] * comm.size
     got = results(comm, lambda: [(shape(e), int(e["b"][0]), int(e["b"][1]["y"]), int(e["a"]["d"])) for e in ds])
     assert got == [[(expected, 100 * rank, 10 * rank, 1000 * rank)] for rank in range(comm.size)]

@@ -13,17 +13,30 @@ Data = tf.data.Dataset
 PIPELINES = {
     "range": (Data.range, lambda ds: ds),
     "shuffle": (lambda n: Data.range(n).shuffle(5, seed=3, reshuffle_each_iteration=False), lambda ds: ds),
-    "map and prefetch": (lambda n: Data.range(n).map(lambda x: x + 1, num_parallel_calls=2).prefetch(2),
-                         lambda ds: ds.map(lambda x: 2 * x, num_parallel_calls=2).prefetch(3)),
-    "interleave": (lambda n: Data.range(n // STEPS).interleave(lambda i: Data.range(STEPS).map(lambda k: STEPS * i + k),
-                                                              cycle_length=2), lambda ds: ds.map(lambda x: -x)),
-    "flat_map": (lambda n: Data.range(n // 2).flat_map(lambda i: Data.from_tensors(i).repeat(2)),
-                 lambda ds: ds.flat_map(Data.from_tensors)),
+    "map and prefetch": (
+        lambda n: Data.range(n).map(lambda x: x + 1, num_parallel_calls=2).prefetch(2),
+        lambda ds: ds.map(lambda x: 2 * x, num_parallel_calls=2).prefetch(3),
+    ),
+    "interleave": (
+        lambda n: Data.range(n // STEPS).interleave(
+            lambda i: Data.range(STEPS).map(lambda k: STEPS * i + k), cycle_length=2
+        ),
+        lambda ds: ds.map(lambda x: -x),
+    ),
+    "flat_map": (
+        lambda n: Data.range(n // 2).flat_map(lambda i: Data.from_tensors(i).repeat(2)),
+        lambda ds: ds.flat_map(Data.from_tensors),
+    ),
     "filter": (lambda n: Data.range(2 * n).filter(lambda x: x % 2 == 0), lambda ds: ds.filter(lambda x: x >= 0)),
     "batch": (lambda n: Data.range(3 * n).batch(3), lambda ds: ds.unbatch().batch(3)),
-    "concatenate and repeat": (lambda n: Data.range(n // 2).concatenate(Data.range(n // 4).repeat(2)), lambda ds: ds.skip(0)),
-    "text": (lambda n: Data.range(n).map(lambda i: {"text": tf.strings.as_string(i), "row": tf.range(i)}),
-             lambda ds: ds.map(lambda x: {**x, "sum": tf.reduce_sum(x["row"])}).prefetch(1)),
+    "concatenate and repeat": (
+        lambda n: Data.range(n // 2).concatenate(Data.range(n // 4).repeat(2)),
+        lambda ds: ds.skip(0),
+    ),
+    "text": (
+        lambda n: Data.range(n).map(lambda i: {"text": tf.strings.as_string(i), "row": tf.range(i)}),
+        lambda ds: ds.map(lambda x: {**x, "sum": tf.reduce_sum(x["row"])}).prefetch(1),
+    ),
     "generator": (lambda n: Counted(n).dataset(), lambda ds: ds.take(STEPS)),
 }
 VERIFY = ["verify_unused_iterator", "verify_fully_used_iterator", "verify_exhausted_iterator", "verify_multiple_breaks"]

@@ -24,7 +24,9 @@ def seconds(hvdata, name, keys):
 def test_the_parts_are_the_whole(hvdata, comm, schedule):
     """Also where an epoch is left early. What lies between epochs is nobody's."""
     name = f"times-{schedule}"
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(12 * comm.size), batch="per_rank", schedule=schedule, name=name)
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(12 * comm.size), batch="per_rank", schedule=schedule, name=name
+    )
 
     def epochs():
         inside = around = 0.0  # spans of time that lie within those of the epochs, and those in which the epochs lie
@@ -53,7 +55,9 @@ def test_the_parts_are_the_whole(hvdata, comm, schedule):
     keys = results(comm, lambda: sorted(key for key in hvdata.stats() if key.startswith(name + "/")))
     wanted = ["epoch", "rows", "steps", "dropped", *OF_RANKS, "waits", "window", "queue", *OF_READERS, "untaken"]
     wanted += [f"room_{what}/{rank}" for rank in range(comm.size) for what in ("seconds", "waits")]
-    assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size, "the same on every rank, so that sums can be made"
+    assert keys == [sorted(f"{name}/{key}" for key in wanted)] * comm.size, (
+        "the same on every rank, so that sums can be made"
+    )
     reads = results(comm, lambda: sum(seconds(hvdata, name, OF_READERS)) > 0)
     assert reads == results(comm, hvdata.is_reader)
 
@@ -70,8 +74,13 @@ def test_queues_over_time(hvdata, comm, schedule):
                 held.wait(60)  # until the ranks have taken what there was
             yield i
 
-    ds = hvdata.distribute_dataset(lambda: tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([], tf.int64)),
-                                   batch="per_rank", schedule=schedule, prefetch=3, name=name)
+    ds = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([], tf.int64)),
+        batch="per_rank",
+        schedule=schedule,
+        prefetch=3,
+        name=name,
+    )
 
     def nothing_untaken():
         deadline = time.monotonic() + 20  # a reader hears of it from other hosts
@@ -148,6 +157,7 @@ def test_any_rank_can_ask_at_any_time(hvdata, comm, capsys):
     it = iter(ds)
     results(comm, lambda: [next(it) for _ in range(3)] and None)
     for asking in range(comm.size):
+
         def ask(asking=asking):
             if comm.rank != asking:
                 return None

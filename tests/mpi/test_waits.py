@@ -50,7 +50,7 @@ def test_a_rank_that_never_calls_distribute_dataset(hvdata, comm, capfd):
     for rank in range(missing):
         assert isinstance(got[rank], Raised) and issubclass(got[rank].kind, (TimeoutError, RuntimeError)), got[rank]
         for text in got[rank].text, errors[rank]:
-            assert re.search(rf"distribute_dataset.*lonely|lonely.*distribute_dataset", text, re.S), text
+            assert re.search(r"distribute_dataset.*lonely|lonely.*distribute_dataset", text, re.S), text
             assert re.search(rf"rank {missing} \(?.*{re.escape(host_of(missing))}", text), text
         assert "HOROVOD_DATA_TIMEOUT" in got[rank].text, got[rank].text
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, raises_everywhere, results
 
 LARGE = 256 << 10
-NUMBER = 'prefetch=3 says how many steps. Give one of them.'
+NUMBER = "prefetch=3 says how many steps. Give one of them."
 
 
 def distribute(hvdata, dataset, **arguments):
@@ -50,7 +50,11 @@ def test_large_elements_keep_to_the_bytes(hvdata, comm, steps, megabytes):
     plain.experimental_optimization.inject_prefetch = False
     small, large = 80 * comm.size, 12 * comm.size
     source = Counted(small + large)
-    ds = source.dataset().map(lambda x: tf.fill([LARGE if x >= small else 8], tf.cast(x % 100, tf.uint8))).with_options(plain)
+    ds = (
+        source.dataset()
+        .map(lambda x: tf.fill([LARGE if x >= small else 8], tf.cast(x % 100, tf.uint8)))
+        .with_options(plain)
+    )
     it = iter(distribute(hvdata, ds, prefetch_mb=megabytes * comm.size))
     for _ in range(small // comm.size):
         results(comm, lambda: int(next(it)[0]))
@@ -108,7 +112,9 @@ def test_dynamic_gives_a_slow_rank_no_more_than_its_part_of_a_wide_window(hvdata
         pytest.skip("the machine is so busy that quick ranks are slow")
     # Dealt in order: when a quick rank takes an element, all before it that the slow one takes later lie with the slow one. Not so of
     # the last ones, which are taken back from whoever has not got to them.
-    quick = sorted(moment for rank, (took, _) in enumerate(walked) if rank != slow for moment in took if moment[1] < 0.7 * n)
+    quick = sorted(
+        moment for rank, (took, _) in enumerate(walked) if rank != slow for moment in took if moment[1] < 0.7 * n
+    )
     mine = walked[slow][0]
     held = [sum(at > now and x < element for at, x in mine) for now, element in quick[:: max(1, len(quick) // 300)]]
     assert max(held) <= 2 + math.ceil(wide / faster) + 1  # that it has taken already, and not noted
@@ -149,17 +155,23 @@ def test_the_environment_bounds_the_bytes(hvdata, comm):
     assert narrow <= most[1] + 2 < wide <= most[64] + 2
 
 
-@pytest.mark.parametrize("arguments, kind, text", [
-    ({"prefetch_mb": 0}, ValueError, "prefetch_mb=0 is not a size in MiB of 0.01 or more."),
-    ({"prefetch_mb": float("nan")}, ValueError, "prefetch_mb=nan is not a size in MiB of 0.01 or more."),
-    ({"prefetch_mb": 10**400}, ValueError, "prefetch_mb=inf is not a size in MiB of 0.01 or more."),
-    ({"prefetch_mb": -10**5000}, ValueError, "prefetch_mb=-inf is not a size in MiB of 0.01 or more."),
-    ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
-    ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
-    ({"prefetch_mb": 8, "prefetch": 3}, ValueError, f'prefetch_mb=8 bounds prefetch="auto", but {NUMBER}'),
-    ({"prefetch": "Auto"}, TypeError, "prefetch='Auto' is not a whole number. It counts steps: 1 or more; \"auto\" stands for as "
-     "many as help."),
-])
+@pytest.mark.parametrize(
+    "arguments, kind, text",
+    [
+        ({"prefetch_mb": 0}, ValueError, "prefetch_mb=0 is not a size in MiB of 0.01 or more."),
+        ({"prefetch_mb": float("nan")}, ValueError, "prefetch_mb=nan is not a size in MiB of 0.01 or more."),
+        ({"prefetch_mb": 10**400}, ValueError, "prefetch_mb=inf is not a size in MiB of 0.01 or more."),
+        ({"prefetch_mb": -(10**5000)}, ValueError, "prefetch_mb=-inf is not a size in MiB of 0.01 or more."),
+        ({"prefetch_mb": "8"}, TypeError, "prefetch_mb must be a number of MiB, not '8'."),
+        ({"prefetch_mb": True}, TypeError, "prefetch_mb must be a number of MiB, not True."),
+        ({"prefetch_mb": 8, "prefetch": 3}, ValueError, f'prefetch_mb=8 bounds prefetch="auto", but {NUMBER}'),
+        (
+            {"prefetch": "Auto"},
+            TypeError,
+            "prefetch='Auto' is not a whole number. It counts steps: 1 or more; \"auto\" stands for as many as help.",
+        ),
+    ],
+)
 def test_wrong_values(hvdata, comm, arguments, kind, text):
     for raised in raises_everywhere(comm, lambda: distribute(hvdata, tf.data.Dataset.range(8), **arguments), kind):
         assert text in raised.text
@@ -172,7 +184,9 @@ def test_all_ranks_agree_on_it(hvdata, comm, other):
     raises_everywhere(comm, lambda: distribute(hvdata, tf.data.Dataset.range(8), **mine), ValueError, "prefetch")
 
 
-@pytest.mark.parametrize("saved, restored", [({}, {"prefetch": 3}), ({"prefetch": 5}, {"prefetch_mb": np.float32(0.5)})])
+@pytest.mark.parametrize(
+    "saved, restored", [({}, {"prefetch": 3}), ({"prefetch": 5}, {"prefetch_mb": np.float32(0.5)})]
+)
 def test_saved_with_one_and_restored_with_another(hvdata, comm, tmp_path, saved, restored):
     n, taken = 20 * comm.size, 7
     want = [dealt(range(n), rank, comm.size) for rank in range(comm.size)]

@@ -65,7 +65,9 @@ def local(dataset: tf.data.Dataset) -> list[Any]:
         if isinstance(tensor, tf.RaggedTensor):
             return tensor.to_list()
         if isinstance(tensor, tf.SparseTensor):
-            return tf.compat.v1.SparseTensorValue(*(part.numpy() for part in (tensor.indices, tensor.values, tensor.dense_shape)))
+            return tf.compat.v1.SparseTensorValue(
+                *(part.numpy() for part in (tensor.indices, tensor.values, tensor.dense_shape))
+            )
         return None if tensor is None else tensor.numpy()
 
     return [tf.nest.map_structure(numpy, element) for element in dataset]

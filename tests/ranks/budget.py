@@ -13,7 +13,12 @@ BEGAN = pytest.StashKey[float]()
 
 
 def add_options(parser: pytest.Parser) -> None:
-    parser.addoption("--minutes", type=float, default=None, help="begin no test later than this, and with another file at each commit")
+    parser.addoption(
+        "--minutes",
+        type=float,
+        default=None,
+        help="begin no test later than this, and with another file at each commit",
+    )
 
 
 def first_file(config: pytest.Config, files: int) -> int:
@@ -21,7 +26,9 @@ def first_file(config: pytest.Config, files: int) -> int:
     if config.getoption("minutes") is None or files == 0:
         return 0
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=config.rootpath, capture_output=True, text=True).stdout.strip()
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=config.rootpath, capture_output=True, text=True
+        ).stdout.strip()
         return int(commit, 16) % files
     except (OSError, ValueError):  # there is no git here, or this is none of its checkouts
         return 0
@@ -36,5 +43,9 @@ def skipped(item: pytest.Item) -> list[pytest.TestReport]:
     where, line, _ = item.location
     why = (where, (line or 0) + 1, f"Skipped: not begun within --minutes={item.config.getoption('minutes'):g}")
     now = time.time()
-    return [pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, longrepr, when, [], 0.0, now, now)
-            for when, outcome, longrepr in (("setup", "skipped", why), ("teardown", "passed", None))]
+    return [
+        pytest.TestReport(
+            item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, longrepr, when, [], 0.0, now, now
+        )
+        for when, outcome, longrepr in (("setup", "skipped", why), ("teardown", "passed", None))
+    ]

@@ -66,7 +66,7 @@ def records_path(directory: Path, rank: int) -> Path:
 
 
 def write_record(directory: Path, rank: int, test: int, **event: Begun | Outcome) -> None:
-    (name, value), = event.items()
+    ((name, value),) = event.items()
     with open(records_path(directory, rank), "a") as file:
         file.write(json.dumps({"test": test, name: asdict(value)}) + "\n")
 

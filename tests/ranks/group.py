@@ -143,7 +143,9 @@ class Group:
             if outcome.outcome == "failed":
                 texts.setdefault(outcome.text, []).append(str(rank))
         well = [str(rank) for rank, outcome in sorted(outcomes.items()) if outcome.outcome != "failed"]
-        parts = [f"===== rank {', '.join(ranks)} of {self._world} failed =====\n{text}" for text, ranks in texts.items()]
+        parts = [
+            f"===== rank {', '.join(ranks)} of {self._world} failed =====\n{text}" for text, ranks in texts.items()
+        ]
         return "\n\n".join(parts + ([f"(not failed: rank {', '.join(well)})"] if well else []))
 
     def _give_up(self, test: int, trouble: str, outcomes: dict[int, Outcome], unbegun: bool) -> Verdict:

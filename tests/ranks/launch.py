@@ -210,8 +210,10 @@ class RunningJob:
         found = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and (os.getsid(int(entry)) == self._launcher.pid
-                                        or mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")):
+                if entry.isdigit() and (
+                    os.getsid(int(entry)) == self._launcher.pid
+                    or mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                ):
                     found.append(int(entry))
         return found
 

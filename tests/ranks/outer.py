@@ -23,7 +23,9 @@ GROUP = pytest.StashKey[Group]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ways", "how batches travel, by number of ranks (tests/mpi)", type="linelist", default=[])
     parser.addoption("--np", action="append", type=int, default=[], help="only these numbers of ranks (tests/mpi)")
-    parser.addoption("--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto')
+    parser.addoption(
+        "--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto'
+    )
     selection.add_options(parser)
     budget.add_options(parser)
 

@@ -52,8 +52,12 @@ def libraries() -> list[str]:
     compiler = shutil.which("g++")
     if compiler is None:
         return []
-    found = [subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
-             for name in ("libasan.so", "libstdc++.so")]
+    found = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
     return found if all(os.path.isabs(path) for path in found) else []  # a bare name: it has none
 
 
@@ -66,7 +70,9 @@ def findings(directory: Path) -> str:
             found.append(f"===== sanitizers: rank {rank}, process {pid} =====\n{with_names(text)}")
     # UndefinedBehaviorSanitizer has no file of its own.
     for path in sorted(directory.glob("err.*")):
-        for text in re.findall(r"^\S+:\d+:\d+: runtime error: .*\n(?:    #.*\n)*", path.read_text(errors="replace"), re.M):
+        for text in re.findall(
+            r"^\S+:\d+:\d+: runtime error: .*\n(?:    #.*\n)*", path.read_text(errors="replace"), re.M
+        ):
             found.append(f"===== sanitizers: rank {path.suffix[1:]} =====\n{text}")
     return "\n\n".join(found)
 

@@ -35,14 +35,20 @@ WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a part of the tests that covers every feature, in minutes")
-    parser.addoption("--once", action="store_true", help="each test of tests/mpi in one world, all values of the parameters of whole jobs")
+    parser.addoption(
+        "--once",
+        action="store_true",
+        help="each test of tests/mpi in one world, all values of the parameters of whole jobs",
+    )
     parser.addoption("--rest", action="store_true", help="what of --once is not in --quick")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     parts = [name for name in ("quick", "rest", "once") if config.getoption(name)]
     if len(parts) > 1:
-        raise pytest.UsageError("--quick, --rest and --once are parts of the tests: give one of them, or none for all tests in all worlds")
+        raise pytest.UsageError(
+            "--quick, --rest and --once are parts of the tests: give one of them, or none for all tests in all worlds"
+        )
     if parts:
         quick = set(quick_ones(items))
         once = quick | set(each_once(items))
@@ -103,7 +109,9 @@ def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
         yield from (test for test in same if world_of(test) in worlds)
 
 
-def in_larger_worlds(chosen: list[tuple[list[pytest.Item], set[World]]]) -> Iterable[tuple[list[pytest.Item], set[World]]]:
+def in_larger_worlds(
+    chosen: list[tuple[list[pytest.Item], set[World]]],
+) -> Iterable[tuple[list[pytest.Item], set[World]]]:
     def joins(test: pytest.Item) -> bool:
         return environment_of(test) is None and test.get_closest_marker("own_job") is None
 
@@ -111,7 +119,9 @@ def in_larger_worlds(chosen: list[tuple[list[pytest.Item], set[World]]]) -> Iter
 
     for same, worlds in chosen:
         several = [world for world in map(world_of, same) if 1 < world.processes <= MOST]
-        small = {world for world in worlds if joins(same[0]) and 1 < world.processes and sizes[world] < LEAST and several}
+        small = {
+            world for world in worlds if joins(same[0]) and 1 < world.processes and sizes[world] < LEAST and several
+        }
         largest = max(several, key=lambda world: (sizes[world], -world.processes, world.np), default=None)
         yield same, worlds - small | {largest} if small else worlds
 

@@ -46,8 +46,12 @@ class World:
     @property
     def _ways(self) -> dict[str, str | None]:
         if self.per_node:
-            return {"HVDATA_TEST_HOSTS": "2", "HOROVOD_DATA_READERS": None, "HOROVOD_DATA_READERS_PER_NODE": "1",
-                    "HOROVOD_DATA_EMBEDDED": "1" if self.per_node == "embedded" else None}
+            return {
+                "HVDATA_TEST_HOSTS": "2",
+                "HOROVOD_DATA_READERS": None,
+                "HOROVOD_DATA_READERS_PER_NODE": "1",
+                "HOROVOD_DATA_EMBEDDED": "1" if self.per_node == "embedded" else None,
+            }
         if self.way == "two hosts":
             return {"HVDATA_TEST_HOSTS": "2"}
         return {"HOROVOD_DATA_PAYLOAD": self.way} if self.way != "auto" else {}

@@ -54,7 +54,7 @@ def test_sets_and_ranges_over_the_end_of_64_bits():
 
 
 def test_whole_numbers_of_more_than_64_bits():
-    large = [2**64, 2**64 + 1, 2**70, -2**63 - 1, 2**127 - 1]
+    large = [2**64, 2**64 + 1, 2**70, -(2**63) - 1, 2**127 - 1]
     made = keys.given_keys([*large, 5])
     assert len({tuple(row) for row in made.words.tolist()}) == 6 and made.words[5].tolist() == words([5])[0].tolist()
     assert made.names[2] == b"1180591620717411303424"
@@ -83,7 +83,9 @@ def test_what_is_no_key(given, text):
     (tf.zeros([4, 3]), tf.constant([1, 2])), (["a", "b", "c", "d"], range(5))],
     ids=["numbers", "one in a list", "dict", "tensor", "texts"])  # fmt: skip
 def test_another_number_of_keys_than_rows(element, made):
-    with pytest.raises(ValueError, match=rf"returned {len(made)} keys for an element of 4 rows. Let it return one for each"):
+    with pytest.raises(
+        ValueError, match=rf"returned {len(made)} keys for an element of 4 rows. Let it return one for each"
+    ):
         keys.keys_of(element, lambda _: made)
 
 
@@ -147,8 +149,16 @@ def test_a_tuple_of_as_many_texts_as_rows():
 
 
 def test_texts_are_equal_as_bytes_whatever_holds_them():
-    made = [keys.given_keys(given).words for given in (
-        ["é", "bc"], [b"\xc3\xa9", b"bc"], np.array(["é", "bc"]), tf.constant(["é", "bc"]), np.array(["é", "bc"], object))]
+    made = [
+        keys.given_keys(given).words
+        for given in (
+            ["é", "bc"],
+            [b"\xc3\xa9", b"bc"],
+            np.array(["é", "bc"]),
+            tf.constant(["é", "bc"]),
+            np.array(["é", "bc"], object),
+        )
+    ]
     for one in made:
         assert (one == made[0]).all()
     assert keys.given_keys("bc").words.tolist() == made[0][1:].tolist()
@@ -202,9 +212,16 @@ def test_a_rows_content_is_the_same_in_every_batch(name):
 
 
 def test_content_means_dtype_shape_and_bytes():
-    made = [keys.content_keys(element).tolist() for element in (
-        np.zeros([2, 4], np.int32), np.zeros([2, 4], np.float32), np.zeros([2, 2, 2], np.int32), np.zeros([2, 2], np.int64),
-        (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)))]
+    made = [
+        keys.content_keys(element).tolist()
+        for element in (
+            np.zeros([2, 4], np.int32),
+            np.zeros([2, 4], np.float32),
+            np.zeros([2, 2, 2], np.int32),
+            np.zeros([2, 2], np.int64),
+            (np.zeros([2, 2], np.int32), np.zeros([2, 2], np.int32)),
+        )
+    ]
     for one, other in itertools.combinations(made, 2):
         assert one != other
 
@@ -313,7 +330,9 @@ def test_texts_as_pytorch_collates_them_are_one_component(form, nest):
 
 
 def test_tuples_of_texts_alone():
-    assert len(keys.content_keys([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.content_keys(("a", "b", "c"))) == 1
+    assert (
+        len(keys.content_keys([("a", "b", "c"), ("d", "e", "f")])) == 3 and len(keys.content_keys(("a", "b", "c"))) == 1
+    )
     assert len(keys.content_keys({"name": ("a", "b")})) == 2
 
 

@@ -32,11 +32,14 @@ def obvious(received, reference):
     pairs = {(a, b): len(set(received[a]) & set(received[b])) for a in ranks for b in ranks if a < b}
     pairs.update({(a, a): sum(1 for n in collections.Counter(received[a]).values() if n > 1) for a in ranks})
     return dict(
-        times=dict(sorted(collections.Counter(seen.values()).items())), distinct=len(seen),
+        times=dict(sorted(collections.Counter(seen.values()).items())),
+        distinct=len(seen),
         never=sum(max(0, m - seen[k]) for k, m in wanted.items()),
         repeats=sum(max(0, n - max(1, wanted[k])) for k, n in seen.items()),
-        unknown=len(set(seen) - set(wanted)) if reference is not None else 0, own=[len(set(one)) for one in received],
-        pairs={pair: rows for pair, rows in pairs.items() if rows})
+        unknown=len(set(seen) - set(wanted)) if reference is not None else 0,
+        own=[len(set(one)) for one in received],
+        pairs={pair: rows for pair, rows in pairs.items() if rows},
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -46,8 +49,10 @@ def test_counting(seed, monkeypatch):
     if seed % 5 < 3:
         monkeypatch.setattr(counting, "_SLICE", 20)
     random = np.random.default_rng(seed)
-    received = [random.integers(-5, random.integers(0, 40), random.integers(0, 60)).tolist()
-                for _ in range(random.integers(1, 6))]
+    received = [
+        random.integers(-5, random.integers(0, 40), random.integers(0, 60)).tolist()
+        for _ in range(random.integers(1, 6))
+    ]
     reference = random.integers(0, 40, 50).tolist() if seed % 3 else None
     part = Part(words(reference), np.arange(50)) if reference is not None else None
     found = counting.count([words(one) for one in received], part, Axis("number", -5, 40))
@@ -75,7 +80,7 @@ def test_many_ranks_share_lines():
         assert found.deliveries[line, (rank * 10) * 256 // 1300] > 0
 
 
-@pytest.mark.parametrize("first, last", [(-2**63, 2**63 - 1), (2**62, 2**62 + 3), (-4, 5)])
+@pytest.mark.parametrize("first, last", [(-(2**63), 2**63 - 1), (2**62, 2**62 + 3), (-4, 5)])
 def test_buckets_of_any_numbers(first, last):
     found = counting.count([words([first, last])], None, Axis("number", first, last))
     assert found.rows[0] == 1 and found.rows[-1] == 1 and found.rows.sum() == 2
@@ -130,7 +135,7 @@ def test_an_error_ends_an_epoch(recorder, form):
 def test_a_key_that_cant_be_made_ends_an_epoch(recorder, form):
     with pytest.raises(TypeError, match="audit 1, epoch 1, step 2: the keys of the rows can't be made"):
         list(form([[1, 2, 3], None], recorder))
-    (rows, error), = reports(recorder)
+    ((rows, error),) = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
     assert len(error) < 230
 
@@ -141,7 +146,7 @@ def test_a_key_that_cant_be_made_is_forgiven(recorder, form):
     """As --audit does: all elements pass, and the epoch has those before."""
     recorder.forgive()
     assert list(form([[1, 2, 3], None, [4]], recorder)) == [[1, 2, 3], None, [4]]
-    (rows, error), = reports(recorder)
+    ((rows, error),) = reports(recorder)
     assert rows == 3 and error.startswith("TypeError: audit 1, epoch 1, step 2: the keys of the rows can't be made")
 
 
@@ -172,7 +177,11 @@ def test_a_key_that_cant_be_made_of_what_keras_reads_ahead(recorder):
             ahead.end_epoch()
     ahead.end(failed=False)
     (rows, error), later = reports(recorder)
-    assert rows == 3 and error.startswith("TypeError: audit 1, element 2: the keys of the rows can't be made") and later == (1, None)
+    assert (
+        rows == 3
+        and error.startswith("TypeError: audit 1, element 2: the keys of the rows can't be made")
+        and later == (1, None)
+    )
 
 
 def test_a_generator_is_one_epoch(capsys):
@@ -321,18 +330,31 @@ def report(received, reference=None, **more):
     found = counting.count([words(one) for one in received], part, axis)
     known = reference is not None
     values = dict(
-        name="audit 1", epoch=1, steps=(1,) * len(received), rows=tuple(map(len, received)),
-        distinct_by_rank=tuple(found.own.tolist()), distinct=int(found.sums[3]), never=int(found.sums[1]) if known else None,
-        unknown=int(found.sums[4]) if known else None, repeats=int(found.sums[2]), reference=len(reference) if known else None,
-        times=found.times, times_unknown=found.strange, pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
-        by_content=False, raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, "number", 0, 99))
+        name="audit 1",
+        epoch=1,
+        steps=(1,) * len(received),
+        rows=tuple(map(len, received)),
+        distinct_by_rank=tuple(found.own.tolist()),
+        distinct=int(found.sums[3]),
+        never=int(found.sums[1]) if known else None,
+        unknown=int(found.sums[4]) if known else None,
+        repeats=int(found.sums[2]),
+        reference=len(reference) if known else None,
+        times=found.times,
+        times_unknown=found.strange,
+        pairs={(int(a), int(b)): int(found.pairs[a, b]) for a, b in np.argwhere(np.triu(found.pairs))},
+        by_content=False,
+        raster=picture.Raster(len(received), found.deliveries, found.rows, found.seen, "number", 0, 99),
+    )
     return Report(**{**values, **more})
 
 
 def test_every_row_once():
     one = report([range(0, 100, 2), range(1, 100, 2)], range(100))
     assert one.ok and one.once == 100 and one.pairs == {}
-    assert str(one) == """\
+    assert (
+        str(one)
+        == """\
 audit 1, epoch 1: every row once.
   seen   rows    share
   never     0    0.0 %
@@ -340,6 +362,7 @@ audit 1, epoch 1: every row once.
 
   rank    steps  rows  different
   0 to 1      1    50         50"""
+    )
 
 
 def test_without_a_reference_nobody_knows_what_is_missing():
@@ -350,7 +373,9 @@ def test_without_a_reference_nobody_knows_what_is_missing():
 
 def test_all_ranks_saw_the_same():
     one = report([[1, 2, 3]] * 3, range(6))
-    assert not one.ok and one.verdict == "50.0 % of the rows were never seen; 50.0 % of the rows were seen more than once"
+    assert (
+        not one.ok and one.verdict == "50.0 % of the rows were never seen; 50.0 % of the rows were seen more than once"
+    )
     assert "All ranks saw the same rows: nothing gives each rank its own part of them." in str(one)
     assert "Ranks that saw the same: 0 and 1 3 rows; 0 and 2 3 rows; 1 and 2 3 rows." in str(one)
 
@@ -374,8 +399,10 @@ def test_half_of_the_rows_of_which_nobody_can_say_that_they_were_sharded_twice(r
 
 def test_strangers_have_no_share_of_the_reference():
     one = report([[1, 2, 77], [77, 78, 2]], range(4))
-    assert one.verdict == ("50.0 % of the rows were never seen; 25.0 % of the rows were seen more than once; "
-                           "2 rows that are not in the reference came, 1 of them more than once")
+    assert one.verdict == (
+        "50.0 % of the rows were never seen; 25.0 % of the rows were seen more than once; "
+        "2 rows that are not in the reference came, 1 of them more than once"
+    )
     assert str(one).startswith(f"""\
 audit 1, epoch 1: {one.verdict}.
   seen                  rows   share
@@ -394,13 +421,24 @@ def test_shares_are_of_a_reference_that_has_rows_twice():
 
 
 def test_unequal_steps_repeats_and_strangers():
-    one = report([[1, 1, 2, 77], [3, 2]], range(4), steps=(4, 1),
-                 seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),), never_seen=(Example(0, 0),))
+    one = report(
+        [[1, 1, 2, 77], [3, 2]],
+        range(4),
+        steps=(4, 1),
+        seen_again=(Example(1, 2, (Seen(0, 1, 0), Seen(0, 2, 0))),),
+        never_seen=(Example(0, 0),),
+    )
     assert (one.never, one.repeats, one.unknown) == (1, 2, 1)
-    assert one.verdict == ("25.0 % of the rows were never seen; 50.0 % of the rows were seen more than once; "
-                           "1 row that is not in the reference came")
-    for sentence in ("The ranks did not make the same number of steps: 1 to 4.", "Rank 0 saw 1 row more than once itself.",
-                     "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).", "Never seen: 0."):
+    assert one.verdict == (
+        "25.0 % of the rows were never seen; 50.0 % of the rows were seen more than once; "
+        "1 row that is not in the reference came"
+    )
+    for sentence in (
+        "The ranks did not make the same number of steps: 1 to 4.",
+        "Rank 0 saw 1 row more than once itself.",
+        "Seen again: 1 (rank 0 in step 1, row 0; rank 0 in step 2, row 0).",
+        "Never seen: 0.",
+    ):
         assert sentence in str(one), str(one)
 
 
@@ -457,8 +495,15 @@ def test_png(tmp_path):
     assert (at(30, 10), at(30, 40), at(30, 60), at(30, 90)) == (once, twice, once, black)
 
 
-@pytest.mark.parametrize("module, known", [("keras.src.utils.data_utils", True), ("tf_keras.src.utils.data_utils", True),
-                                           ("keras.src.trainers.data_adapters.py_dataset_adapter", True), ("program", False)])
+@pytest.mark.parametrize(
+    "module, known",
+    [
+        ("keras.src.utils.data_utils", True),
+        ("tf_keras.src.utils.data_utils", True),
+        ("keras.src.trainers.data_adapters.py_dataset_adapter", True),
+        ("program", False),
+    ],
+)
 def test_whose_sequences_are_known(module, known):
     base = type("Sequence", (), {"__module__": module})
     assert sequence_class(type("Mine", (base,), {})()) is (base if known else None)

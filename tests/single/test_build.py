@@ -29,7 +29,9 @@ def configure(folder: Path, *options: str, fails: bool = True, **environment: st
 
 
 def test_no_mpi(tmp_path):
-    said = configure(tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_MPI_TESTS=ON", MPICC="/no/such/mpicc", MPI_HOME="/no/home")
+    said = configure(
+        tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_MPI_TESTS=ON", MPICC="/no/such/mpicc", MPI_HOME="/no/home"
+    )
     assert "horovod_data: no MPI library for C was found." in said
     assert "named by MPICC ('/no/such/mpicc'), an installation in MPI_HOME ('/no/home'), and mpicc in PATH (" in said
     assert "Works with: Open MPI 4 and 5, MPICH 3.4 and 4" in said
@@ -81,7 +83,9 @@ def backend(tmp_path: Path, call: str, **packages: str) -> subprocess.CompletedP
     # Without `site` no package of this environment is seen.
     code = f"import sys; sys.path.insert(0, 'cmake'); import horovod_data_build as backend; print(backend.{call})"
     env = {**os.environ, "PYTHONPATH": str(seen)}
-    return subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=170)
+    return subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=170
+    )
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -106,16 +110,29 @@ def test_no_cmake(tmp_path):
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.symlink_to(sys.executable)
-    code = ("import sys, setuptools, runpy; sys.executable = sys.argv.pop(1); sys.argv[0] = 'setup.py'; "
-            "runpy.run_path('setup.py', run_name='__main__')")
+    code = (
+        "import sys, setuptools, runpy; sys.executable = sys.argv.pop(1); sys.argv[0] = 'setup.py'; "
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
     arguments = ["build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
-    done = subprocess.run([sys.executable, "-c", code, str(python), *arguments], cwd=ROOT, capture_output=True, text=True,
-                          env={**os.environ, "PATH": str(tmp_path / "bin")}, timeout=170)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(python), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": str(tmp_path / "bin")},
+        timeout=170,
+    )
     assert done.returncode == 1, done
     assert "horovod_data: CMake (3.20 or newer) was not found. What to do: pip install 'cmake<4'" in done.stderr
 
 
 def test_no_xxhash(tmp_path):
-    said = configure(tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_XXHASH=HVDATA_XXHASH-NOTFOUND", "-DCMAKE_FIND_ROOT_PATH=/no/such",
-                     "-DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY")
+    said = configure(
+        tmp_path,
+        "-DHVDATA_CORE=OFF",
+        "-DHVDATA_XXHASH=HVDATA_XXHASH-NOTFOUND",
+        "-DCMAKE_FIND_ROOT_PATH=/no/such",
+        "-DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY",
+    )
     assert "horovod_data: xxhash.h was not found" in said and "`apt-get install libxxhash-dev`" in said

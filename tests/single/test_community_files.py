@@ -34,8 +34,16 @@ def test_the_stability_page_names_what_is_public():
 
 def test_hooks_run_what_is_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    hooks = [hook for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"] for hook in repo["hooks"]]
-    assert {hook["entry"].split()[1] for hook in hooks if hook["entry"].startswith("make")} == {"typecheck", "lint"} <= targets
+    hooks = [
+        hook
+        for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+        for hook in repo["hooks"]
+    ]
+    assert (
+        {hook["entry"].split()[1] for hook in hooks if hook["entry"].startswith("make")}
+        == {"typecheck", "lint"}
+        <= targets
+    )
     for hook in hooks:
         re.compile(hook.get("files", ""))
         assert hook["language"] == "system" and hook["name"]

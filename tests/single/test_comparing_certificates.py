@@ -8,14 +8,26 @@ import subprocess
 import sys
 
 import pytest
+
 from horovod_data.certificate import main
 
 
 def record(epoch=1, digests=(1, 2, 3), **changes):
     rows = 10 * len(digests)
-    made = {"certificate": 2, "channel": "train", "epoch": epoch, "verdict": "complete", "finding": "", "batch": "global",
-            "schedule": "static", "ranks": 2, "rows": rows, "order": f"{hash(digests) & 0xffff:016x}",
-            "any_order": f"{sum(digests):016x}", "digests": "".join(f"{one:08x}" for one in digests)}
+    made = {
+        "certificate": 2,
+        "channel": "train",
+        "epoch": epoch,
+        "verdict": "complete",
+        "finding": "",
+        "batch": "global",
+        "schedule": "static",
+        "ranks": 2,
+        "rows": rows,
+        "order": f"{hash(digests) & 0xFFFF:016x}",
+        "any_order": f"{sum(digests):016x}",
+        "digests": "".join(f"{one:08x}" for one in digests),
+    }
     return {**made, **changes}
 
 
@@ -25,7 +37,9 @@ def said(tmp_path, capsys):
         files = []
         for name, records in (("a", a), ("b", b)):
             files.append(tmp_path / f"{name}.json")
-            files[-1].write_text("".join(json.dumps(one) + "\n" for one in records) if isinstance(records, list) else records)
+            files[-1].write_text(
+                "".join(json.dumps(one) + "\n" for one in records) if isinstance(records, list) else records
+            )
         status = main([str(file) for file in files])
         out, err = capsys.readouterr()
         return status, out + err
@@ -39,7 +53,9 @@ def test_equal(said):
 
 def test_another_order(said):
     status, text = said([record()], [record(digests=(1, 3, 2))])
-    assert status == 1 and "the same 30 rows in another order; the first element that differs is number 1 (step 1)" in text
+    assert (
+        status == 1 and "the same 30 rows in another order; the first element that differs is number 1 (step 1)" in text
+    )
 
 
 def test_other_rows_though_the_digest_of_their_order_is_the_same(said):
@@ -54,9 +70,14 @@ def test_another_version(said):
 
 def test_steps_of_per_rank_batches(said):
     changes = {"batch": "per_rank"}
-    status, text = said([record(digests=(1, 2, 3, 4, 5), **changes)], [record(digests=(1, 2, 3, 4, 6), ranks=4, **changes)])
+    status, text = said(
+        [record(digests=(1, 2, 3, 4, 5), **changes)], [record(digests=(1, 2, 3, 4, 6), ranks=4, **changes)]
+    )
     assert status == 1
-    assert "other rows: 50 and 50; the first element that differs is number 4 (step 2 of the first, step 1 of the second)" in text
+    assert (
+        "other rows: 50 and 50; the first element that differs is number 4 (step 2 of the first, step 1 of the second)"
+        in text
+    )
 
 
 @pytest.mark.parametrize("changes, differ, text", [
@@ -89,7 +110,10 @@ def test_no_step_of_an_epoch_whose_steps_differed(said, had):
 
 def test_one_that_goes_on(said):
     status, text = said([record()], [record(digests=(1, 2, 3, 4))])
-    assert status == 1 and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
+    assert (
+        status == 1
+        and "other rows: 30 and 40; the second goes on where the other ends, with element 3 (step 3)" in text
+    )
 
 
 def test_one_that_is_wrong(said):
@@ -134,12 +158,17 @@ def test_two_runs_that_went_on_from_their_checkpoints(said, a, b, status):
     """Interrupted at different places of one epoch; what the later record does not have is compared."""
     got, text = said([record(digests=a, **CUT), record()], [record(digests=b, **CUT), record()])
     assert got == status and text.endswith("epoch 1 (record 2 of 2): the same 30 rows in the same order\n"), text
-    assert ("(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text) == (status == 0), text
+    assert ("(record 1 of 2): not complete, and the next record goes on with it, in both\n" in text) == (status == 0), (
+        text
+    )
 
 
 def test_an_interrupted_run_beside_one_that_was_not(said):
     status, text = said([record()], [record(digests=(1, 2), **CUT), record(ranks=4)])
-    assert (status, text) == (0, "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n")
+    assert (status, text) == (
+        0,
+        "channel train, epoch 1 (the last of 1 record and of 2): the same 30 rows in the same order\n",
+    )
 
 
 def test_an_epoch_of_one_run_alone(said):
@@ -199,7 +228,7 @@ def test_a_file_that_is_cut_or_changed_is_refused_or_differs(said):
     good = json.dumps(record()) + "\n"
     statuses = set()
     for at in range(0, len(good) - 1, 3):
-        for bad in (good[:at], good[:at] + chr(ord(good[at]) ^ 1) + good[at + 1:]):
+        for bad in (good[:at], good[:at] + chr(ord(good[at]) ^ 1) + good[at + 1 :]):
             statuses.add(said(bad, [record()])[0])
     assert statuses == {0, 1, 2}  # 0: where it says nothing that is compared
 
@@ -216,7 +245,11 @@ def test_a_name_is_no_command_to_the_terminal(said):
 def test_stdout_that_is_closed_from_the_beginning(tmp_path):
     file = tmp_path / "a.json"
     file.write_text(json.dumps(record()) + "\n")
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m horovod_data.certificate {file} {file} >&-"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m horovod_data.certificate {file} {file} >&-"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and not done.stderr, done
 
 
@@ -234,6 +267,10 @@ def test_what_can_not_be_written_is_neither_equal_nor_not(tmp_path, out):
 def test_a_name_that_stdout_cannot_show(tmp_path):
     file = tmp_path / "a.json"
     file.write_text(json.dumps(record(channel="\u8bad")) + "\n")
-    done = subprocess.run([sys.executable, "-m", "horovod_data.certificate", file, file], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        [sys.executable, "-m", "horovod_data.certificate", file, file],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert done.returncode == 0 and "channel \\u8bad, epoch 1: the same 30 rows" in done.stdout, done

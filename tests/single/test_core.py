@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from horovod_data import core
 
 SOURCE = (Path(__file__).parents[2] / "csrc" / "engine" / "c_api.cc").read_text()
@@ -37,7 +38,11 @@ def test_no_function_lets_an_exception_through():
     """C knows none: it would end the process. The others call nothing that throws."""
     heads = list(re.finditer(r"^\w[\w ]*\*? hvdata_(\w+)\([^)]*\)[^;{]*\{", SOURCE, re.M))
     ends = [head.start() for head in heads[1:]] + [len(SOURCE)]
-    open_ones = {head[1] for head, end in zip(heads, ends) if not re.search(r"\btry \{|\bWithEngine\(|\bWithRunning\(", SOURCE[head.start():end])}
+    open_ones = {
+        head[1]
+        for head, end in zip(heads, ends)
+        if not re.search(r"\btry \{|\bWithEngine\(|\bWithRunning\(", SOURCE[head.start() : end])
+    }
     assert open_ones == {"last_error", "state", "session", "on_finalize"}
 
 
@@ -48,11 +53,17 @@ def test_the_structures_are_those_of_the_library():
     assert ("batch", ctypes.c_uint8) in options._fields_
 
 
-@pytest.mark.parametrize("text, says", [
-    (b"ChannelOptions 8 int32_t prefetch;", "of 8 bytes, its Python side one of 4"),
-    (b"ChannelOptions 4 float prefetch;", "has a field of type float in ChannelOptions, which its Python side does not know"),
-    (b"ChannelOptions 4 int32_t window;", "takes window in ChannelOptions, its Python side gives prefetch"),
-])
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        (b"ChannelOptions 8 int32_t prefetch;", "of 8 bytes, its Python side one of 4"),
+        (
+            b"ChannelOptions 4 float prefetch;",
+            "has a field of type float in ChannelOptions, which its Python side does not know",
+        ),
+        (b"ChannelOptions 4 int32_t window;", "takes window in ChannelOptions, its Python side gives prefetch"),
+    ],
+)
 def test_a_structure_that_does_not_fit_is_found(monkeypatch, text, says):
     monkeypatch.setattr(core, "_call", lambda name: text)
     monkeypatch.setattr(core, "_structures", core._structures.__wrapped__)

@@ -40,7 +40,9 @@ def sdist(tmp_path_factory) -> Path:
         return Path(given).resolve()
     folder = tmp_path_factory.mktemp("dist")
     code = "import sys; sys.path.insert(0, 'cmake'); import horovod_data_build; horovod_data_build.build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=170)
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=170
+    )
     (made,) = folder.iterdir()
     return made
 
@@ -86,8 +88,14 @@ def test_it_installs_into_an_empty_environment_and_delivers(sdist, tmp_path):
     # A folder of pip's own is new each time: named from there, the sources are the same to the compiler's cache.
     outside.update(PATH=path, TMPDIR=str(tmp_path), CCACHE_BASEDIR=str(tmp_path), CCACHE_NOHASHDIR="1")
     command = ["pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "--ignore-installed", str(sdist)]
-    done = subprocess.run([str(venv / "bin" / "python"), "-m", *command], cwd=elsewhere, env=outside, capture_output=True,
-                          text=True, timeout=1200)
+    done = subprocess.run(
+        [str(venv / "bin" / "python"), "-m", *command],
+        cwd=elsewhere,
+        env=outside,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (elsewhere / "deliver.py").write_text(DELIVERY)
     command = [*launcher(), "-np", "2", str(venv / "bin" / "python"), "deliver.py"]

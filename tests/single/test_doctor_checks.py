@@ -42,8 +42,13 @@ def test_the_status_counts_errors_alone():
 
 
 def test_the_text_has_sections_marks_and_advice():
-    text = findings.as_text([findings.ok("a.one", "fine"), findings.error("b.two", "broken", "Mend it"),
-                             findings.warning("a.three", "word " * 40, "Wait")])
+    text = findings.as_text(
+        [
+            findings.ok("a.one", "fine"),
+            findings.error("b.two", "broken", "Mend it"),
+            findings.warning("a.three", "word " * 40, "Wait"),
+        ]
+    )
     lines = text.splitlines()
     assert lines.index("a") < lines.index("b") and lines.count("a") == 1
     assert any(line.startswith("X two") and line.endswith(" broken") for line in lines)
@@ -60,7 +65,9 @@ def test_the_json_has_everything():
 
 def test_our_error_texts_come_apart():
     assert findings.sentences("MPI v4.1.4 is gone, with x=1. Start it with `a`. Or don't.") == (
-        "MPI v4.1.4 is gone, with x=1", "Start it with `a`. Or don't")
+        "MPI v4.1.4 is gone, with x=1",
+        "Start it with `a`. Or don't",
+    )
     assert findings.sentences("No advice.") == ("No advice", "")
 
 
@@ -213,7 +220,10 @@ def test_our_settings():
     assert found.level == "ok" and "HOROVOD_DATA_READERS=1: dedicated readers: 1, payload auto" in found.value
     assert "rank 0 reads" in the(environment.ours({}), "environment.horovod_data's").value
     assert "verified" not in found.value
-    assert "every channel verified" in the(environment.ours({"HOROVOD_DATA_VERIFY": "1"}), "environment.horovod_data's").value
+    assert (
+        "every channel verified"
+        in the(environment.ours({"HOROVOD_DATA_VERIFY": "1"}), "environment.horovod_data's").value
+    )
 
 
 def test_settings_that_make_no_sense():
@@ -232,7 +242,12 @@ def test_a_misspelt_variable():
 
 def test_launchers_and_what_they_set():
     assert "a plain process" in the(environment.launched({}, OPEN_MPI), "environment.started by").value
-    environ = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_orte_x": "1"}
+    environ = {
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_MCA_btl": "tcp,self",
+        "OMPI_MCA_orte_x": "1",
+    }
     found = environment.launched(environ, OPEN_MPI)
     assert "Open MPI's mpirun" in the(found, "environment.started by").value
     assert the(found, "environment.job").value == "OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=4"
@@ -301,7 +316,9 @@ def python(text, limit=20.0) -> Told:
 
 def bare(text, limit=20.0) -> Told:
     """Without our package, whose import takes seconds."""
-    said = "def say(**r):\n import json, os; os.write(1, ('\\n@horovod_data.doctor ' + json.dumps(r) + '\\n').encode())\n"
+    said = (
+        "def say(**r):\n import json, os; os.write(1, ('\\n@horovod_data.doctor ' + json.dumps(r) + '\\n').encode())\n"
+    )
     return children.run([sys.executable, "-c", said + text], limit)
 
 
@@ -343,7 +360,11 @@ def changed(**records) -> Told:
 
 
 def test_all_is_well_with_the_libraries():
-    looks = {"core": GOOD, "horovod": Told([{"installed": False}], "", ""), "mpi4py": Told([{"installed": False}], "", "")}
+    looks = {
+        "core": GOOD,
+        "horovod": Told([{"installed": False}], "", ""),
+        "mpi4py": Told([{"installed": False}], "", ""),
+    }
     found = libraries.check(looks)
     assert {one.level for one in found} == {"ok"}
     assert the(found, "MPI.thread level").value == "MPI_THREAD_MULTIPLE"
@@ -351,7 +372,10 @@ def test_all_is_well_with_the_libraries():
 
 
 def test_tensorflow_that_crashes():
-    crashed, horovod = Told([{"step": "x"}], "by signal 4 (SIGILL)", ""), Told([{"installed": True, "version": "1"}], "", "")
+    crashed, horovod = (
+        Told([{"step": "x"}], "by signal 4 (SIGILL)", ""),
+        Told([{"installed": True, "version": "1"}], "", ""),
+    )
     found = the(libraries.tensorflow(crashed), "software.TensorFlow")
     assert found.level == "error" and "SIGILL" in found.value and "newer processor" in found.advice
     assert the(libraries.ours(crashed), "software.horovod_data").advice == "Mend TensorFlow first"
@@ -379,7 +403,9 @@ def test_horovod_without_mpi_or_broken():
     built = {"installed": True, "version": "0.28.1", "built": {"mpi": False, "gloo": True}}
     (found,) = libraries.horovod(Told([built], "", ""), GOOD)
     assert found.level == "error" and "HOROVOD_WITH_MPI=1" in found.advice and "built with gloo" in found.value
-    (found,) = libraries.horovod(Told([{"installed": True, "version": "0.28.1", "error": "ImportError: x"}], "", ""), GOOD)
+    (found,) = libraries.horovod(
+        Told([{"installed": True, "version": "0.28.1", "error": "ImportError: x"}], "", ""), GOOD
+    )
     assert found.level == "error" and "ImportError: x" in found.value
     (found,) = libraries.horovod(Told([], "by signal 11 (SIGSEGV)", ""), GOOD)
     assert found.level == "error" and "SIGSEGV" in found.value

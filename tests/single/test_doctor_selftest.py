@@ -47,7 +47,9 @@ def job(hosts=("vm", "vm", "other"), layout=None, **of_all) -> list[dict]:
         roles = {"reads": layout.reader_index[rank] >= 0, "trains": layout.trainer_index[rank] >= 0,
                  "group": layout.group[rank]}  # fmt: skip
         mine = [lane if rank in (lane["reader"], lane["to"]) else {**lane, "arena": 0, "message": 0} for lane in mine]
-        ranks.append(copy.deepcopy({**same, **roles, **of_all, "rank": rank, "host": host, "pid": 4033 + rank, "lanes": mine}))
+        ranks.append(
+            copy.deepcopy({**same, **roles, **of_all, "rank": rank, "host": host, "pid": 4033 + rank, "lanes": mine})
+        )
     return ranks
 
 
@@ -110,12 +112,19 @@ def test_each_reader_says_which_way_it_sends_to_those_that_it_serves():
     """What it said on its own host. Of other ranks, which it serves nothing, MPI may speak too."""
     hosts = ["vm", "vm", "other", "other"]
     ranks = job(hosts, make_layout(hosts, readers_per_node=1))
-    ranks[1]["said"] = transports.telling("noise\n[vm:4034] mca: bml: Using vader btl for send to [[1,1],0] on node vm\n"
-                                          "[vm:4034] mca: bml: Using tcp btl for send to [[1,1],2] on node other")
+    ranks[1]["said"] = transports.telling(
+        "noise\n[vm:4034] mca: bml: Using vader btl for send to [[1,1],0] on node vm\n"
+        "[vm:4034] mca: bml: Using tcp btl for send to [[1,1],2] on node other"
+    )
     ranks[3]["said"] = "[other:4036] mca: bml: Using tcp btl for send to [[1,1],2] on node other"
     found = judge(ranks, stderr=OPEN_MPI)
-    assert {name for name in found if name.startswith("transports.from")} == {"transports.from rank 1", "transports.from rank 3"}
-    assert "noise" not in ranks[1]["said"] and found["transports.from rank 1"].value == "Open MPI's ob1: vader to 0 on vm"
+    assert {name for name in found if name.startswith("transports.from")} == {
+        "transports.from rank 1",
+        "transports.from rank 3",
+    }
+    assert (
+        "noise" not in ranks[1]["said"] and found["transports.from rank 1"].value == "Open MPI's ob1: vader to 0 on vm"
+    )
     assert found["transports.from rank 3"].level == "warning" and found["transports.single copy"].value == "CMA"
 
 
@@ -140,8 +149,9 @@ def test_dedicated_readers():
     ranks[2]["together"] = {"small": {"steps_per_second": 0.0}, "large": {"steps_per_second": 0.0}}
     found = judge(ranks)
     assert not problems(found)
-    assert found["this job.lanes"].value == ("one by one, batches of 4 MiB: from rank 2 to 0 2.00 GB/s (message), "
-                                             "to 1 2.00 GB/s (message)")
+    assert found["this job.lanes"].value == (
+        "one by one, batches of 4 MiB: from rank 2 to 0 2.00 GB/s (message), to 1 2.00 GB/s (message)"
+    )
     assert "100 steps/s with 4 MiB, 0.84 GB/s" in found["this job.together"].value
     lanes = judge(job(["vm"] * 4, make_layout(["vm"] * 4, readers=2)))["this job.lanes"].value
     assert lanes.count("from rank 2 to 0 2.00 GB/s (arena), to 1 ") == lanes.count("from rank 3 to 0 ") == 1
@@ -182,7 +192,9 @@ def test_a_reader_bound_to_one_core():
     assert found.value == "the reader, rank 0, may use one of 8 cores"
     found = judge(job(cores=1, layout=make_layout(["vm"] * 3, readers=2)))["this job.binding"]
     assert found.value == "each of the readers, ranks 1, 2, may use one of 8 cores"
-    assert "self-test, arena.binding" not in judge(job(cores=1), "arena")  # the doctor's own job says nothing of the user's
+    assert "self-test, arena.binding" not in judge(
+        job(cores=1), "arena"
+    )  # the doctor's own job says nothing of the user's
 
 
 def test_more_ranks_than_cores_that_keep_their_core():
@@ -220,7 +232,11 @@ def test_a_job_that_does_not_start(stderr, ended, value, advice):
 
 
 def test_a_rank_that_says_why():
-    failed = {"failed": "RuntimeError: MPI sees this process alone. Start the job with `mpirun`.", "host": "vm", "pid": 1}
+    failed = {
+        "failed": "RuntimeError: MPI sees this process alone. Start the job with `mpirun`.",
+        "host": "vm",
+        "pid": 1,
+    }
     (found,) = selftest.judge(Told([failed], "with status 1", "noise"), "message", ["mpirun"], None, {})
     assert (found.name, found.value) == ("self-test, message.start", "on vm: RuntimeError: MPI sees this process alone")
     assert found.advice == "Start the job with `mpirun`"

@@ -195,6 +195,7 @@ def test_a_handler_that_ends_the_program_stands_before_ctrl_c():
 
 def test_while_open_handlers_nest_as_ever():
     """One that saves within a time limit, say."""
+
     def late(*_):
         raise TimeoutError
 

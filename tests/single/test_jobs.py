@@ -45,9 +45,13 @@ def test_job_that_hangs_fails_with_the_stacks_and_leaves_no_process():
 @pytest.mark.parametrize("session", [False, True], ids=["child", "daemon"])
 def test_a_process_that_is_left_fails_and_is_ended(session):
     """One that is nobody's child any more, and one with a session of its own."""
-    script = ("import subprocess, sys; print(subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL, "
-              f"start_new_session={session}).pid)")
-    with pytest.raises(AssertionError, match=r"(?s)the job has ended, and \['(\d+): sleep 99 '\] still run.*of rank 0 =====\n\1") as raised:
+    script = (
+        "import subprocess, sys; print(subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL, "
+        f"start_new_session={session}).pid)"
+    )
+    with pytest.raises(
+        AssertionError, match=r"(?s)the job has ended, and \['(\d+): sleep 99 '\] still run.*of rank 0 =====\n\1"
+    ) as raised:
         run_job(script, 1, left=3)
     pid = int(re.search(r"\d+", str(raised.value))[0])
     deadline = time.monotonic() + 10

@@ -195,7 +195,9 @@ def test_sizes_of_the_arena(text, size):
     assert settings.read_settings({"HOROVOD_DATA_ARENA_MB": text}).arena_bytes == size
 
 
-@pytest.mark.parametrize("text, stall, timeout", [("1e10", 1e8, 1e8), ("1e300", 1e8, 1e8), ("0.1", 0.1, 0.1), (" 2 ", 2, 2)])
+@pytest.mark.parametrize(
+    "text, stall, timeout", [("1e10", 1e8, 1e8), ("1e300", 1e8, 1e8), ("0.1", 0.1, 0.1), (" 2 ", 2, 2)]
+)
 def test_times(text, stall, timeout):
     read = settings.read_settings({"HOROVOD_DATA_STALL_SECONDS": text, "HOROVOD_DATA_TIMEOUT": text})
     assert (read.stall_seconds, read.timeout_seconds) == (stall, timeout)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod_data.launcher import LaunchError, hydra, open_mpi
+from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
-from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
 from horovod_data.layout import make_layout
 
 TWO = (Host("a", 2), Host("b", 2))
@@ -26,12 +26,17 @@ def layout_of(arrangement: Arrangement):
     hosts = [host for host, _ in ranks_of(arrangement)]
     environ = arrangement.environ
     per_node = environ.get("HOROVOD_DATA_READERS_PER_NODE")
-    return make_layout(hosts, int(environ.get("HOROVOD_DATA_READERS", 0)), None if per_node is None else int(per_node),
-                       environ.get("HOROVOD_DATA_EMBEDDED") == "1")
+    return make_layout(
+        hosts,
+        int(environ.get("HOROVOD_DATA_READERS", 0)),
+        None if per_node is None else int(per_node),
+        environ.get("HOROVOD_DATA_EMBEDDED") == "1",
+    )
 
 
 hosts_of_any_kind = st.lists(st.integers(1, 5), min_size=1, max_size=6).map(
-    lambda slots: tuple(Host(f"host{index}", count) for index, count in enumerate(slots)))
+    lambda slots: tuple(Host(f"host{index}", count) for index, count in enumerate(slots))
+)
 
 
 @st.composite
@@ -64,7 +69,7 @@ def test_every_process_is_placed_once(asked):
             assert [reader for name, reader in ranks if name == host][-1]
     else:
         assert len(readers) == (request.readers or 0)
-        assert all(reader for _, reader in ranks[len(trainers):])
+        assert all(reader for _, reader in ranks[len(trainers) :])
         allowed = request.reader_hosts or tuple(dict.fromkeys(trainers))
         counts = [readers.count(name) for name in allowed]
         assert set(readers) <= set(allowed) and max(counts) - min(counts) <= 1
@@ -143,17 +148,33 @@ def test_this_machine_is_one_host_whatever_it_is_called():
     hosts = tuple(Host(name, 1) for name in ("localhost", "b", "127.0.0.1", "me.example.org", "me"))
     arrangement = arrange(Request(None, readers_per_node=1), hosts, OWN)
     assert arrangement.groups == (
-        Group("localhost", 4), Group("localhost", 1, reader=True), Group("b", 1), Group("b", 1, reader=True))
+        Group("localhost", 4),
+        Group("localhost", 1, reader=True),
+        Group("b", 1),
+        Group("b", 1, reader=True),
+    )
     arrangement = arrange(Request(None, readers=2, reader_hosts=("127.0.0.1", "c")), hosts[1:2] + hosts[-1:], OWN)
-    assert [(group.host, group.reader) for group in arrangement.groups] == [("b", False), ("me", False), ("me", True), ("c", True)]
-    assert arrange(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group("me", 1, reader=True)
+    assert [(group.host, group.reader) for group in arrangement.groups] == [
+        ("b", False),
+        ("me", False),
+        ("me", True),
+        ("c", True),
+    ]
+    assert arrange(Request(1, readers=1, reader_hosts=("me", "localhost")), TWO, OWN).groups[-1] == Group(
+        "me", 1, reader=True
+    )
     assert arrange(Request(None, readers_per_node=1), TWO, OWN) == arrange(Request(None, readers_per_node=1), TWO)
 
 
 def test_a_short_name_and_a_long_one_of_one_host():
     hosts = (Host("a.example.org", 1), Host("b", 1), Host("a", 1))
-    with pytest.raises(LaunchError, match=re.escape("a and a.example.org: are these the same host? A host has one reader of its "
-                                                    "own. Name each host once, or every host with its domain.")):
+    with pytest.raises(
+        LaunchError,
+        match=re.escape(
+            "a and a.example.org: are these the same host? A host has one reader of its "
+            "own. Name each host once, or every host with its domain."
+        ),
+    ):
         arrange(Request(None, readers_per_node=1), hosts)
     assert len(arrange(Request(None), hosts).groups) == 3  # no matter
     for apart in (("a.x.org", "a.y.org"), ("10.0.0.1", "10.0.0.2"), ("a", "ab.org"), ("a", "a1")):

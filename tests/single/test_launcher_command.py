@@ -15,9 +15,9 @@ import horovod_data
 from horovod_data import _version
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
 from horovod_data.launcher import options as options_of
+from horovod_data.launcher.arrangement import Request, arrange
 from horovod_data.launcher.command import Command, Extras, exportable, on_rank
 from horovod_data.launcher.hosts import Host
-from horovod_data.launcher.arrangement import Request, arrange
 from horovod_data.settings import read_roles
 
 TWO = (Host("a", 2), Host("b", 2))
@@ -43,8 +43,14 @@ def test_code_of_several_lines_is_run_by_ours():
     assert on_rank(["python", "-cimport a\na.b()"]) == ["python", *RUN.split(), "-c", "import a\na.b()"]
 
 
-def mpirun(extras=Extras(), request=Request(None, readers=1), environ={}, oversubscribed=False, hosts=TWO,
-           version="Open MPI 4.1.4") -> str:
+def mpirun(
+    extras=Extras(),
+    request=Request(None, readers=1),
+    environ={},
+    oversubscribed=False,
+    hosts=TWO,
+    version="Open MPI 4.1.4",
+) -> str:
     arrangement = arrange(request, hosts)
     return str(open_mpi.command(["mpirun"], arrangement, ["train"], extras, environ, oversubscribed, version))
 
@@ -58,12 +64,14 @@ def test_open_mpi():
         "mpirun --bind-to none --map-by slot:OVERSUBSCRIBE --mca pml ob1 --mca btl '^openib' "
         "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 5 "
         "-np 4 -host a:2,b:2 -x HOROVOD_DATA_READERS=1 train : "
-        "-np 1 -host c:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= train")
+        "-np 1 -host c:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= train"
+    )
 
 
 def test_hydra():
     assert mpiexec(request=Request(None, readers=1, reader_hosts=("c",))) == (
-        "mpirun -hosts a:2,b:2,c:1 -genv HOROVOD_DATA_READERS 1 -np 4 train : -env CUDA_VISIBLE_DEVICES '' -np 1 train")
+        "mpirun -hosts a:2,b:2,c:1 -genv HOROVOD_DATA_READERS 1 -np 4 train : -env CUDA_VISIBLE_DEVICES '' -np 1 train"
+    )
 
 
 def test_what_was_measured_to_matter_when_oversubscribed():
@@ -73,7 +81,11 @@ def test_what_was_measured_to_matter_when_oversubscribed():
 
 def test_parameters_of_the_user_win():
     given = Extras(mpi_args=["--mca", "pml", "ucx", "--map-by", "ppr:2:node"])
-    text = mpirun(given, environ={"OMPI_MCA_oob_tcp_keepalive_time": "9", "OMPI_MCA_mpi_yield_when_idle": "0"}, oversubscribed=True)
+    text = mpirun(
+        given,
+        environ={"OMPI_MCA_oob_tcp_keepalive_time": "9", "OMPI_MCA_mpi_yield_when_idle": "0"},
+        oversubscribed=True,
+    )
     assert "pml ucx" in text and "pml ob1" not in text and "btl '^openib'" in text
     assert text.count("map-by") == 1 and "--bind-to none" in text
     assert "keepalive_time" not in text and "keepalive_probes" in text and "yield" not in text
@@ -91,8 +103,14 @@ def test_readers_need_no_slot_where_the_user_maps(extras):
     assert "rmaps" not in mpirun(extras, environ={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
 
 
-@pytest.mark.parametrize("said", ["--map-by node:NOOVERSUBSCRIBE", "--map-by node --nooversubscribe",
-                                  "--map-by node --mca rmaps_base_oversubscribe 0"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "--map-by node:NOOVERSUBSCRIBE",
+        "--map-by node --nooversubscribe",
+        "--map-by node --mca rmaps_base_oversubscribe 0",
+    ],
+)
 def test_a_user_who_maps_may_forbid_oversubscription(said):
     for extras in Extras(binding_args=said.split()), Extras(mpi_args=said.split()):
         assert "rmaps_base_oversubscribe 1" not in mpirun(extras)
@@ -105,24 +123,49 @@ def test_parameters_of_daemons_are_for_open_mpi_up_to_version_4():
 
 
 def test_options_for_both():
-    extras = Extras(environ={"A": "1 2"}, interfaces=["eth0"], ssh_port=2222, ssh_identity_file="key", output_filename="out",
-                    tag_output=True)
+    extras = Extras(
+        environ={"A": "1 2"},
+        interfaces=["eth0"],
+        ssh_port=2222,
+        ssh_identity_file="key",
+        output_filename="out",
+        tag_output=True,
+    )
     text = mpirun(extras)
-    for part in ("--mca plm_rsh_args '-p 2222 -i key'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0",
-                 "--tag-output", "--output-filename out"):
+    for part in (
+        "--mca plm_rsh_args '-p 2222 -i key'",
+        "--mca btl_tcp_if_include eth0",
+        "--mca oob_tcp_if_include eth0",
+        "--tag-output",
+        "--output-filename out",
+    ):
         assert text.count(part) == 1, part
     assert text.count("-x 'A=1 2'") == text.count("-np ")  # each context needs its own
     text = mpiexec(extras)
-    for part in ("HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ", "-iface eth0", "-prepend-rank", "-genv A '1 2'",
-                 "-outfile-pattern out/rank.%r.stdout", "-errfile-pattern out/rank.%r.stderr"):
+    for part in (
+        "HYDRA_LAUNCHER_EXTRA_ARGS='-p 2222 -i key' mpirun ",
+        "-iface eth0",
+        "-prepend-rank",
+        "-genv A '1 2'",
+        "-outfile-pattern out/rank.%r.stdout",
+        "-errfile-pattern out/rank.%r.stderr",
+    ):
         assert text.count(part) == 1, part
 
 
 def test_options_come_before_the_environment():
     extras = Extras(interfaces=["eth0"], ssh_port=2222)
-    environ = {"OMPI_MCA_plm_rsh_args": "-o X=1", "OMPI_MCA_btl_tcp_if_include": "lo", "HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=1"}
+    environ = {
+        "OMPI_MCA_plm_rsh_args": "-o X=1",
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=1",
+    }
     text = mpirun(extras, environ=environ)
-    for part in ("--mca plm_rsh_args '-o X=1 -p 2222'", "--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0"):
+    for part in (
+        "--mca plm_rsh_args '-o X=1 -p 2222'",
+        "--mca btl_tcp_if_include eth0",
+        "--mca oob_tcp_if_include eth0",
+    ):
         assert text.count(part) == 1, part
     assert "plm_rsh_args" not in mpirun(environ=environ) and "if_include" not in mpirun(environ=environ)
     assert mpiexec(extras, environ=environ).startswith("HYDRA_LAUNCHER_EXTRA_ARGS='-o X=1 -p 2222' mpirun ")
@@ -143,24 +186,46 @@ def test_options_that_contradict_each_other(extras, text):
 def test_options_of_open_mpi_alone():
     assert "--timestamp-output --output-filename" in mpirun(Extras(timestamps=True, output_filename="f"))
     assert "eth0,eth1" in mpirun(Extras(interfaces=["eth0", "eth1"]))
-    for extras, text in ((Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
-                         (Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
-                         (Extras(interfaces=["eth0", "eth1"]), "Several network interfaces (eth0,eth1) need Open MPI")):
+    for extras, text in (
+        (Extras(timestamps=True), "--prefix-output-with-timestamp needs Open MPI, but mpirun is MPICH's"),
+        (Extras(binding_args=["x"]), "--binding-args needs Open MPI"),
+        (Extras(interfaces=["eth0", "eth1"]), "Several network interfaces (eth0,eth1) need Open MPI"),
+    ):
         with pytest.raises(LaunchError, match=re.escape(text)):
             mpiexec(extras)
 
 
 def test_variables_for_other_hosts():
     assert mpirun(Extras(exported=["HOME", "PATH"])).count("-x HOME -x PATH -x HOROVOD_DATA_READERS=1") == 3
-    environ = dict.fromkeys(["PATH", "PYTHONPATH", "HOROVOD_DATA_TIMEOUT", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG",
-                             "PWD", "HOSTNAME", "SSH_TTY", "CUDA_VISIBLE_DEVICES", "HOROVOD_DATA_READERS", "OMPI_MCA_x",
-                             "PMI_RANK", "SLURM_JOB_ID", "BASH_FUNC_module%%", "_", "DISPLAY"], "x")
+    environ = dict.fromkeys(
+        [
+            "PATH",
+            "PYTHONPATH",
+            "HOROVOD_DATA_TIMEOUT",
+            "HOROVOD_CYCLE_TIME",
+            "NCCL_DEBUG",
+            "PWD",
+            "HOSTNAME",
+            "SSH_TTY",
+            "CUDA_VISIBLE_DEVICES",
+            "HOROVOD_DATA_READERS",
+            "OMPI_MCA_x",
+            "PMI_RANK",
+            "SLURM_JOB_ID",
+            "BASH_FUNC_module%%",
+            "_",
+            "DISPLAY",
+        ],
+        "x",
+    )
     assert exportable(environ) == ["HOROVOD_CYCLE_TIME", "HOROVOD_DATA_TIMEOUT", "NCCL_DEBUG", "PATH", "PYTHONPATH"]
 
 
 def test_many_hosts():
     hosts = tuple(Host(f"n{index}", 1) for index in range(64))
-    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in mpirun(request=Request(None), hosts=hosts)
+    assert "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64" in mpirun(
+        request=Request(None), hosts=hosts
+    )
     assert "no_tree_spawn" not in mpirun(request=Request(None), hosts=hosts[:-1])
 
 
@@ -194,16 +259,33 @@ HYDRA = "HYDRA build details:\n    Version:                                 4.0.
 
 
 def test_dry_run(mpi):
-    for said, shows in ((OPEN_MPI, "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
-                                   "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python"),
-                        (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m")):
-        done = ask_launcher(*mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9")
+    for said, shows in (
+        (
+            OPEN_MPI,
+            "-np 3 -host localhost:3 -x HOROVOD_DATA_READERS=1 python -m horovod_data.launcher.rank train.py --readers 9 : "
+            "-np 1 -host localhost:1 -x HOROVOD_DATA_READERS=1 -x CUDA_VISIBLE_DEVICES= python",
+        ),
+        (HYDRA, "-hosts localhost:4 -genv HOROVOD_DATA_READERS 1 -np 3 python -m"),
+    ):
+        done = ask_launcher(
+            *mpi(said), "-np", "3", "--readers", "1", "--dry-run", "python", "train.py", "--readers", "9"
+        )
         assert done.returncode == 0 and shows in done.stdout and "train.py --readers 9" in done.stdout, done
         assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
 def test_a_word_that_is_no_text_comes_out_as_it_came_in(mpi):
-    words = [sys.executable, "-m", "horovod_data.launcher", *mpi(OPEN_MPI), "-np", "1", "--dry-run", "true", os.fsdecode(b"caf\xe9")]
+    words = [
+        sys.executable,
+        "-m",
+        "horovod_data.launcher",
+        *mpi(OPEN_MPI),
+        "-np",
+        "1",
+        "--dry-run",
+        "true",
+        os.fsdecode(b"caf\xe9"),
+    ]
     done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONUTF8": "1"})
     assert done.returncode == 0 and b"caf\xe9" in done.stdout, done
 
@@ -220,7 +302,9 @@ def test_a_dry_run_says_which_variables_the_start_removes(mpi):
 
 def test_the_version_of_open_mpi_is_looked_at(mpi):
     done = ask_launcher(*mpi("mpirun (Open MPI) 5.0.3\n\nReport bugs to ..."), "-np", "1", "--dry-run", "true")
-    assert done.returncode == 0 and "--map-by slot:OVERSUBSCRIBE" in done.stdout and "keepalive" not in done.stdout, done
+    assert done.returncode == 0 and "--map-by slot:OVERSUBSCRIBE" in done.stdout and "keepalive" not in done.stdout, (
+        done
+    )
 
 
 @pytest.fixture
@@ -236,11 +320,18 @@ def test_a_python_without_horovod_data_is_refused(mpi, other_python):
     words = [*mpi(OPEN_MPI), "-np", "1", "--dry-run"]
     done = ask_launcher(*words, other_python, "-u", "train.py")
     assert done.returncode == 2 and not done.stdout, done
-    assert (f"`{other_python} -u` can't import horovod_data (ModuleNotFoundError: No module named 'horovod_data'). Install "
-            f"horovod_data there, or start the program with a Python that has it, such as {sys.executable}") in done.stderr
+    assert (
+        f"`{other_python} -u` can't import horovod_data (ModuleNotFoundError: No module named 'horovod_data'). Install "
+        f"horovod_data there, or start the program with a Python that has it, such as {sys.executable}"
+    ) in done.stderr
     there = f"THERE={Path(horovod_data.__file__).parents[1]}"
-    for accepted in (["-x", there, other_python, "train.py"], ["-H", "elsewhere:1", other_python, "train.py"],
-                     ["sh", "-c", other_python], [other_python, "-V"], ["/no/such/python", "train.py"]):
+    for accepted in (
+        ["-x", there, other_python, "train.py"],
+        ["-H", "elsewhere:1", other_python, "train.py"],
+        ["sh", "-c", other_python],
+        [other_python, "-V"],
+        ["/no/such/python", "train.py"],
+    ):
         assert ask_launcher(*words, *accepted).returncode == 0, accepted
 
 
@@ -260,8 +351,15 @@ def test_oversubscribed_here(mpi):
 
 def test_hosts_of_the_batch_system(mpi, tmp_path):
     (tmp_path / "nodes").write_text("a\na\nb\n")
-    done = ask_launcher(*mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")})
-    assert re.findall(r"-np (\d) -host (\S+)", done.stdout) == [("2", "a:2"), ("1", "a:1"), ("1", "b:1"), ("1", "b:1")], done
+    done = ask_launcher(
+        *mpi(OPEN_MPI), "--readers-per-node", "1", "--dry-run", "true", env={"PBS_NODEFILE": str(tmp_path / "nodes")}
+    )
+    assert re.findall(r"-np (\d) -host (\S+)", done.stdout) == [
+        ("2", "a:2"),
+        ("1", "a:1"),
+        ("1", "b:1"),
+        ("1", "b:1"),
+    ], done
     done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "-H", "c:3", "--dry-run", "true", env={"PBS_NODEFILE": "/no/such"})
     assert "-host c:1" in done.stdout, done
 
@@ -293,13 +391,23 @@ def test_the_installed_command():
 
 def test_help_names_every_option():
     said = ask_launcher("--help").stdout
-    for option in "--readers", "--readers-per-node", "--embedded", "--reader-hosts", "--hostfile", "--dry-run", "--verbose":
+    for option in (
+        "--readers",
+        "--readers-per-node",
+        "--embedded",
+        "--reader-hosts",
+        "--hostfile",
+        "--dry-run",
+        "--verbose",
+    ):
         assert option in said
 
 
 def test_it_needs_neither_tensorflow_nor_mpi():
-    code = ("import sys\nfrom horovod_data.launcher.main import main\nmain(['-np', '1', '--dry-run', 'true'])\n"
-            "print(sorted({'tensorflow', 'numpy', 'mpi4py'} & set(sys.modules)))")
+    code = (
+        "import sys\nfrom horovod_data.launcher.main import main\nmain(['-np', '1', '--dry-run', 'true'])\n"
+        "print(sorted({'tensorflow', 'numpy', 'mpi4py'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=170)
     assert done.stdout.splitlines()[-1] == "[]", done
 
@@ -342,8 +450,11 @@ def test_a_command_that_is_too_long(mpi):
     words = [*mpi(OPEN_MPI), "-H", ",".join(f"n{index}" for index in range(300)), "--readers-per-node", "1", "true"]
     done = ask_launcher(*words, env={f"A_VARIABLE_OF_SOME_ENVIRONMENT_MODULE_{index}": "1" for index in range(500)})
     assert done.returncode == 2 and "Traceback" not in done.stderr, done
-    found = re.search(r"horovod-data-run: error: /.*/mpirun can't be started: the command has (\d+) words, and with the environment "
-                      r"(\d+) bytes; the system takes (\d+), and 131072 in one word", done.stderr)
+    found = re.search(
+        r"horovod-data-run: error: /.*/mpirun can't be started: the command has (\d+) words, and with the environment "
+        r"(\d+) bytes; the system takes (\d+), and 131072 in one word",
+        done.stderr,
+    )
     assert found and int(found[1]) > 600000 and int(found[2]) > int(found[3]) > 0, done.stderr
     assert "unset those that ranks don't need" in done.stderr and "--embedded" in done.stderr and "srun" in done.stderr
 
@@ -351,7 +462,9 @@ def test_a_command_that_is_too_long(mpi):
 def test_an_mpirun_that_does_not_start(tmp_path):
     """It may be gone, or no longer executable, by the time that it is started."""
     for path, said in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Permission denied")):
-        with pytest.raises(LaunchError, match=re.escape(f"{path} can't be started ({said}). Name an mpirun that can with --mpirun")):
+        with pytest.raises(
+            LaunchError, match=re.escape(f"{path} can't be started ({said}). Name an mpirun that can with --mpirun")
+        ):
             main.start(Command([str(path)]), None)
 
 
@@ -359,9 +472,13 @@ def test_a_folder_for_the_output_that_can_not_be(mpi, tmp_path):
     (tmp_path / "file").write_text("")
     for path, said in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
         done = ask_launcher(*mpi(OPEN_MPI), "-np", "1", "--output-filename", str(path), "true")
-        assert (done.returncode, done.stderr) == (2, (
-            f"horovod-data-run: error: --output-filename {path}: there can't be such a folder ({said}). Name a folder to write "
-            "the output of each rank to.\n")), done
+        assert (done.returncode, done.stderr) == (
+            2,
+            (
+                f"horovod-data-run: error: --output-filename {path}: there can't be such a folder ({said}). Name a folder to write "
+                "the output of each rank to.\n"
+            ),
+        ), done
 
 
 def test_names_of_this_machine(monkeypatch, capsys, mpi):
@@ -374,23 +491,41 @@ def test_names_of_this_machine(monkeypatch, capsys, mpi):
     assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("3", "localhost:3"), ("1", "localhost:1")]
     assert not asked
     assert main.main([*words, "me.example.org:1,me:1", "true"]) == 0
-    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("2", "me.example.org:2"), ("1", "me.example.org:1")]
+    assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [
+        ("2", "me.example.org:2"),
+        ("1", "me.example.org:1"),
+    ]
     assert main.main([*words, "me.elsewhere.org:1,me:1", "true"]) == 2
     assert "error: me and me.elsewhere.org: are these the same host?" in capsys.readouterr().err
-    assert main.main([*mpi(OPEN_MPI), "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "--dry-run", "true"]) == 0
+    assert (
+        main.main([*mpi(OPEN_MPI), "-np", "2", "--readers", "1", "--reader-hosts", "localhost", "--dry-run", "true"])
+        == 0
+    )
     assert re.findall(r"-np (\d) -host (\S+)", capsys.readouterr().out) == [("2", "me:2"), ("1", "me:1")]
 
 
 def test_another_mpi(mpi):
     done = ask_launcher(*mpi("Wonder MPI 1.0"), "-np", "1", "true")
-    assert done.returncode == 2 and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--version says 'Wonder MPI 1.0', but horovod-data-run works with Open MPI and with MPICH" in done.stderr
+    )
 
 
 R, N, E = "HOROVOD_DATA_READERS", "HOROVOD_DATA_READERS_PER_NODE", "HOROVOD_DATA_EMBEDDED"
 
 
-@pytest.mark.parametrize("options", [[], ["--readers", "1"], ["--readers-per-node", "1"], ["--readers-per-node", "0"],
-                                     ["--readers", "1", "--readers-per-node", "0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--readers", "1"],
+        ["--readers-per-node", "1"],
+        ["--readers-per-node", "0"],
+        ["--readers", "1", "--readers-per-node", "0"],
+    ],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("environ", [
     {}, {R: "2"}, {R: "0"}, {N: "1"}, {N: "0"}, {N: ""}, {E: "1"}, {E: "0"}, {N: "1", E: "1"}, {N: "1", E: "0"}, {R: " 2 ", E: "1"},
     {R: "two"}, {R: "-1"}, {N: "2"}, {N: "1", E: "yes"}, {E: "yes"}, {R: "1", N: "1"}, {R: "0", N: "1"}, {N: "0", E: "1"},
@@ -422,7 +557,10 @@ def test_readers_in_the_environment():
 ])  # fmt: skip
 def test_options_that_only_horovodrun_has(words, option):
     done = ask_launcher("-np", "1", *words, "true")
-    assert done.returncode == 2 and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
+    assert (
+        done.returncode == 2
+        and f"{option} is an option of horovodrun's that horovod-data-run does not have" in done.stderr
+    )
 
 
 @pytest.mark.horovod
@@ -440,7 +578,10 @@ def test_values_that_horovod_refuses(words, text, said, tmp_path):
         path.write_text(text)
     done = ask_launcher("-np", "1", *(word.replace("FILE", str(path)) for word in words), "true")
     assert done.returncode == 2 and "Traceback" not in done.stderr, done
-    assert done.stderr.startswith("horovod-data-run: error: Horovod refuses its options (") and done.stderr.count("\n") == 1, done
+    assert (
+        done.stderr.startswith("horovod-data-run: error: Horovod refuses its options (")
+        and done.stderr.count("\n") == 1
+    ), done
     assert said.replace("FILE", str(path)) in done.stderr, done
 
 
@@ -452,7 +593,9 @@ def variables_of(*words):
 def test_horovods_timeline_stands_beside_ours(tmp_path):
     given = variables_of("--timeline-filename", str(tmp_path / "job.json"), "--timeline-mark-cycles")
     assert given["HOROVOD_DATA_TIMELINE"] == str(tmp_path / "job.json")
-    assert given["HOROVOD_TIMELINE"] == str(tmp_path / "job.horovod.json") and given["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
+    assert (
+        given["HOROVOD_TIMELINE"] == str(tmp_path / "job.horovod.json") and given["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
+    )
     assert variables_of("--timeline-filename", "job")["HOROVOD_DATA_TIMELINE"] == str(Path("job").absolute())
     assert "HOROVOD_TIMELINE" not in variables_of() and "HOROVOD_DATA_TIMELINE" not in variables_of()
     config = tmp_path / "config.yaml"
@@ -469,7 +612,9 @@ def test_a_timeline_has_a_name(name):
 
 @pytest.mark.parametrize("name", ["", "/", "."])
 def test_a_certificate_has_a_name(name):
-    with pytest.raises(LaunchError, match="--certificate .* names no file. Name one, as in --certificate certificate.json"):
+    with pytest.raises(
+        LaunchError, match="--certificate .* names no file. Name one, as in --certificate certificate.json"
+    ):
         variables_of("--certificate", name)
     assert variables_of("--certificate", "job")["HOROVOD_DATA_CERTIFICATE"] == str(Path("job").absolute())
 

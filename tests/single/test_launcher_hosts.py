@@ -37,8 +37,11 @@ def test_lists_that_are_none(text, said):
 
 def test_names():
     assert parse_names("cpu1, cpu2,cpu1", "--reader-hosts") == ("cpu1", "cpu2")
-    for text, said in (("", "--reader-hosts names no host"), (" , ", "--reader-hosts names no host"),
-                       ("cpu1:2", "--reader-hosts cpu1:2: 'cpu1:2' is not the name of a host. Write names alone")):
+    for text, said in (
+        ("", "--reader-hosts names no host"),
+        (" , ", "--reader-hosts names no host"),
+        ("cpu1:2", "--reader-hosts cpu1:2: 'cpu1:2' is not the name of a host. Write names alone"),
+    ):
         with pytest.raises(LaunchError, match=re.escape(said)):
             parse_names(text, "--reader-hosts")
 
@@ -139,10 +142,14 @@ def test_slurm(monkeypatch, tmp_path, with_tool):
     assert spelled(found.hosts) == f"{name}1:4 {name}2:4 {name}3:2" and found.source == "Slurm's job 7"
 
 
-@pytest.mark.parametrize("changed", [{"SLURM_TASKS_PER_NODE": "4"}, {"SLURM_TASKS_PER_NODE": ""}, {"SLURM_JOB_NODELIST": ""}])
+@pytest.mark.parametrize(
+    "changed", [{"SLURM_TASKS_PER_NODE": "4"}, {"SLURM_TASKS_PER_NODE": ""}, {"SLURM_JOB_NODELIST": ""}]
+)
 def test_slurms_variables_that_do_not_fit(monkeypatch, tmp_path, changed):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="Slurm's variables do not fit together: SLURM_JOB_NODELIST=.*Say where to run"):
+    with pytest.raises(
+        LaunchError, match="Slurm's variables do not fit together: SLURM_JOB_NODELIST=.*Say where to run"
+    ):
         find_allocation({**SLURM, **changed})
 
 

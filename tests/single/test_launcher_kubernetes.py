@@ -20,8 +20,12 @@ def test_the_job_starts_as_its_comments_say(mpi, tmp_path):  # noqa: F811
     name, workers = spec["metadata"]["name"], job["mpiReplicaSpecs"]["Worker"]["replicas"]
     hosts = [f"{name}-worker-{index}.{name}.default.svc" for index in range(workers)]
     (tmp_path / "hostfile").write_text("".join(f"{host} slots={job['slotsPerWorker']}\n" for host in hosts))
-    done = ask_launcher(*mpi(OPEN_MPI), "--dry-run", *container["args"],
-                         env={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")})
+    done = ask_launcher(
+        *mpi(OPEN_MPI),
+        "--dry-run",
+        *container["args"],
+        env={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")},
+    )
     assert done.returncode == 0, done
     assert f"-np 4 -host {hosts[0]}:4 " in done.stdout and f"-np 4 -host {hosts[1]}:4 " in done.stdout
     assert f"-np 1 -host {hosts[0]}:1 " in done.stdout and done.stdout.count("-np ") == 3

@@ -120,4 +120,6 @@ def test_the_core_is_loaded_when_a_name_is_first_used():
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=170)
     said = done.stdout.splitlines()
     assert done.returncode == 0 and said[0] == "module 'horovod_data' has no attribute 'no_such_name'", done
-    assert len(said) == 3 and all(line.startswith("horovod_data needs TensorFlow, which can't be imported") for line in said[1:])
+    assert len(said) == 3 and all(
+        line.startswith("horovod_data needs TensorFlow, which can't be imported") for line in said[1:]
+    )

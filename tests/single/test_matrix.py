@@ -21,7 +21,14 @@ CELL = matrix.Cell("2.21.0", "3.12", "openmpi5")
 
 
 def entry(**other: str) -> dict:
-    return {"date": "2026-01-02", "mpi": "Open MPI 5.0.1", "delivery": "258 passed, 1 skipped", "horovod": "", "commands": [], **other}
+    return {
+        "date": "2026-01-02",
+        "mpi": "Open MPI 5.0.1",
+        "delivery": "258 passed, 1 skipped",
+        "horovod": "",
+        "commands": [],
+        **other,
+    }
 
 
 def test_the_page_is_what_the_record_says():
@@ -44,14 +51,17 @@ def test_a_cell_that_was_run_has_its_date_and_result():
     assert "| 2.21.0 | 3.12 | not run | passes |  |  |" in page
 
 
-@pytest.mark.parametrize("told, mark", [
-    ({}, "passes"),
-    ({"horovod": "0.28.1: 20 passed"}, "passes"),
-    ({"delivery": "fails: 2 failed, 256 passed"}, "fails"),
-    ({"horovod": "fails: 1 failed, 3 passed"}, "fails"),
-    ({"delivery": "no wheel of TensorFlow 2.21.0 for Python 3.9"}, "no wheel"),
-    ({"delivery": "not run: no Python 3.12 here"}, "not run"),
-])
+@pytest.mark.parametrize(
+    "told, mark",
+    [
+        ({}, "passes"),
+        ({"horovod": "0.28.1: 20 passed"}, "passes"),
+        ({"delivery": "fails: 2 failed, 256 passed"}, "fails"),
+        ({"horovod": "fails: 1 failed, 3 passed"}, "fails"),
+        ({"delivery": "no wheel of TensorFlow 2.21.0 for Python 3.9"}, "no wheel"),
+        ({"delivery": "not run: no Python 3.12 here"}, "not run"),
+    ],
+)
 def test_marks(told, mark):
     assert matrix.mark(entry(**told)) == mark
 
@@ -91,7 +101,11 @@ def test_nor_does_a_wheel_that_is_gone(record):
 @pytest.mark.parametrize("tensorflow", ["2.15.1", "2.21.0"])
 def test_wheels_are_looked_for_where_the_set_up_keeps_them(tensorflow):
     """Its own words for the folder, said by a shell."""
-    (function,) = re.findall(r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)", (ROOT / "scripts" / "setup.sh").read_text(), re.MULTILINE | re.DOTALL)
+    (function,) = re.findall(
+        r"^horovod\(\) \{$.*?(^  case .*?^  folder=.*?$)",
+        (ROOT / "scripts" / "setup.sh").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     says = f"CACHE={matrix.WHEELS} python=3.12 patched=\nmpi_id() {{ echo openmpi-5.0.1; }}\ntensorflow_version() {{ echo {tensorflow}; }}\n{function}\necho $folder"
     done = subprocess.run(["bash", "-euc", says], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(matrix.folder_of_wheel(CELL._replace(tensorflow=tensorflow), "Open MPI 5.0.1"))
@@ -134,11 +148,14 @@ def test_reasons_are_short_and_summaries_add_up():
     assert matrix.reason(built, CELL) == "fails: a.cc:3: fatal error: mpi.h: No such file"
 
 
-@pytest.mark.parametrize("said, version", [
-    ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
-    ("mpirun (Open MPI) 5.0.11\n", ("Open MPI", "5.0.11")),
-    ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
-])
+@pytest.mark.parametrize(
+    "said, version",
+    [
+        ("mpirun (Open MPI) 4.1.4\n", ("Open MPI", "4.1.4")),
+        ("mpirun (Open MPI) 5.0.11\n", ("Open MPI", "5.0.11")),
+        ("HYDRA build details:\n    Version:                                 4.0.2\n", ("MPICH", "4.0.2")),
+    ],
+)
 def test_mpis(said, version):
     assert matrix.mpi_version(said) == version
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle against expectations written out by hand."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-
 from oracle import deliver, deliver_from_readers, dropped, equal, is_dynamic_delivery, map_nest, rotate
 
 

@@ -124,8 +124,12 @@ def test_a_number_of_steps_is_advised_only_where_readers_need_more(capsys):
     assert recommend(job(ranks=8)).job.prefetch == "auto"
     small = recommend(job(ranks=64, batch_bytes=4096, step_seconds=0.0009, link_gbit=100))  # a window of 64
     assert small.readers.dedicated == 3 and small.job.prefetch == "auto"
-    for arguments, advice in ((["--ranks", "8"], "horovod_data.init()\n"), (["--ranks", "512"], "prefetch=4)\n"),
-                              (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"), (["--ranks", "8", "--prefetch", "auto"], "init()\n")):
+    for arguments, advice in (
+        (["--ranks", "8"], "horovod_data.init()\n"),
+        (["--ranks", "512"], "prefetch=4)\n"),
+        (["--ranks", "8", "--prefetch", "5"], "prefetch=5)\n"),
+        (["--ranks", "8", "--prefetch", "auto"], "init()\n"),
+    ):
         plan.main([*arguments, *USUAL])
         assert capsys.readouterr().out.endswith(advice)
     plan.main(["--ranks", "8", *USUAL, "--prefetch-mb", "200", "--readers", "0"])
@@ -147,8 +151,13 @@ def test_constants_are_those_of_the_published_benchmark():
     """4 ranks, the slowest of the settings of Horovod."""
     published = json.loads((DOCS / "benchmark_delivery.json").read_text())["results"]
     ours = [r for r in published if r["kind"] == "ours" and r["ranks"] == 4]
-    small, large = (max((r for r in ours if (r["name"], r["bytes"]) == key), key=lambda r: statistics.median(r["seconds"]) / r["steps"])
-                    for key in (("horovod_data, per_rank", 4096), ("horovod_data, global", 16 << 20)))
+    small, large = (
+        max(
+            (r for r in ours if (r["name"], r["bytes"]) == key),
+            key=lambda r: statistics.median(r["seconds"]) / r["steps"],
+        )
+        for key in (("horovod_data, per_rank", 4096), ("horovod_data, global", 16 << 20))
+    )
     per_batch = statistics.median(small["seconds"]) / small["steps"] / small["ranks"]
     rate = large["steps"] * large["ranks"] * large["bytes"] / statistics.median(large["seconds"])
     cpu = statistics.median(large["cpu"]) / (large["cpu_steps"] * large["ranks"] * large["bytes"] / 1e9)
@@ -163,19 +172,39 @@ def test_the_model_says_what_was_measured_with_more_readers():
     published = json.loads((DOCS / "benchmark_scaling.json").read_text())
     rates = {}
     for r in published["one_host"]:
-        told = predict(Job(r["trainers"], r["bytes"], 0, 1, ranks_per_host=r["trainers"],
-                           pipeline_bytes_per_second=r["bytes"] / r["pace"]),
-                       Readers(dedicated=r["readers"], own_hosts=False))
+        told = predict(
+            Job(
+                r["trainers"],
+                r["bytes"],
+                0,
+                1,
+                ranks_per_host=r["trainers"],
+                pipeline_bytes_per_second=r["bytes"] / r["pace"],
+            ),
+            Readers(dedicated=r["readers"], own_hosts=False),
+        )
         assert told.bound_by == "pipeline"
         rates[r["readers"]] = r["batches"] / statistics.median(r["seconds"])
-        assert r["batches"] / statistics.median(r["seconds"]) == pytest.approx(told.steps_per_second * r["trainers"], rel=0.15)
+        assert r["batches"] / statistics.median(r["seconds"]) == pytest.approx(
+            told.steps_per_second * r["trainers"], rel=0.15
+        )
     assert rates[2] >= 1.9 * rates[1] and rates[4] >= 3.6 * rates[1]
     for r in published["over_hosts"]:
         if r["name"] != "hvd.broadcast + slice":
-            told = predict(Job(r["trainers"], r["bytes"], 0, r["gbit"], ranks_per_host=2,
-                               pipeline_bytes_per_second=r["bytes"] / r["pace"]),
-                           Readers(per_node=int(r["name"] == "a reader on each host")))
-            assert r["batches"] / statistics.median(r["seconds"]) == pytest.approx(told.steps_per_second * r["trainers"], rel=0.2)
+            told = predict(
+                Job(
+                    r["trainers"],
+                    r["bytes"],
+                    0,
+                    r["gbit"],
+                    ranks_per_host=2,
+                    pipeline_bytes_per_second=r["bytes"] / r["pace"],
+                ),
+                Readers(per_node=int(r["name"] == "a reader on each host")),
+            )
+            assert r["batches"] / statistics.median(r["seconds"]) == pytest.approx(
+                told.steps_per_second * r["trainers"], rel=0.2
+            )
 
 
 def test_the_model_says_what_was_measured_with_hundreds_of_ranks():
@@ -184,7 +213,10 @@ def test_the_model_says_what_was_measured_with_hundreds_of_ranks():
     assert [r["trainers"] for r in results] == [8, 32, 128, 256]
     for r in results:
         here = r["trainers"] // r["hosts"]
-        told = predict(Job(r["trainers"], r["bytes"], 0, 1e6, prefetch=2, ranks_per_host=here), Readers(dedicated=1, own_hosts=False))
+        told = predict(
+            Job(r["trainers"], r["bytes"], 0, 1e6, prefetch=2, ranks_per_host=here),
+            Readers(dedicated=1, own_hosts=False),
+        )
         comm = r["plain"]["comm"]
         busiest = r["trainers"] * max(comm, r["plain"]["reader"] - comm)
         assert told.bound_by == "batches" and 0.6 < busiest / told.delivery_seconds < 1.8, (busiest, told)
@@ -258,7 +290,8 @@ def test_prefetch_costs_memory_and_no_time(of, by, more):
 def test_no_link_carries_more_than_it_can(of, by):
     told = predict(of, by)
     assert told.leaving_bytes_per_step * told.steps_per_second * 8 / 1e9 <= of.link_gbit * 0.954 * (1 + 1e-9) or (
-        not by.own_hosts and by.dedicated > 1)  # several readers on some of the ranks' hosts: the mean is no one's
+        not by.own_hosts and by.dedicated > 1
+    )  # several readers on some of the ranks' hosts: the mean is no one's
 
 
 @settings(max_examples=50)
@@ -301,7 +334,12 @@ def test_numbers_of_numpy():
 
 
 def test_the_largest_numbers_can_be_counted_with(capsys):
-    for more in ([], ["--readers", str(plan.MOST)], ["--prefetch", str(plan.MOST)], ["--ranks-per-host", str(plan.MOST)]):
+    for more in (
+        [],
+        ["--readers", str(plan.MOST)],
+        ["--prefetch", str(plan.MOST)],
+        ["--ranks-per-host", str(plan.MOST)],
+    ):
         assert plan.main(["--ranks", str(plan.MOST), *USUAL, *more]) in (0, 1)
 
 
@@ -324,10 +362,16 @@ def test_one_job(capsys):
     assert plan.main(["--ranks", "512", *USUAL]) == 0
     out = capsys.readouterr().out
     assert out.startswith("512 ranks on 64 hosts: 2.05 GB per step, 10.2 GB/s\n")
-    for layout in ('rank 0 reads, prefetch="auto" (up to 2 steps): does not keep up', "dedicated readers, prefetch=", "1 reader on every host"):
+    for layout in (
+        'rank 0 reads, prefetch="auto" (up to 2 steps): does not keep up',
+        "dedicated readers, prefetch=",
+        "1 reader on every host",
+    ):
         assert f"\n{layout}" in out or layout in out
-    assert ("Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), "
-            "distribute_dataset(..., prefetch=4)") in out
+    assert (
+        "Recommended: 4 dedicated readers, each on a host of its own: horovod_data.init(readers=4), "
+        "distribute_dataset(..., prefetch=4)"
+    ) in out
     assert plan.main(["--ranks", "512", *USUAL, "--shared-hosts"]) == 0
     assert "dedicated readers on the ranks' hosts: horovod_data.init(readers=" in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """csrc/plan against the plain-Python oracle."""
+
 from __future__ import annotations
 
 import ctypes
@@ -9,11 +10,10 @@ import shutil
 import subprocess
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import oracle
 
 CSRC = pathlib.Path(__file__).parents[2] / "csrc"
 

@@ -2,10 +2,10 @@
 """How far the epochs are, from constructed looks at the numbers, and how it is shown; in whole jobs:
 tests/faults/test_progress_jobs.py."""
 
-import io
 import sys
 
 import pytest
+
 from horovod_data import settings, times
 from horovod_data.launcher import options
 from horovod_data.progress import display, watch
@@ -15,8 +15,10 @@ from horovod_data.reporting import verdict
 
 def looks(epochs, *given):
     """What has ended by each of them: (seconds, epoch, its steps, steps of all epochs, seconds of all); a step has four rows."""
-    return [epochs.look(at, Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
-            for at, epoch, steps, all_steps, seconds in given]
+    return [
+        epochs.look(at, Tally(epoch, steps, 4 * steps), Total(all_steps, 4 * all_steps, seconds))
+        for at, epoch, steps, all_steps, seconds in given
+    ]
 
 
 def test_an_epoch_whose_length_is_known():
@@ -59,11 +61,11 @@ def test_epochs_that_follow_at_once():
 
 def test_epochs_between_two_looks():
     epochs = Epochs(expected=3)
-    (ended,), = looks(epochs, (1, 4, 1, 10, 1.0))
+    ((ended,),) = looks(epochs, (1, 4, 1, 10, 1.0))
     assert ended == Ended(1, 3, 9, 36, pytest.approx(0.9), 3)
     assert ended.text() == "epochs 1 to 3 ended after 9 steps: 36 rows on rank 0 in 0.9 s, 40 rows/s"
     looks(epochs, (2, 4, 3, 12, 1.2), (3, 4, 3, 12, 1.2))
-    (ended,), = looks(epochs, (4, 6, 2, 17, 2.0))
+    ((ended,),) = looks(epochs, (4, 6, 2, 17, 2.0))
     assert (ended.first, ended.last, ended.steps) == (5, 5, 3), "the fourth was over already"
 
 
@@ -73,7 +75,7 @@ def test_numbers_that_begin_anew():
     assert looks(epochs, (1, 1, 40, 40, 9.0), (2, 1, 50, 5, 0.5)) == [[], []]
     assert (epochs.steps, epochs.seconds) == (50, 9.5)
     looks(epochs, (3, 2, 7, 12, 1.5), (4, 2, 8, 13, 2.0))
-    (ended,), = looks(epochs, (5, 1, 3, 3, 0.2))
+    ((ended,),) = looks(epochs, (5, 1, 3, 3, 0.2))
     assert (ended.first, ended.steps) == (2, 8) and (epochs.number, epochs.steps) == (1, 3)
 
 
@@ -90,14 +92,26 @@ def test_the_rate_is_of_late():
 
 
 def test_times_since():
-    before = {"rank": 0, "reader": 0, "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 5, "waited_for": [5]}}}}
+    before = {
+        "rank": 0,
+        "reader": 0,
+        "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 5, "waited_for": [5]}}},
+    }
     before["channels"]["c"] = {"options": {"number": 1}, "reader": {"deal": 3, "untaken": 4}}
-    now = {"rank": 0, "reader": 0, "channels": {
-        "a": {"options": {"number": 1}, "trainer": {"wait": 7, "waited_for": [7]}}, "b": {"options": {"number": 1}, "reader": {"deal": 3}},
-        "c": {"options": {"number": 1}, "reader": {"deal": 4, "untaken": 1}}}}
+    now = {
+        "rank": 0,
+        "reader": 0,
+        "channels": {
+            "a": {"options": {"number": 1}, "trainer": {"wait": 7, "waited_for": [7]}},
+            "b": {"options": {"number": 1}, "reader": {"deal": 3}},
+            "c": {"options": {"number": 1}, "reader": {"deal": 4, "untaken": 1}},
+        },
+    }
     (since,) = times.since([now], {(0, 0): before})
     assert since["channels"]["c"]["reader"] == {"deal": 1, "untaken": 1}, "that is no sum"
-    assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {"deal": 3}
+    assert since["channels"]["a"]["trainer"] == {"wait": 2, "waited_for": [2]} and since["channels"]["b"]["reader"] == {
+        "deal": 3
+    }
     anew = {**now, "channels": {"a": {"options": {"number": 1}, "trainer": {"wait": 6, "waited_for": [1]}}}}
     assert times.since([anew], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 6, "waited_for": [1]}
     assert times.since([now], {}) == [now]
@@ -105,12 +119,18 @@ def test_times_since():
     assert times.since([now], {(0, 0): before})[0]["channels"]["a"]["trainer"] == {"wait": 7, "waited_for": [7]}
 
 
-@pytest.mark.parametrize("found, text", [
-    (verdict.Verdict("trainer", "", 0.004), "ranks wait 0.4 % of the time"),
-    (verdict.Verdict("reader", "", 0.71), "ranks wait 71 % for the pipeline"),
-    (verdict.Verdict("link", "", 0.9, awaited="network"), "ranks wait 90 % for the network"),
-    (verdict.Verdict("rank", "", 0.5, rank=3, awaited="slow rank 3 on b"), "ranks wait 50 % for the slow rank 3 on b"),
-])
+@pytest.mark.parametrize(
+    "found, text",
+    [
+        (verdict.Verdict("trainer", "", 0.004), "ranks wait 0.4 % of the time"),
+        (verdict.Verdict("reader", "", 0.71), "ranks wait 71 % for the pipeline"),
+        (verdict.Verdict("link", "", 0.9, awaited="network"), "ranks wait 90 % for the network"),
+        (
+            verdict.Verdict("rank", "", 0.5, rank=3, awaited="slow rank 3 on b"),
+            "ranks wait 50 % for the slow rank 3 on b",
+        ),
+    ],
+)
 def test_who_waits_in_a_few_words(found, text):
     assert found.brief(4) == text and found.brief(1) == text.replace("ranks wait", "rank 0 waits")
 
@@ -133,7 +153,16 @@ def stderr(monkeypatch, capsys):
 def test_lines(stderr):
     """One every so many seconds; of a channel that stands still only while no other one goes on."""
     lines = display.make("1", 10.0)
-    for at, train, valid in [(0, 1, 0), (9, 5, 0), (10, 6, 0), (15, 7, 1), (20, 7, 2), (25, 7, 3), (30, 7, 3), (35, 7, 3)]:
+    for at, train, valid in [
+        (0, 1, 0),
+        (9, 5, 0),
+        (10, 6, 0),
+        (15, 7, 1),
+        (20, 7, 2),
+        (25, 7, 3),
+        (30, 7, 3),
+        (35, 7, 3),
+    ]:
         lines.show({"train": shown(train), **({"valid": shown(valid, number=1)} if valid else {})}, at)
     lines.end("train", "over")
     lines.close()
@@ -143,7 +172,9 @@ def test_lines(stderr):
         f"horovod_data: channel train, epoch 2: 7 steps{waits}",
         f"horovod_data: channel valid, epoch 1: 3 steps{waits}",
         f"horovod_data: channel train, epoch 2: 7 steps{waits}",
-        f"horovod_data: channel valid, epoch 1: 3 steps{waits}", "over"]
+        f"horovod_data: channel valid, epoch 1: 3 steps{waits}",
+        "over",
+    ]
 
 
 def test_one_line_without_tqdm(stderr, monkeypatch):
@@ -159,7 +190,8 @@ def test_one_line_without_tqdm(stderr, monkeypatch):
     assert stderr() == (
         "\rtrain 2: ~34 %, 31/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K"
         "\rtrain 2: ~36 %, 33/~90 steps, 3,200 rows/s | valid 1: 1 steps, 3,200 rows/s, ranks wait 71 % for th\x1b[K"
-        "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K")
+        "\r\x1b[Kover\n\rtrain 2: ~1 %, 1/~90 steps, 3,200 rows/s, ranks wait 71 % for the pipeline\x1b[K\r\x1b[K"
+    )
 
 
 def test_bars_of_tqdm(stderr):
@@ -167,7 +199,9 @@ def test_bars_of_tqdm(stderr):
     bars = display.make("bar", 10.0)
     bars.show({"train": shown(31)}, 0)
     first = stderr()
-    assert "train 2: ~34 %|" in first and "| 31/~90, 3,200 rows/s, ranks wait 71 % for the pipeline" in first, repr(first)
+    assert "train 2: ~34 %|" in first and "| 31/~90, 3,200 rows/s, ranks wait 71 % for the pipeline" in first, repr(
+        first
+    )
     bars.show({"train": shown(33), "valid": shown(1, None, 1, False)}, 1)
     assert "\n\rvalid 1: 1 steps, 3,200 rows/s" in stderr(), "a line of its own"
     bars.end("valid", "over")
@@ -191,12 +225,26 @@ def test_off_by_default():
     assert watch._watch is before
 
 
-@pytest.mark.parametrize("name, value, says", [
-    ("PROGRESS", "yes", "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
-                        "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it"),
-    ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
-    *[("PROGRESS_SECONDS", text, f"HOROVOD_DATA_PROGRESS_SECONDS='{text}' is not a time in seconds of 0.1 or more")
-      for text in ("0", "-1", "1e-9", "0.01", "nan", "inf", "often")]])
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        (
+            "PROGRESS",
+            "yes",
+            "HOROVOD_DATA_PROGRESS='yes' is no way to show progress. "
+            "Set HOROVOD_DATA_PROGRESS to 0, 1 or bar, or unset it",
+        ),
+        ("PROGRESS", "10", "HOROVOD_DATA_PROGRESS='10' is no way"),
+        *[
+            (
+                "PROGRESS_SECONDS",
+                text,
+                f"HOROVOD_DATA_PROGRESS_SECONDS='{text}' is not a time in seconds of 0.1 or more",
+            )
+            for text in ("0", "-1", "1e-9", "0.01", "nan", "inf", "often")
+        ],
+    ],
+)
 def test_useless_values(name, value, says):
     with pytest.raises(ValueError) as raised:
         settings.read_settings({f"HOROVOD_DATA_{name}": value})

@@ -36,8 +36,19 @@ def outer(tmp_path):
             "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n  own_job: .\n"
         )
         env = {**os.environ, "PYTHONPATH": str(TESTS), "HVDATA_TEST_LIMIT": ""}
-        command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "base")]
-        done = subprocess.run([*command, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=170)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-rA",
+            "-p",
+            "no:cacheprovider",
+            "--basetemp",
+            str(tmp_path / "base"),
+        ]
+        done = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=170
+        )
         return done.stdout + done.stderr, done.returncode
 
     return run
@@ -243,7 +254,9 @@ def test_a_run_without_a_passed_test_is_no_success(outer):
 
 def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
     code = "import tensorflow, gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000, tensorflow.__spec__.loader)"
-    done = subprocess.run([sys.executable, "-c", code], env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True
+    )
     assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr
 
 

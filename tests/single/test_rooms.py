@@ -70,4 +70,9 @@ def test_no_list_lacks_a_room():
     assert rooms_in("csrc/tests/CMakeLists.txt", "set(HVDATA_ROOMS ") == without_tensorflow - {"engine", "transport"}
     assert rooms_in("Makefile", "ROOMS := ") == without_tensorflow - {"engine"}  # which make lint names beside them
     # Targets for what others may have written: all but what waits for several processes.
-    assert rooms_in("csrc/fuzz/CMakeLists.txt", "hvdata_sources(sources ") == without_tensorflow - {"engine", "transport", "meeting", "timeline"}
+    assert rooms_in("csrc/fuzz/CMakeLists.txt", "hvdata_sources(sources ") == without_tensorflow - {
+        "engine",
+        "transport",
+        "meeting",
+        "timeline",
+    }

@@ -39,13 +39,27 @@ def chosen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "tells.py").write_text(PLUGIN)
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
-    command = [sys.executable, "-c", run, str(ROOT / "tests"), "--collect-only", "-qq", "-p", "tells", "-p",
-               "no:cacheprovider", "--rootdir", str(ROOT)]
+    command = [
+        sys.executable,
+        "-c",
+        run,
+        str(ROOT / "tests"),
+        "--collect-only",
+        "-qq",
+        "-p",
+        "tells",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(ROOT),
+    ]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=280)
     assert done.returncode == 0, done
     told = TOLD.findall(done.stdout)
-    return {option: {name: (slow == "slow", int(processes)) for of, slow, processes, name in told if of == option}
-            for option in ("", "--quick", "--rest", "--once")}
+    return {
+        option: {name: (slow == "slow", int(processes)) for of, slow, processes, name in told if of == option}
+        for option in ("", "--quick", "--rest", "--once")
+    }
 
 
 def function_of(name: str) -> str:
@@ -60,8 +74,14 @@ def test_both_together_have_every_case(chosen):
     assert quick | rest == once <= every and not quick & rest
 
     def cases(names):
-        return {re.sub(r"np=[^]-]*", "", name) if "[np=" in name else function_of(name) if name.split("/")[1] in WHOLE_JOBS else name
-                for name in names}
+        return {
+            re.sub(r"np=[^]-]*", "", name)
+            if "[np=" in name
+            else function_of(name)
+            if name.split("/")[1] in WHOLE_JOBS
+            else name
+            for name in names
+        }
 
     def worlds(names):
         return {(name.partition("::")[0], re.search(r"np=[^]-]*", name)[0]) for name in names if "[np=" in name}
@@ -96,8 +116,11 @@ def test_every_world_has_its_part(chosen):
     """But those of so many processes that they take long to start."""
 
     def worlds(option: str) -> collections.Counter:
-        return collections.Counter(re.match(r"np=[^]-]*", name.partition("[")[2])[0]
-                                   for name, (_, processes) in chosen[option].items() if 0 < processes <= MOST)
+        return collections.Counter(
+            re.match(r"np=[^]-]*", name.partition("[")[2])[0]
+            for name, (_, processes) in chosen[option].items()
+            if 0 < processes <= MOST
+        )
 
     quick = worlds("--quick")
     assert len(quick) > 8
@@ -108,14 +131,22 @@ def test_every_world_has_its_part(chosen):
 @pytest.mark.parametrize("option", ["--quick", "--rest"])
 def test_the_options_choose(chosen, option):
     """pytest itself collects what is chosen of this file; all of it is slow."""
-    done = subprocess.run([sys.executable, "-m", "pytest", option, "--collect-only", "-qq", __file__], cwd=ROOT,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", option, "--collect-only", "-qq", __file__],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     here = [name for name in chosen[option] if Path(name.partition("::")[0]).name == Path(__file__).name]
     assert len(here) == (0 if option == "--quick" else 7)
     assert done.stdout.count("test_selection.py: 7") == (1 if here else 0), done
 
 
 def test_only_one_of_the_two():
-    done = subprocess.run([sys.executable, "-m", "pytest", "--quick", "--rest", "--collect-only", __file__], cwd=ROOT,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--quick", "--rest", "--collect-only", __file__],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR and "give one of them, or none for all" in done.stderr, done

@@ -40,8 +40,15 @@ def setup(tmp_path):
         tool("mpicc", "#!/bin/sh\n")
         notes = tmp_path / "notes"
         notes.write_text("")
-        env = {**os.environ, "VENV": str(tmp_path / "venv"), "PYTHON": str(tools / "python3.11"), "NOTES": str(notes),
-               "HEADERS": str(tmp_path), "PATH": f"{tools}:{os.environ['PATH']}", "TENSORFLOW": "tensorflow"}
+        env = {
+            **os.environ,
+            "VENV": str(tmp_path / "venv"),
+            "PYTHON": str(tools / "python3.11"),
+            "NOTES": str(notes),
+            "HEADERS": str(tmp_path),
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "TENSORFLOW": "tensorflow",
+        }
         env.pop("MPICC", None)
         done = subprocess.run([str(SETUP), *stages], env=env, capture_output=True, text=True, timeout=170)
         return done, notes.read_text()
@@ -71,7 +78,9 @@ def test_a_folder_that_is_no_environment_stays(setup, tmp_path):
     assert (tmp_path / "venv" / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize("mpi, built", [("mpirun (Open MPI) 4.1.4", False), ("HYDRA build details: Version: 4.0.2", True)])
+@pytest.mark.parametrize(
+    "mpi, built", [("mpirun (Open MPI) 4.1.4", False), ("HYDRA build details: Version: 4.0.2", True)]
+)
 def test_mpi4py_is_built_for_other_mpis_than_open_mpi(setup, mpi, built):
     """Once: its wheel does not find them."""
     done, told = setup("mpi4py", mpi=mpi)

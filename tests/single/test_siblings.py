@@ -46,8 +46,12 @@ os.execve(sys.executable, [sys.executable, "-c", *sys.orig_argv[2:]], {"FULL": j
 
 
 def looked(names, first, size, other, most=0, wrapper=()):
-    done = subprocess.run([sys.executable, "-c", LAUNCHER, names, str(first), str(size), LOOKS.format(most=most), other, *wrapper],
-                          capture_output=True, text=True, timeout=80)
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, names, str(first), str(size), LOOKS.format(most=most), other, *wrapper],
+        capture_output=True,
+        text=True,
+        timeout=80,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -59,7 +63,9 @@ def test_one_that_is_gone(names):
 
 def test_one_that_is_gone_where_other_hosts_have_ranks_too():
     """Which of the job's ranks it was is not known then."""
-    assert looked(OPEN_MPI, 6, 9, "") == "['the rank with number 1 on this host (from 0) has left, its process is gone']"
+    assert (
+        looked(OPEN_MPI, 6, 9, "") == "['the rank with number 1 on this host (from 0) has left, its process is gone']"
+    )
 
 
 def test_one_whose_program_has_ended():
@@ -72,7 +78,9 @@ def test_all_are_there():
 
 
 def test_a_wrapper_between_the_launcher_and_the_rank():
-    assert looked(OPEN_MPI, 0, 3, "import time; time.sleep(600)", most=4, wrapper=[sys.executable, "-c", WRAPPER]) == "[]"
+    assert (
+        looked(OPEN_MPI, 0, 3, "import time; time.sleep(600)", most=4, wrapper=[sys.executable, "-c", WRAPPER]) == "[]"
+    )
 
 
 def test_a_wrapper_around_another_rank():

@@ -9,8 +9,10 @@ from pathlib import Path
 import horovod_data
 from horovod_data import tensorflow_private
 
-PRIVATE = re.compile(r"tensorflow\.python|tf\.__internal__|\._(?:variant_tensor|inputs|functions|as_serialized_graph|py_funcs\w+)\b"
-                     r"|_(?:iterator_resource|next_internal|do_call|call_tf_sessionrun|apply_debug_options|serialize_to_tensors)\b|\._dataset\b")
+PRIVATE = re.compile(
+    r"tensorflow\.python|tf\.__internal__|\._(?:variant_tensor|inputs|functions|as_serialized_graph|py_funcs\w+)\b"
+    r"|_(?:iterator_resource|next_internal|do_call|call_tf_sessionrun|apply_debug_options|serialize_to_tensors)\b|\._dataset\b"
+)
 
 
 def test_one_module_knows_them():
@@ -22,7 +24,9 @@ def test_one_module_knows_them():
 def test_its_table_has_them_all():
     text = Path(tensorflow_private.__file__).read_text()
     table, code = tensorflow_private.__doc__, text.split('"""', 2)[2]
-    used = {name.removeprefix(".") for name in PRIVATE.findall(code)} | set(re.findall(r"from (tensorflow\.python\S+) import", code))
+    used = {name.removeprefix(".") for name in PRIVATE.findall(code)} | set(
+        re.findall(r"from (tensorflow\.python\S+) import", code)
+    )
     missing = {name for name in used if name not in table and name != "tensorflow.python"}
     assert not missing
 

@@ -14,27 +14,51 @@ START = 1_700_000_000_000_000  # microseconds: rank 0's time 0
 
 
 def ours(*events, ended=True, began=START, rank0=True):
-    head = [{"ph": "M", "name": "horovod_data", "pid": 0, "tid": 1000, "args": {"timeline": 1, "ranks": 2, "readers": 1}}]
+    head = [
+        {"ph": "M", "name": "horovod_data", "pid": 0, "tid": 1000, "args": {"timeline": 1, "ranks": 2, "readers": 1}}
+    ]
     if rank0:
-        head.append({"ph": "M", "name": "horovod_data clock", "pid": 0, "tid": 1000, "args": {
-            "start_time_since_epoch_in_micros": began, "offset_in_micros": 0.0, "round_trip_in_micros": 0.0}})
+        head.append(
+            {
+                "ph": "M",
+                "name": "horovod_data clock",
+                "pid": 0,
+                "tid": 1000,
+                "args": {
+                    "start_time_since_epoch_in_micros": began,
+                    "offset_in_micros": 0.0,
+                    "round_trip_in_micros": 0.0,
+                },
+            }
+        )
     tail = [{"ph": "M", "name": "horovod_data end", "pid": 0, "tid": 1000, "args": {"left_out": 7}}] if ended else []
     text = "[\n" + ",\n".join(json.dumps(event) for event in [*head, *events, *tail])
     return text + ("\n]\n" if ended else ",\n")
 
 
 def step(ts, dur=1000.0, pid=0):
-    return {"ph": "X", "name": "step", "cat": "trainer", "pid": pid, "tid": 1002, "ts": ts, "dur": dur, "args": {"step": 1}}
+    return {
+        "ph": "X",
+        "name": "step",
+        "cat": "trainer",
+        "pid": pid,
+        "tid": 1002,
+        "ts": ts,
+        "dur": dur,
+        "args": {"step": 1},
+    }
 
 
 # As Horovod 0.28.1 writes it: events in one line, each of which takes the place of the end of the list.
-HOROVODS = ('[\n{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%d}},\n'
-            '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n'
-            '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "DistributedGrad_0"}},\n'
-            '{"name": "process_sort_index", "ph": "M", "pid": 1, "args": {"sort_index": 1}},\n'
-            '{"ph": "B", "name": "ALLREDUCE", "ts": 500, "pid": 1, "args": {"dtype": "float32"}},'
-            '{"ph": "E", "ts": 900, "pid": 1},'
-            '{"ph": "i", "name": "CYCLE_START", "ts": 950, "s": "g"}]')
+HOROVODS = (
+    '[\n{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%d}},\n'
+    '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n'
+    '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "DistributedGrad_0"}},\n'
+    '{"name": "process_sort_index", "ph": "M", "pid": 1, "args": {"sort_index": 1}},\n'
+    '{"ph": "B", "name": "ALLREDUCE", "ts": 500, "pid": 1, "args": {"dtype": "float32"}},'
+    '{"ph": "E", "ts": 900, "pid": 1},'
+    '{"ph": "i", "name": "CYCLE_START", "ts": 950, "s": "g"}]'
+)
 
 
 @pytest.fixture
@@ -43,6 +67,7 @@ def file(tmp_path):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return str(path)
+
     return write
 
 
@@ -70,7 +95,9 @@ def test_nothing_is_before_time_0(file, tmp_path):
     """Perfetto would leave it out: what Horovod did before horovod_data began."""
     ran = merge(file(HOROVODS % (START - 1000), "hvd.json"), file(ours(step(10))), "-o", str(tmp_path / "both.json"))
     assert ran.returncode == 0, ran.stderr
-    times = {event.get("name"): event["ts"] for event in json.loads((tmp_path / "both.json").read_text()) if "ts" in event}
+    times = {
+        event.get("name"): event["ts"] for event in json.loads((tmp_path / "both.json").read_text()) if "ts" in event
+    }
     assert times["ALLREDUCE"] == 500 and times["step"] == 1010, times
 
 
@@ -89,28 +116,33 @@ def test_a_file_that_broke_off_anywhere_is_taken(file, cut):
         assert all("ph" in event for event in read.events)
 
 
-@pytest.mark.parametrize("text, says", [
-    ("", "is empty: the job ended before it wrote anything"),
-    ("{}", "it doesn't begin with a list of events"),
-    ("hello", "it doesn't begin with a list of events"),
-    (b"\x7fELF\x00\xff", "byte 5 is no text"),
-    ("[1, 2]", "1 is no event"),
-    ('[{"name": "a"}]', "is no event"),
-    ('[{"ph": "X", "ts": "now"}]', "an event's time is 'now'"),
-    ('[{"ph": "X", "ts": 1%s}]' % ("0" * 400), "an event's time is 1000"),
-    ('[{"ph": "i", "ts": 1}]', "it doesn't say when it began"),
-    (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
-    (ours(step(1)) + "more", "something stands behind its end"),
-    (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
-    (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
-    (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
-    (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "the place of a process is 'first'"),
-    (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
-])
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "is empty: the job ended before it wrote anything"),
+        ("{}", "it doesn't begin with a list of events"),
+        ("hello", "it doesn't begin with a list of events"),
+        (b"\x7fELF\x00\xff", "byte 5 is no text"),
+        ("[1, 2]", "1 is no event"),
+        ('[{"name": "a"}]', "is no event"),
+        ('[{"ph": "X", "ts": "now"}]', "an event's time is 'now'"),
+        ('[{"ph": "X", "ts": 1%s}]' % ("0" * 400), "an event's time is 1000"),
+        ('[{"ph": "i", "ts": 1}]', "it doesn't say when it began"),
+        (ours(step(1)).replace('"dur"', 'dur"'), "is no event"),
+        (ours(step(1)) + "more", "something stands behind its end"),
+        (ours(step(1)).replace('"timeline": 1', '"timeline": 2'), "its format is 2, of another version than this one"),
+        (ours(step(1)).replace('"left_out": 7', '"left_out": null'), "has no number of events"),
+        (ours(step(1)).replace(', "args": {"timeline": 1, "ranks": 2, "readers": 1}', ""), "its format is None"),
+        (HOROVODS.replace('"sort_index": 1', '"sort_index": "first"') % START, "the place of a process is 'first'"),
+        (ours(step(1), ended=False, rank0=False), "rank 0 has written nothing to it before the job was killed"),
+    ],
+)
 def test_what_is_no_timeline_is_refused(file, tmp_path, text, says):
     path = file(text)
     ran = merge(path, "-o", str(tmp_path / "out.json"))
-    assert ran.returncode == 2 and ran.stderr.startswith(f"horovod_data.timeline: error: {path} is no timeline: "), ran.stderr
+    assert ran.returncode == 2 and ran.stderr.startswith(f"horovod_data.timeline: error: {path} is no timeline: "), (
+        ran.stderr
+    )
     assert says in ran.stderr, ran.stderr
     assert not (tmp_path / "out.json").exists() and "Traceback" not in ran.stderr
 
@@ -123,16 +155,21 @@ def test_an_event_may_have_the_name_of_metadata(file, tmp_path):
     ran = merge(file(ours(step(1))), file(ours(*named), "second.json"), "-o", out)
     assert ran.returncode == 0, ran.stderr
     assert [one["name"] for one in json.loads((tmp_path / "out.json").read_text()) if one["ph"] == "X"] == [
-        "step", "process_name", "process_sort_index"]
+        "step",
+        "process_name",
+        "process_sort_index",
+    ]
 
 
 def test_useless_names(file, tmp_path):
     good, horovods = file(ours(step(1))), file(HOROVODS % START, "hvd.json")
-    for words, says in (((str(tmp_path / "none.json"), "-o", "x"), "none.json: No such file or directory"),
-                        ((good, "-o", good), "is one of the files to be merged. Give -o another name."),
-                        ((good, "-o", str(tmp_path / "no" / "out.json")), "out.json: No such file or directory"),
-                        ((good, "-o", str(tmp_path)), "Is a directory"),
-                        ((good, "-o", "/dev/full"), "error: /dev/full: No space left on device"),
-                        ((horovods, "-o", str(tmp_path / "x")), "None of these timelines is horovod_data's")):
+    for words, says in (
+        ((str(tmp_path / "none.json"), "-o", "x"), "none.json: No such file or directory"),
+        ((good, "-o", good), "is one of the files to be merged. Give -o another name."),
+        ((good, "-o", str(tmp_path / "no" / "out.json")), "out.json: No such file or directory"),
+        ((good, "-o", str(tmp_path)), "Is a directory"),
+        ((good, "-o", "/dev/full"), "error: /dev/full: No space left on device"),
+        ((horovods, "-o", str(tmp_path / "x")), "None of these timelines is horovod_data's"),
+    ):
         ran = merge(*words)
         assert ran.returncode == 2 and says in ran.stderr and "Traceback" not in ran.stderr, (words, ran.stderr)

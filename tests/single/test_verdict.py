@@ -2,20 +2,45 @@
 """The sentence of a report, from constructed times."""
 
 import pytest
+
 from horovod_data import times
 from horovod_data.reporting import report, verdict
 
 
 def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0, first=0.0):
     """Seconds are of one step, but for `first`."""
-    return times.Trainer(rank, host, steps, steps, wait * steps, receive * steps, step * steps, steps, 0, {reader: wait * steps}, 1, first)
+    return times.Trainer(
+        rank,
+        host,
+        steps,
+        steps,
+        wait * steps,
+        receive * steps,
+        step * steps,
+        steps,
+        0,
+        {reader: wait * steps},
+        1,
+        first,
+    )
 
 
 def reader(pipeline, deal, room, number=0, steps=100, room_of=None, host="node0"):
     """Seconds are of one of its steps."""
     of = {rank: spent * steps for rank, spent in (room_of or {}).items()}
-    return times.Reader(number, host, number == 0, steps, steps, pipeline * steps, deal * steps, room * steps, 0.0, of,
-                        {rank: steps for rank in of})
+    return times.Reader(
+        number,
+        host,
+        number == 0,
+        steps,
+        steps,
+        pipeline * steps,
+        deal * steps,
+        room * steps,
+        0.0,
+        of,
+        {rank: steps for rank in of},
+    )
 
 
 def judged(trainers, readers, dynamic=False, prefetch=2):
@@ -25,15 +50,19 @@ def judged(trainers, readers, dynamic=False, prefetch=2):
 def test_a_pipeline_that_is_too_slow():
     """The next number of readers, and what it gains: up to where the ranks' own steps bind."""
     found = judged([trainer(r, 0.071, 0.029) for r in range(4)], [reader(0.099, 0.001, 0)])
-    assert found.text == ("reader-bound: ranks wait 71 % of a step for the pipeline; two readers would give 2.0x "
-                          "(HOROVOD_DATA_READERS=2, or init(readers=2)), if each has its cores")
+    assert found.text == (
+        "reader-bound: ranks wait 71 % of a step for the pipeline; two readers would give 2.0x "
+        "(HOROVOD_DATA_READERS=2, or init(readers=2)), if each has its cores"
+    )
     assert (found.bound_by, found.readers, round(found.gain, 2)) == ("reader", 2, 2.0)
     assert round(judged([trainer(r, 0.02, 0.08) for r in range(2)], [reader(0.1, 0, 0)]).gain, 2) == 1.25
 
 
 def test_readers_that_are_too_few():
-    found = judged([trainer(r, 0.04, 0.01) for r in range(2)],
-                   [reader(0.1, 0, 0, number, steps=50, host=f"node{number}") for number in range(2)])
+    found = judged(
+        [trainer(r, 0.04, 0.01) for r in range(2)],
+        [reader(0.1, 0, 0, number, steps=50, host=f"node{number}") for number in range(2)],
+    )
     assert found.bound_by == "reader" and found.readers == 3 and round(found.gain, 2) == 1.5
     assert "; three readers would give 1.5x (HOROVOD_DATA_READERS=3" in found.text
 
@@ -45,7 +74,11 @@ def test_a_reader_that_copies():
 
 def test_trainers_that_have_all_they_want():
     found = judged([trainer(r, 0.0002, 0.0496, 0.0002) for r in range(4)], [reader(0.001, 0.001, 0.048)])
-    assert (found.bound_by, found.text, found.gain) == ("trainer", "trainer-bound: delivery costs 0.8 % of a step", None)
+    assert (found.bound_by, found.text, found.gain) == (
+        "trainer",
+        "trainer-bound: delivery costs 0.8 % of a step",
+        None,
+    )
 
 
 def test_epochs_that_begin_late():
@@ -53,7 +86,9 @@ def test_epochs_that_begin_late():
     late = [times.Trainer(r, "a", 100, 100, 2.0, 0.0, 10.0, 2, 150, {0: 2.0}, 4, 1.9) for r in range(2)]
     found = judged(late, [reader(0.01, 0, 0.1)])
     assert found.bound_by == "trainer"
-    assert found.text == ("trainer-bound: delivery costs 17 % of a step, most of it before the first batch of an epoch (475 ms)")
+    assert found.text == (
+        "trainer-bound: delivery costs 17 % of a step, most of it before the first batch of an epoch (475 ms)"
+    )
 
 
 def test_one_slow_rank():
@@ -61,38 +96,55 @@ def test_one_slow_rank():
     room = [reader(0.002, 0.001, 0.037, room_of={0: 0.001, 3: 0.036})]
     found = judged(ranks, room)
     assert found.bound_by == "rank" and found.rank == 3 and round(found.gain, 1) == 8.0
-    assert found.text.startswith("rank 3 on node3 is slow: the others wait 35 ms of each step for it; at their pace a step would take "
-                                 "5 ms (8.0x). schedule=\"dynamic\" gives")
+    assert found.text.startswith(
+        "rank 3 on node3 is slow: the others wait 35 ms of each step for it; at their pace a step would take "
+        '5 ms (8.0x). schedule="dynamic" gives'
+    )
     assert judged(ranks, room, dynamic=True).bound_by != "rank", "there nobody waits for it"
 
 
 def test_a_rank_that_is_somewhat_slow():
     for hosts in (["node0"] * 3, ["node0", "node1", "node2"]):
-        ranks = [trainer(r, 0 if r == 1 else 0.008, 0.028 if r == 1 else 0.02, host=host) for r, host in enumerate(hosts)]
+        ranks = [
+            trainer(r, 0 if r == 1 else 0.008, 0.028 if r == 1 else 0.02, host=host) for r, host in enumerate(hosts)
+        ]
         found = judged(ranks, [reader(0.001, 0.001, 0.026, room_of={1: 0.026})])
-        assert found.text.startswith(f"rank 1 on {hosts[1]} is slow: the others wait 8 ms of each step for it; ") and "(1.4x)" in found.text
+        assert (
+            found.text.startswith(f"rank 1 on {hosts[1]} is slow: the others wait 8 ms of each step for it; ")
+            and "(1.4x)" in found.text
+        )
 
 
 def test_several_slow_ranks():
     """A slow host, say."""
     for hosts in (["node0"] * 8, ["node0"] * 4 + ["node1"] * 4):
-        ranks = [trainer(r, 0.035 if r < 4 else 0.002, 0.005 if r < 4 else 0.038, host=host) for r, host in enumerate(hosts)]
+        ranks = [
+            trainer(r, 0.035 if r < 4 else 0.002, 0.005 if r < 4 else 0.038, host=host) for r, host in enumerate(hosts)
+        ]
         found = judged(ranks, [reader(0.002, 0.001, 0.037, room_of={4: 0.009, 5: 0.010, 6: 0.009, 7: 0.009})])
-        assert found.text.startswith(f"ranks 4, 5, 6, 7 are slow, rank 5 on {hosts[5]} most: the others wait 35 ms of each step for them; ")
+        assert found.text.startswith(
+            f"ranks 4, 5, 6, 7 are slow, rank 5 on {hosts[5]} most: the others wait 35 ms of each step for them; "
+        )
         assert (found.bound_by, found.rank, round(found.gain)) == ("rank", 5, 8)
 
 
 def test_a_rank_with_long_steps_that_nobody_waits_for():
     """The pipeline takes as long; or the rank has left after one long step."""
-    found = judged([trainer(0, 0.085, 0.005), trainer(1, 0.004, 0.086), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)])
+    found = judged(
+        [trainer(0, 0.085, 0.005), trainer(1, 0.004, 0.086), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)]
+    )
     assert (found.bound_by, found.gain) == ("reader", None), found.text
-    found = judged([trainer(0, 0.085, 0.005), trainer(1, 0, 0.3, steps=1), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)])
+    found = judged(
+        [trainer(0, 0.085, 0.005), trainer(1, 0, 0.3, steps=1), trainer(2, 0.085, 0.005)], [reader(0.089, 0.001, 0)]
+    )
     assert found.bound_by == "reader", found.text
 
 
 def test_without_the_slow_rank_the_pipeline_would_bind():
-    found = judged([trainer(0, 0.055, 0.005), trainer(1, 0, 0.06), trainer(2, 0.055, 0.005)],
-                   [reader(0.049, 0.001, 0.01, room_of={1: 0.01})])
+    found = judged(
+        [trainer(0, 0.055, 0.005), trainer(1, 0, 0.06), trainer(2, 0.055, 0.005)],
+        [reader(0.049, 0.001, 0.01, room_of={1: 0.01})],
+    )
     assert found.bound_by == "rank" and "at their pace a step would take 50 ms (1.2x)" in found.text
 
 
@@ -106,8 +158,12 @@ def test_elements_of_a_dynamic_channel():
 def test_readers_of_hosts(slow):
     """One more is no advice there; and where one host's is slow, the others' ranks wait for it as well."""
     ranks = [trainer(r, 0.095, 0.005, host=f"node{r // 2}", reader=r // 2) for r in range(4)]
-    readers = [reader(0.099, 0.001, 0, host, host=f"node{host}") if host in slow else
-               reader(0.019, 0.001, 0.08, host, host=f"node{host}", room_of={2 * host: 0.08}) for host in range(2)]
+    readers = [
+        reader(0.099, 0.001, 0, host, host=f"node{host}")
+        if host in slow
+        else reader(0.019, 0.001, 0.08, host, host=f"node{host}", room_of={2 * host: 0.08})
+        for host in range(2)
+    ]
     found = judged(ranks, readers)
     assert found.text == "reader-bound: ranks wait 95 % of a step for the pipeline" and found.readers is None
 
@@ -120,21 +176,28 @@ def test_the_wait_for_a_first_batch_is_no_step_of_the_pipeline():
 
 def test_one_long_step_is_no_link():
     """A minute of tracing in the first step, in which the reader has waited; afterwards the ranks wait."""
-    found = judged([trainer(r, 0.085, 0.605, host=f"node{r}") for r in range(2)], [reader(0.089, 0.001, 0.6, room_of={1: 0.6})])
+    found = judged(
+        [trainer(r, 0.085, 0.605, host=f"node{r}") for r in range(2)], [reader(0.089, 0.001, 0.6, room_of={1: 0.6})]
+    )
     assert found.text.startswith("reader-bound in a part of the time: ranks wait 12 %")
 
 
 def test_batches_that_take_long_to_make():
     found = judged([trainer(r, 0.0002, 0.01, 0.01) for r in range(2)], [reader(0.001, 0.001, 0.018)])
-    assert found.text == "trainer-bound: delivery costs 50 % of a step, most of it making tensors of batches (verify=True looks at every row)"
+    assert (
+        found.text
+        == "trainer-bound: delivery costs 50 % of a step, most of it making tensors of batches (verify=True looks at every row)"
+    )
 
 
 def test_a_link_that_is_full():
     """Ranks wait, and so does the reader; the rank beside the reader too, because all step together."""
     ranks = [trainer(0, 0.09, 0.01), trainer(1, 0.09, 0.01, host="node1")]
     found = judged(ranks, [reader(0.002, 0.001, 0.097, room_of={1: 0.097})])
-    assert found.text == ("link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
-                          "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements some of it")
+    assert found.text == (
+        "link-bound: ranks wait 90 % of a step for batches on their way from node0 to node1; a reader on every host "
+        "(readers_per_node=1) would give 10.0x, if each has its cores; smaller elements some of it"
+    )
     assert found.bound_by == "link"
 
 
@@ -157,8 +220,10 @@ def test_two_parts_of_a_job():
     """On one host there is no link: ranks have waited for the pipeline, and the reader for them, at different times."""
     found = judged([trainer(r, 0.09, 0.1) for r in range(2)], [reader(0.08, 0.001, 0.097, room_of={1: 0.097})])
     assert (found.bound_by, found.gain) == ("reader", None)
-    assert found.text == ("reader-bound in a part of the time: ranks wait 47 % of a step for the pipeline, and at other times the reader "
-                          "for them; stats(reset=True) on all ranks between the parts tells them apart")
+    assert found.text == (
+        "reader-bound in a part of the time: ranks wait 47 % of a step for the pipeline, and at other times the reader "
+        "for them; stats(reset=True) on all ranks between the parts tells them apart"
+    )
 
 
 def test_seconds_that_began_anew_in_the_wait_for_a_first_batch():
@@ -168,11 +233,52 @@ def test_seconds_that_began_anew_in_the_wait_for_a_first_batch():
 
 
 def test_a_report_of_many_ranks_is_short():
-    processes = [{"rank": r, "reader": 0 if r == 0 else -1, "sources": [0], "audience": list(range(100)), "host": f"node{r}", "ranks": 100, "channels": {
-        "train": {"options": {"batch": 1, "schedule": 0, "prefetch": 2},
-                  "trainer": {"wait": r * 10**7, "receive": 0, "step": 10**9, "steps": 100, "rows": 100, "waits": 3, "queued": 150, "epochs": 1, "first": 0, "window": 2, "waited_for": [0]},
-                  **({"reader": {"pipeline": 10**9, "deal": 1, "room": 10**9, "serve": 0, "elements": 10**4, "steps": 100, "untaken": 3,
-                                 "room_of": [10**9] + [0] * 99, "room_times_of": [7] + [0] * 99}} if r == 0 else {})}}} for r in range(100)]
+    processes = [
+        {
+            "rank": r,
+            "reader": 0 if r == 0 else -1,
+            "sources": [0],
+            "audience": list(range(100)),
+            "host": f"node{r}",
+            "ranks": 100,
+            "channels": {
+                "train": {
+                    "options": {"batch": 1, "schedule": 0, "prefetch": 2},
+                    "trainer": {
+                        "wait": r * 10**7,
+                        "receive": 0,
+                        "step": 10**9,
+                        "steps": 100,
+                        "rows": 100,
+                        "waits": 3,
+                        "queued": 150,
+                        "epochs": 1,
+                        "first": 0,
+                        "window": 2,
+                        "waited_for": [0],
+                    },
+                    **(
+                        {
+                            "reader": {
+                                "pipeline": 10**9,
+                                "deal": 1,
+                                "room": 10**9,
+                                "serve": 0,
+                                "elements": 10**4,
+                                "steps": 100,
+                                "untaken": 3,
+                                "room_of": [10**9] + [0] * 99,
+                                "room_times_of": [7] + [0] * 99,
+                            }
+                        }
+                        if r == 0
+                        else {}
+                    ),
+                }
+            },
+        }
+        for r in range(100)
+    ]
     text = str(report.make(processes))
     assert text.count("\n") < 25 and "100 ranks, 1 reader, 10,000 batches" in text and "and 84 more ranks" in text
     assert "reader 0 on node0 10,000 50.0 % 0.0 % 50.0 % 0 (100.0 %, 7x) 0.0 %" in " ".join(text.split())
@@ -180,5 +286,9 @@ def test_a_report_of_many_ranks_is_short():
 
 
 def test_no_batch_yet():
-    assert str(report.make([])) == "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
-    assert str(report.make([{"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}])).endswith("stats(reset=True)")
+    assert (
+        str(report.make([])) == "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
+    )
+    assert str(
+        report.make([{"rank": 0, "reader": 0, "sources": [0], "audience": [0], "host": "a", "channels": {}}])
+    ).endswith("stats(reset=True)")

@@ -79,8 +79,9 @@ class Slurm:
         for name in "munge", "state", "spool":
             (folder / name).mkdir()
         host = socket.gethostname().partition(".")[0]
-        (folder / "slurm.conf").write_text(CONFIG.format(
-            folder=folder, host=host, cpus=CPUS, controller_port=free_port(), node_port=free_port()))
+        (folder / "slurm.conf").write_text(
+            CONFIG.format(folder=folder, host=host, cpus=CPUS, controller_port=free_port(), node_port=free_port())
+        )
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf")}
         try:
             self._start_munge()
@@ -91,7 +92,9 @@ class Slurm:
             self.stop()
             raise
 
-    def submit(self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path, timeout: float = 120) -> "Done":
+    def submit(
+        self, script: Path, *arguments: str, env: Mapping[str, str | None] = {}, cwd: Path, timeout: float = 120
+    ) -> "Done":
         """Runs a batch script to its end, with its output in `cwd`."""
         output = cwd / f"{script.stem}.out"
         variables = {**launch.environment(cwd, 0, env), **self.environ}
@@ -104,7 +107,9 @@ class Slurm:
             # Not sbatch --wait, which looks ever more seldom.
             while (state := self._field(job, "JobState")) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"the job was {state} after {timeout:g} s\n{output.read_text()}\n{self.logs()}")
+                    raise AssertionError(
+                        f"the job was {state} after {timeout:g} s\n{output.read_text()}\n{self.logs()}"
+                    )
                 time.sleep(0.2)
         finally:
             self.say("scancel", "--full", "--signal=KILL", job)
@@ -121,8 +126,10 @@ class Slurm:
         return done.stdout + done.stderr
 
     def logs(self) -> str:
-        return "\n".join(f"===== {path.name} =====\n{path.read_text(errors='replace')[-3000:]}"
-                         for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(
+            f"===== {path.name} =====\n{path.read_text(errors='replace')[-3000:]}"
+            for path in sorted(self.folder.glob("*.log"))
+        )
 
     def stop(self) -> None:
         for daemon in reversed(self._daemons):
@@ -141,14 +148,32 @@ class Slurm:
         (folder / "key").chmod(0o400)
         for path in folder, folder / "key":
             shutil.chown(path, "munge", "munge")
-        self._start("munged", "--foreground", "--force", f"--socket={folder}/socket", f"--key-file={folder}/key",
-                    f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed", user="munge", group="munge")
+        self._start(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={folder}/socket",
+            f"--key-file={folder}/key",
+            f"--pid-file={folder}/pid",
+            f"--log-file={folder}/log",
+            f"--seed-file={folder}/seed",
+            user="munge",
+            group="munge",
+        )
         self._await("munged", (folder / "socket").exists)
 
     def _start(self, *words: str, **identity: str) -> None:
         with open(self.folder / f"{words[0]}.log", "ab") as log:
-            self._daemons.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                                  env={**os.environ, **self.environ}, **identity))  # type: ignore[arg-type]
+            self._daemons.append(
+                subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self.environ},
+                    **identity,
+                )
+            )  # type: ignore[arg-type]
 
     def _await(self, what: str, come) -> None:
         deadline = time.monotonic() + 30
@@ -166,7 +191,7 @@ class Done:
 
     def lines(self, start: str) -> list[str]:
         """The sorted lines that begin with `start`, without it."""
-        return sorted(line[len(start):].strip() for line in self.output.splitlines() if line.startswith(start))
+        return sorted(line[len(start) :].strip() for line in self.output.splitlines() if line.startswith(start))
 
     def __str__(self) -> str:
         return f"status {self.returncode}\n{self.output}"

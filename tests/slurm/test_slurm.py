@@ -41,7 +41,7 @@ def run(slurm, tmp_path):
     def run(script, *arguments, **env):
         launcher = tmp_path / "bin" / "horovod-data-run"
         launcher.parent.mkdir(exist_ok=True)
-        launcher.write_text(f"#!/bin/sh\nexec {sys.executable} -m horovod_data.launcher \"$@\"\n")
+        launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m horovod_data.launcher "$@"\n')
         launcher.chmod(0o755)
         path = f"{launcher.parent}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         env = {"PATH": path, "MPI_TYPE": MPI_TYPE, "CUDA_VISIBLE_DEVICES": "0", **env}
@@ -52,7 +52,8 @@ def run(slurm, tmp_path):
 
 # What the tests otherwise tell Open MPI, and the launcher finds out by itself.
 NO_HINTS = dict.fromkeys(
-    ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy"))
+    ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_hwloc_base_binding_policy")
+)
 GOT_4 = ["[0, 4]", "[1, 5]", "[2, 6]", "[3, 7]"]
 
 
@@ -80,7 +81,7 @@ def test_the_launcher_in_an_allocation(run, train):
 
 def test_the_launcher_may_use_fewer_slots(run, train, tmp_path):
     script = tmp_path / "fewer.sbatch"
-    script.write_text("#!/bin/bash\n#SBATCH --ntasks=4\nhorovod-data-run -np 2 \"$@\"\n")
+    script.write_text('#!/bin/bash\n#SBATCH --ntasks=4\nhorovod-data-run -np 2 "$@"\n')
     job = run(script, *train)
     assert job.returncode == 0 and job.lines("GOT") == ["[0, 2, 4, 6]", "[1, 3, 5, 7]"], job
 
@@ -93,7 +94,9 @@ def test_too_few_slots_in_the_allocation(run, tmp_path):
 
 
 @pytest.mark.parametrize("script", ["srun.sbatch", "launcher.sbatch"])
-@pytest.mark.parametrize("before", ["", "import horovod_data as hvdata; hvdata.init()"], ids=["before init", "after init"])
+@pytest.mark.parametrize(
+    "before", ["", "import horovod_data as hvdata; hvdata.init()"], ids=["before init", "after init"]
+)
 def test_a_rank_that_fails_ends_the_job(run, tmp_path, script, before):
     (tmp_path / "fails.py").write_text(f"""
 import os, sys, time

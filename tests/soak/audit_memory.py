@@ -34,8 +34,9 @@ def each_row(ranks: int) -> int:
 
 
 def every_rank(rows: int) -> None:
-    import horovod_data as hvdata
     import numpy as np
+
+    import horovod_data as hvdata
 
     hvdata.init()
     list(hvdata.audit([np.arange(BATCH)], key=lambda rows: rows))  # what the first one loads stays
@@ -45,8 +46,11 @@ def every_rank(rows: int) -> None:
         seen = (rows - rows // 4) / ranks
         for_a_row = (many - few) / seen
         limit = BEYOND_ROWS + each_row(ranks) * rows // ranks
-        print(f"[audit_memory] {rows:,} rows on {ranks} rank{'s' * (ranks > 1)}: every row once; at most {many >> 20} MiB on a rank, of at most "
-              f"{limit >> 20}; {for_a_row:.0f} bytes more for each row more that it saw, of at most {each_row(ranks)}", flush=True)
+        print(
+            f"[audit_memory] {rows:,} rows on {ranks} rank{'s' * (ranks > 1)}: every row once; at most {many >> 20} MiB on a rank, of at most "
+            f"{limit >> 20}; {for_a_row:.0f} bytes more for each row more that it saw, of at most {each_row(ranks)}",
+            flush=True,
+        )
         if many > limit or (for_a_row > each_row(ranks) and seen >= ENOUGH_ROWS):
             raise AssertionError("more memory than docs/audit.md promises")
     hvdata.shutdown()
@@ -54,8 +58,9 @@ def every_rank(rows: int) -> None:
 
 def most_of(rows: int) -> int:
     """The most, of all ranks, that an audit of so many rows takes beyond what a rank had; on rank 0."""
-    import horovod_data as hvdata
     import numpy as np
+
+    import horovod_data as hvdata
 
     rank, size = hvdata.rank(), hvdata.size()
     numbers = range(rank, rows, size)
@@ -81,9 +86,13 @@ def main() -> int:
     arguments = parser.parse_args()
     from ranks.launch import DEFAULTS
 
-    return max(subprocess.run([*shlex.split(arguments.mpirun), "-np", str(ranks), sys.executable, __file__],
-                              env={**DEFAULTS, **os.environ, "HVDATA_AUDIT_ROWS": str(arguments.rows)}).returncode
-               for ranks in arguments.ranks)
+    return max(
+        subprocess.run(
+            [*shlex.split(arguments.mpirun), "-np", str(ranks), sys.executable, __file__],
+            env={**DEFAULTS, **os.environ, "HVDATA_AUDIT_ROWS": str(arguments.rows)},
+        ).returncode
+        for ranks in arguments.ranks
+    )
 
 
 if __name__ == "__main__":

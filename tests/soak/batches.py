@@ -21,13 +21,15 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 
 def every_rank(batches: int) -> None:
-    import horovod_data as hvdata
     import tensorflow as tf
+
+    import horovod_data as hvdata
     from horovod_data.certificate import last
 
     hvdata.init()
-    dataset = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(batches), batch="per_rank", prefetch=64, name="batches",
-                                        verify=True)
+    dataset = hvdata.distribute_dataset(
+        lambda: tf.data.Dataset.range(batches), batch="per_rank", prefetch=64, name="batches", verify=True
+    )
     begin = time.monotonic()
     taken = 0
     for number in dataset:
@@ -37,8 +39,11 @@ def every_rank(batches: int) -> None:
     if hvdata.rank() == 0:
         record = last()["batches"]
         right = record["verdict"] == "complete" and record["rows"] == batches == taken * hvdata.size()
-        print(f"[batches] {record['rows']:,} verified batches on {hvdata.size()} ranks, {record['lost']} lost, "
-              f"{record['twice']} twice, {record['altered']} altered: {record['verdict']}; {time.monotonic() - begin:.0f} s", flush=True)
+        print(
+            f"[batches] {record['rows']:,} verified batches on {hvdata.size()} ranks, {record['lost']} lost, "
+            f"{record['twice']} twice, {record['altered']} altered: {record['verdict']}; {time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
         if not right:
             raise AssertionError(f"not {batches:,} right ones: {record}")
     hvdata.shutdown()
@@ -54,8 +59,10 @@ def main() -> int:
         parser.error("--batches must be a multiple of --ranks")
     from ranks.launch import DEFAULTS
 
-    return subprocess.run([*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__],
-                          env={**DEFAULTS, **os.environ, "HVDATA_BATCHES": str(arguments.batches)}).returncode
+    return subprocess.run(
+        [*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__],
+        env={**DEFAULTS, **os.environ, "HVDATA_BATCHES": str(arguments.batches)},
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -11,8 +11,23 @@ from typing import Any
 import numpy as np
 import oracle
 
-DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
-          "uint64", "bool", "complex64", "string"]
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "complex64",
+    "string",
+]
 # How the reader's pipeline makes its elements: by Python; rows that TensorFlow batches; that and a map and a prefetch;
 # tensors that it keeps; elements without rows.
 KINDS = ["generator", "batched", "mapped", "ready-made", "single"]
@@ -45,8 +60,16 @@ class Case:
 
     def elements(self) -> list[Any]:
         drawn = np.random.default_rng(list(self.name.encode()))
-        return [nested(self.nest, [_array(drawn, dtype, shape if self.kind == "single" else (rows, *shape))
-                                   for dtype, shape in self.parts]) for rows in self.lengths]
+        return [
+            nested(
+                self.nest,
+                [
+                    _array(drawn, dtype, shape if self.kind == "single" else (rows, *shape))
+                    for dtype, shape in self.parts
+                ],
+            )
+            for rows in self.lengths
+        ]
 
 
 def draw(job: str, number: int, trainers: int) -> Case:
@@ -57,15 +80,28 @@ def draw(job: str, number: int, trainers: int) -> Case:
     schedule = r.choice(["static", "static", "static", "dynamic"])
     batch = "per_rank" if schedule == "dynamic" or form.kind == "single" else r.choice(["global", "per_rank"])
     # Elements without rows have no empty share for `partial`.
-    remainder = r.choice(["drop", "partial", "pad"] if form.kind != "single" or schedule == "dynamic" else ["drop", "pad"])
+    remainder = r.choice(
+        ["drop", "partial", "pad"] if form.kind != "single" or schedule == "dynamic" else ["drop", "pad"]
+    )
     lengths = _lengths(r, form)
     row = sum(int(np.prod(shape)) * 8 for _, shape in form.parts)
     while sum(lengths) * row > MOST_BYTES:
-        lengths = lengths[:len(lengths) // 2]
+        lengths = lengths[: len(lengths) // 2]
     steps = len(lengths) if batch == "global" else len(lengths) // trainers
     epochs = [_epoch(r, schedule, steps, trainers) for _ in range(r.choice([1, 2, 2, 3]))]
-    return Case(name, batch, schedule, remainder, r.choice(["auto", "auto", 1, 2, 3, 8, 64]), form.kind, form.nest, form.parts, lengths,
-                epochs, r.choice([-1, -1, r.randrange(trainers)]))
+    return Case(
+        name,
+        batch,
+        schedule,
+        remainder,
+        r.choice(["auto", "auto", 1, 2, 3, 8, 64]),
+        form.kind,
+        form.nest,
+        form.parts,
+        lengths,
+        epochs,
+        r.choice([-1, -1, r.randrange(trainers)]),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +117,10 @@ class _Form:
 def _form(job: str, number: int) -> _Form:
     r = random.Random(f"{job}, form {number}")
     width = r.choice([1, 3, 16, 200, 1000, 6000])  # numbers in a row, about
-    parts = [(r.choice(DTYPES), r.choice([(width,), (1, width), (2, -(-width // 2))] + [()] * (width == 1)))
-             for _ in range(r.choice([1, 1, 2, 2, 3]))]
+    parts = [
+        (r.choice(DTYPES), r.choice([(width,), (1, width), (2, -(-width // 2))] + [()] * (width == 1)))
+        for _ in range(r.choice([1, 1, 2, 2, 3]))
+    ]
     kind = KINDS[number % len(KINDS)]
     # Of a known size, which `drop` wants to be divided by the ranks: by any number of them.
     rows = 12 if kind == "ready-made" else r.choice([1, 2, 7, 12, 32])
@@ -96,8 +134,19 @@ def draw_handed_on(name: str) -> Case:
     parts = [(r.choice(DTYPES), (r.choice([1, 50, 3000]),)) for _ in range(r.choice([1, 2]))]
     rows = r.randint(4, 9)
     lengths = [r.randint(1, 9) if kind == "generator" else rows for _ in range(r.randint(12, 24))]
-    return Case(name, r.choice(["global", "per_rank"]), "static", "partial", r.choice(["auto", 1, 2, 4]), kind, _nest(r, len(parts)),
-                parts, lengths, [Epoch("whole", [])], -1)
+    return Case(
+        name,
+        r.choice(["global", "per_rank"]),
+        "static",
+        "partial",
+        r.choice(["auto", 1, 2, 4]),
+        kind,
+        _nest(r, len(parts)),
+        parts,
+        lengths,
+        [Epoch("whole", [])],
+        -1,
+    )
 
 
 def _lengths(r: random.Random, form: _Form) -> list[int]:
@@ -112,7 +161,9 @@ def _lengths(r: random.Random, form: _Form) -> list[int]:
 def _epoch(r: random.Random, schedule: str, steps: int, trainers: int) -> Epoch:
     saves = ["go on", "restore", "new channel"]
     how = r.choice(["whole", "whole", "break", "break", *(saves if schedule == "static" else r.sample(saves, 1))])
-    most = steps if schedule == "static" else steps // 2  # a rank that comes to the end waits for those that stop short of it
+    most = (
+        steps if schedule == "static" else steps // 2
+    )  # a rank that comes to the end waits for those that stop short of it
     if how in saves:
         return Epoch(how, [r.randint(0, most)])
     # One step at least: a rank that does not begin an epoch has not left it, and the others wait for it.
@@ -175,5 +226,5 @@ def rows_delivered(case: Case, elements: Sequence[Any], readers: int, trainers: 
         return sum(count // trainers * trainers for count in rows)
     # Whole steps of each reader first, then of what they have left, in their order.
     parts = of_readers(rows, readers)
-    left = [count for part in parts for count in part[len(part) // trainers * trainers:]]
-    return sum(rows) - sum(left[len(left) // trainers * trainers:])
+    left = [count for part in parts for count in part[len(part) // trainers * trainers :]]
+    return sum(rows) - sum(left[len(left) // trainers * trainers :])

@@ -27,10 +27,11 @@ WAYS = {"arena": 100_000, "message": 100_000, "inline": 64}  # bytes of a batch
 
 
 def every_rank(flips: int, seed: int, way: str) -> None:
-    import horovod_data as hvdata
     import tensorflow as tf
     from flipping import flip, mark
     from mpi4py import MPI
+
+    import horovod_data as hvdata
 
     hvdata.init()
     ranks, mine, size = hvdata.size(), hvdata.rank(), WAYS[way]
@@ -38,7 +39,9 @@ def every_rank(flips: int, seed: int, way: str) -> None:
     def make(channel: int, epoch: int) -> tf.data.Dataset:
         def row(i: tf.Tensor) -> tf.Tensor:
             begin = tf.strings.reduce_join(["<", str(CHANNELS * epoch + channel), "-", tf.as_string(i), "-marked->"])
-            return tf.concat([tf.io.decode_raw(begin, tf.uint8), tf.zeros([size - tf.strings.length(begin)], tf.uint8)], 0)
+            return tf.concat(
+                [tf.io.decode_raw(begin, tf.uint8), tf.zeros([size - tf.strings.length(begin)], tf.uint8)], 0
+            )
 
         return tf.data.Dataset.range(8 * ranks).map(row)
 
@@ -52,23 +55,40 @@ def every_rank(flips: int, seed: int, way: str) -> None:
             return str(error.message)
         return ""
 
-    datasets = [hvdata.distribute_dataset(functools.partial(make, channel), batch="per_rank", prefetch=4, name=f"flips{channel}",
-                                          verify=True) for channel in range(CHANNELS)]
+    datasets = [
+        hvdata.distribute_dataset(
+            functools.partial(make, channel), batch="per_rank", prefetch=4, name=f"flips{channel}", verify=True
+        )
+        for channel in range(CHANNELS)
+    ]
     drawn = random.Random(f"{seed} {way}")
     found = draws = 0
     while found < flips:
         epoch = draws // CHANNELS + 1
-        victims = [(drawn.randrange(ranks), drawn.randrange(1, 7), drawn.randrange(1, 6)) for _ in datasets]  # rank, step, byte
+        victims = [
+            (drawn.randrange(ranks), drawn.randrange(1, 7), drawn.randrange(1, 6)) for _ in datasets
+        ]  # rank, step, byte
         iterators = [iter(dataset) for dataset in datasets]
         for it, (_, step, _) in zip(iterators, victims):
             for _ in range(step):
                 next(it)
         time.sleep(0.05)  # for what comes next to lie in memory
         MPI.COMM_WORLD.Barrier()
-        flip({(CHANNELS * epoch + channel, step * ranks + unlucky): byte for channel, (unlucky, step, byte) in enumerate(victims)})
+        flip(
+            {
+                (CHANNELS * epoch + channel, step * ranks + unlucky): byte
+                for channel, (unlucky, step, byte) in enumerate(victims)
+            }
+        )
         MPI.COMM_WORLD.Barrier()
-        said = [rest_of(it, step, lambda i, channel=channel: mark(CHANNELS * epoch + channel, i * ranks + mine).ljust(size, b"\0"))
-                for channel, (it, (_, step, _)) in enumerate(zip(iterators, victims))]
+        said = [
+            rest_of(
+                it,
+                step,
+                lambda i, channel=channel: mark(CHANNELS * epoch + channel, i * ranks + mine).ljust(size, b"\0"),
+            )
+            for channel, (it, (_, step, _)) in enumerate(zip(iterators, victims))
+        ]
         del iterators, it
         for (unlucky, step, _), *everybody in zip(victims, *MPI.COMM_WORLD.allgather(said)):
             draws += 1
@@ -79,7 +99,10 @@ def every_rank(flips: int, seed: int, way: str) -> None:
                 if f"rank {unlucky} on" not in text or f"step {step}" not in text:
                     raise AssertionError(f"a flip of rank {unlucky} in step {step}: rank {rank} was told {text!r}")
     if mine == 0:
-        print(f"[flips] {found:,} flipped bytes, way {way}: all found, by rank and step; {draws - found:,} draws met nothing", flush=True)
+        print(
+            f"[flips] {found:,} flipped bytes, way {way}: all found, by rank and step; {draws - found:,} draws met nothing",
+            flush=True,
+        )
     hvdata.shutdown()
 
 
@@ -97,8 +120,12 @@ def main() -> int:
         env = {**DEFAULTS, **os.environ, "HVDATA_FLIPS": f"{flips} {arguments.seed} {way}"}
         if way != "inline":
             env["HOROVOD_DATA_PAYLOAD"] = way
-        done = subprocess.run([*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__], env=env,
-                              stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [*shlex.split(arguments.mpirun), "-np", str(arguments.ranks), sys.executable, __file__],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if done.returncode:
             print(done.stderr[-5000:], file=sys.stderr)
             return 1

@@ -57,8 +57,13 @@ class Setting:
     @property
     def environment(self) -> dict[str, Optional[str]]:
         way = {"HVDATA_TEST_HOSTS": "2"} if self.way == "two hosts" else {"HOROVOD_DATA_PAYLOAD": self.way}
-        return {"HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB), "HOROVOD_DATA_TIMEOUT": "150",
-                "PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "65536", **way}
+        return {
+            "HOROVOD_DATA_ARENA_MB": str(usage.ARENA_MB),
+            "HOROVOD_DATA_TIMEOUT": "150",
+            "PYTHONMALLOC": "malloc",
+            "MALLOC_MMAP_THRESHOLD_": "65536",
+            **way,
+        }
 
     def __str__(self) -> str:
         readers = f"{self.readers} dedicated reader{'s' * (self.readers > 1)}" if self.readers else "rank 0 reads"
@@ -75,7 +80,10 @@ def draw(seed: str, job: int, processes: int, most_readers: int) -> Setting:
 class Totals:
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        self.memory = {"allocated": [0, 0], "private": [0, 0]}  # of the process that grew most: first and last third of its job
+        self.memory = {
+            "allocated": [0, 0],
+            "private": [0, 0],
+        }  # of the process that grew most: first and last third of its job
         self.jobs = self.cases = 0
 
     def add(self, told: Sequence[list[dict[str, Any]]]) -> None:
@@ -86,8 +94,9 @@ class Totals:
                     self.counts.update({what: case.get(what, 0) for what in ("steps", "rows")})
                 if process == 0:
                     self.cases += 1
-                    self.counts.update({what: case.get(what, 0) for what in
-                                        ("epochs", "breaks", "saves", "restores", "resizes")})
+                    self.counts.update(
+                        {what: case.get(what, 0) for what in ("epochs", "breaks", "saves", "restores", "resizes")}
+                    )
             if len(cases) >= FEWEST:
                 for what, worst in self.memory.items():
                     begin, end = usage.thirds(cases, what)
@@ -104,19 +113,28 @@ def judge(setting: Setting, told: Sequence[list[dict[str, Any]]]) -> list[str]:
         for what, most in usage.LEVEL.items():
             begin, end = usage.thirds(cases, what)
             if end - begin > most(len(cases)):
-                found.append(f"process {process}: {what} went from {begin:,} to {end:,} over {len(cases)} cases, and may grow "
-                             f"by {most(len(cases)):,}")
+                found.append(
+                    f"process {process}: {what} went from {begin:,} to {end:,} over {len(cases)} cases, and may grow "
+                    f"by {most(len(cases)):,}"
+                )
         if held := cases[-1]["arena"]:
             found.append(f"process {process}: {held:,} bytes of shared memory are still in use after the last case")
     return found
 
 
-def run(setting: Setting, given: dict[str, Any], folder: Path, program: Path) -> tuple[list[str], list[list[dict[str, Any]]]]:
+def run(
+    setting: Setting, given: dict[str, Any], folder: Path, program: Path
+) -> tuple[list[str], list[list[dict[str, Any]]]]:
     """One job: what was found, and what each process told of each case."""
     directory = folder / f"job{given['job']}"
     command = [sys.executable, str(program), json.dumps(given)]
-    job = RunningJob(command, setting.processes, directory, readers=setting.readers,
-                     env={**GIVEN_BACK, **setting.environment, "HOROVOD_DATA_CERTIFICATE": str(directory / "certificate.json")})
+    job = RunningJob(
+        command,
+        setting.processes,
+        directory,
+        readers=setting.readers,
+        env={**GIVEN_BACK, **setting.environment, "HOROVOD_DATA_CERTIFICATE": str(directory / "certificate.json")},
+    )
     found = []
     try:
         status = job.wait(START + given["seconds"] + LAST_CASE)
@@ -131,14 +149,21 @@ def run(setting: Setting, given: dict[str, Any], folder: Path, program: Path) ->
             found.append(f"the job ended with status {status}\n{job.log()[-1500:]}\n{said}")
     finally:
         job.kill()
-    told = [[json.loads(line.removeprefix("CASE ")) for line in out.splitlines() if line.startswith("CASE ")] for out in outs]
+    told = [
+        [json.loads(line.removeprefix("CASE ")) for line in out.splitlines() if line.startswith("CASE ")]
+        for out in outs
+    ]
     return found + (judge(setting, told) if not found else []), told
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--job-minutes", type=float, help="of each job; by default 4, or a quarter of all. A leak that is slow shows in a long one")
+    parser.add_argument(
+        "--job-minutes",
+        type=float,
+        help="of each job; by default 4, or a quarter of all. A leak that is slow shows in a long one",
+    )
     parser.add_argument("--seed", default=None, help="by default another one each time; it is told")
     parser.add_argument("--processes", type=int, default=5, help="of a job, at most; 4 of them train at most")
     parser.add_argument("--readers", type=int, default=2, help="dedicated ones, at most")
@@ -156,10 +181,17 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     while not found and time.monotonic() - begin < seconds:
         setting = draw(seed, number, arguments.processes, arguments.readers)
         one_state = setting.readers < 2  # with two readers whose turn it is depends on the number of ranks
-        given = {"seed": seed, "job": number, "seconds": min(each, seconds - (time.monotonic() - begin)),
-                 "readers": setting.readers, "horovod": setting.horovod, "folder": str(folder),
-                 "cases": [] if arguments.case is None else [arguments.case],
-                 "goes_on": bool(one_state and handed_on), "hands_on": f"{seed}/handed on by {number}" if one_state else ""}
+        given = {
+            "seed": seed,
+            "job": number,
+            "seconds": min(each, seconds - (time.monotonic() - begin)),
+            "readers": setting.readers,
+            "horovod": setting.horovod,
+            "folder": str(folder),
+            "cases": [] if arguments.case is None else [arguments.case],
+            "goes_on": bool(one_state and handed_on),
+            "hands_on": f"{seed}/handed on by {number}" if one_state else "",
+        }
         print(f"[soak] {(time.monotonic() - begin) / 60:5.1f} min, job {number}: {setting}", flush=True)
         (folder / f"job{number}").mkdir(exist_ok=True)
         found, told = run(setting, given, folder, program)
@@ -174,9 +206,11 @@ def main(argv: Optional[Sequence[str]] = None, program: Path = PROGRAM) -> int:
     for one in found:
         print(f"[soak] FOUND in job {number} ({setting}): {one}")
     if found:
-        print(f"[soak] to repeat it: python tests/soak/soak.py --seed {seed} --processes {arguments.processes} "
-              f"--readers {arguments.readers} --job {number} "
-              f"--minutes {max(1.0, each / 60):g}; a single case: with --case as well. Output of its ranks: {folder}")
+        print(
+            f"[soak] to repeat it: python tests/soak/soak.py --seed {seed} --processes {arguments.processes} "
+            f"--readers {arguments.readers} --job {number} "
+            f"--minutes {max(1.0, each / 60):g}; a single case: with --case as well. Output of its ranks: {folder}"
+        )
         return 1
     shutil.rmtree(folder)
     if not totals.counts["steps"]:
@@ -190,10 +224,14 @@ def summarize(totals: Totals, seed: str, seconds: float) -> None:
     memory = ""
     if totals.memory["private"][1]:
         memory = "; memory of the process that grew most, from the first third of its job to the last: " + ", ".join(
-            f"{what} {begin / usage.MIB:.0f} to {end / usage.MIB:.0f} MiB" for what, (begin, end) in totals.memory.items())
-    print(f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {totals.jobs} jobs, {totals.cases:,} cases, {c['epochs']:,} epochs, "
-          f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
-          f"{c['restores']:,} restores, {c['resizes']:,} of them on another number of ranks{memory}")
+            f"{what} {begin / usage.MIB:.0f} to {end / usage.MIB:.0f} MiB"
+            for what, (begin, end) in totals.memory.items()
+        )
+    print(
+        f"[soak] seed {seed}: {seconds / 60:.1f} minutes, {totals.jobs} jobs, {totals.cases:,} cases, {c['epochs']:,} epochs, "
+        f"{c['steps']:,} steps and {c['rows']:,} rows verified, {c['breaks']:,} epochs broken off, {c['saves']:,} saves, "
+        f"{c['restores']:,} restores, {c['resizes']:,} of them on another number of ranks{memory}"
+    )
 
 
 if __name__ == "__main__":

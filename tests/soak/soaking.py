@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,14 +12,15 @@ from typing import Any, Optional
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
 import cases
-import horovod_data as hvdata
 import numpy as np
 import oracle
 import tensorflow as tf
 import usage
 from cases import Case
+from mpi4py import MPI  # first: asks for MPI_THREAD_MULTIPLE
+
+import horovod_data as hvdata
 
 LET_GO = 10  # seconds: within them a reader has the memory of shares back that nobody uses
 NAP = 0.002
@@ -37,8 +37,10 @@ def numpy_of(element: Any) -> Any:
 def key(element: Any) -> tuple[Any, ...]:
     """Equal for equal elements."""
     arrays = [np.asarray(array) for array in oracle.flatten(element)]
-    return tuple((array.dtype.name, array.shape, tuple(array.ravel()) if array.dtype == object else array.tobytes())
-                 for array in arrays)
+    return tuple(
+        (array.dtype.name, array.shape, tuple(array.ravel()) if array.dtype == object else array.tobytes())
+        for array in arrays
+    )
 
 
 class Soak:
@@ -144,9 +146,15 @@ class Soak:
         return [] if self.rank is None else cases.shares(case, elements, self.readers, self.trainers)[self.rank]
 
     def channel(self, case: Case, elements: list[Any], name: str) -> tf.data.Dataset:
-        return hvdata.distribute_dataset(lambda context: source(case, elements, context), batch=case.batch,
-                                         schedule=case.schedule, remainder=case.remainder, prefetch=case.prefetch, name=name,
-                                         verify=True)
+        return hvdata.distribute_dataset(
+            lambda context: source(case, elements, context),
+            batch=case.batch,
+            schedule=case.schedule,
+            remainder=case.remainder,
+            prefetch=case.prefetch,
+            name=name,
+            verify=True,
+        )
 
     def take(self, case: Case, iterator: Any, until: Optional[int]) -> list[Any]:
         """Up to `until` shares, or all that are left."""
@@ -161,7 +169,9 @@ class Soak:
         self.told["steps"] += len(got)
         return got
 
-    def compare(self, case: Case, got: list[Any], want: list[Any], until: Optional[int] = None, left: bool = False) -> None:
+    def compare(
+        self, case: Case, got: list[Any], want: list[Any], until: Optional[int] = None, left: bool = False
+    ) -> None:
         """`until`: the steps that this rank was to take; None: all. `left`: whether any rank left early."""
         if case.schedule == "static":
             want = want[:until]
@@ -169,13 +179,19 @@ class Soak:
                 raise Found(f"{len(got)} steps, not {len(want)}")
             for step, (one, other) in enumerate(zip(got, want)):
                 if not oracle.equal(one, other):
-                    raise Found(f"step {step} of rank {self.rank} is not what it should be: {one!r:.500}, not {other!r:.500}")
+                    raise Found(
+                        f"step {step} of rank {self.rank} is not what it should be: {one!r:.500}, not {other!r:.500}"
+                    )
         else:
             all_got = collections.Counter(key(one) for mine in self.meet(got) for one in mine)
             due = collections.Counter(key(one) for one in next(w for w in self.meet(want) if w or not all_got))
             if all_got - due or (not left and due - all_got):
-                raise Found(f"{sum((all_got - due).values())} elements too much, {sum((due - all_got).values())} too few")
-        self.told["rows"] += sum(1 if not np.ndim(oracle.flatten(one)[0]) else len(oracle.flatten(one)[0]) for one in got)
+                raise Found(
+                    f"{sum((all_got - due).values())} elements too much, {sum((due - all_got).values())} too few"
+                )
+        self.told["rows"] += sum(
+            1 if not np.ndim(oracle.flatten(one)[0]) else len(oracle.flatten(one)[0]) for one in got
+        )
 
     # ---- Checkpoints.
 
@@ -213,8 +229,11 @@ class Soak:
         if self.rank == 0:
             tf.train.Checkpoint(iterator=it).write(str(self.folder / "handed-on"))
             done = at if case.batch == "global" else at * self.trainers
-            (self.folder / "handed-on.json").write_text(json.dumps({
-                "name": name, "elements": done, **{part: record[part] for part in ("rows", "order", "any_order")}}))
+            (self.folder / "handed-on.json").write_text(
+                json.dumps(
+                    {"name": name, "elements": done, **{part: record[part] for part in ("rows", "order", "any_order")}}
+                )
+            )
         self.meet()
 
     def go_on_with_another_jobs(self) -> None:
@@ -223,7 +242,7 @@ class Soak:
         case = cases.draw_handed_on(said["name"])
         self.at = f"a case of an earlier job, {case}"
         elements = case.elements()
-        want = self.want(case, elements[said["elements"]:])
+        want = self.want(case, elements[said["elements"] :])
         dataset = self.channel(case, elements, "handed-on")
         it = iter(dataset) if self.rank is not None else None
         if self.rank == 0:
@@ -232,7 +251,9 @@ class Soak:
         self.compare(case, self.take(case, it, None), want)
         record = self.record("handed-on")
         if record is None or any(record[part] != said[part] for part in ("rows", "order", "any_order")):
-            raise Found(f"on another number of ranks the rest of an epoch has the certificate {record}, the whole had {said}")
+            raise Found(
+                f"on another number of ranks the rest of an epoch has the certificate {record}, the whole had {said}"
+            )
         self.told["restores"] += 1
         self.told["resizes"] += 1
 

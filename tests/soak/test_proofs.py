@@ -19,10 +19,23 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "flips")) for name in PROGRAMS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "flips")) for name in PROGRAMS]
+)
 def test_a_part_of_it(name, tmp_path):
     words, says = PROGRAMS[name]
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name(f"{name}.py")), *words, "--mpirun", shlex.join(launch.launcher())],
-                          env=launch.environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(Path(__file__).with_name(f"{name}.py")),
+            *words,
+            "--mpirun",
+            shlex.join(launch.launcher()),
+        ],
+        env=launch.environment(tmp_path, 0, {}),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(says, done.stdout), done.stdout + done.stderr

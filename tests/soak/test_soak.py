@@ -13,7 +13,9 @@ from ranks.launch import environment
 HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.limit(300)
 
-SUMMARY = re.compile(r"seed (\w+): \S+ minutes, \d+ jobs, (\d+) cases, (\d+) epochs, ([\d,]+) steps and ([\d,]+) rows verified")
+SUMMARY = re.compile(
+    r"seed (\w+): \S+ minutes, \d+ jobs, (\d+) cases, (\d+) epochs, ([\d,]+) steps and ([\d,]+) rows verified"
+)
 
 WRONG = """
 import sys
@@ -79,8 +81,24 @@ def soaks(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_short_one(tmp_path):
-    done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--minutes", "0.1", "--processes", "2", "--seed", "1", "--out",
-                           str(tmp_path)], env=environment(tmp_path, 0, {}), capture_output=True, text=True, timeout=290)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(HERE / "soak.py"),
+            "--minutes",
+            "0.1",
+            "--processes",
+            "2",
+            "--seed",
+            "1",
+            "--out",
+            str(tmp_path),
+        ],
+        env=environment(tmp_path, 0, {}),
+        capture_output=True,
+        text=True,
+        timeout=290,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     seed, *counts = SUMMARY.findall(done.stdout)[-1]
     assert seed == "1" and all(int(count.replace(",", "")) > 0 for count in counts), done.stdout
@@ -88,9 +106,14 @@ def test_a_short_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method, said", [(ORACLE, "step .* of rank 0 is not what it should be|elements too much"),
-                                          (HANDED_OUT, "rows, but the certificate says"),
-                                          (TOO_FEW, r"\d steps, not \d")])
+@pytest.mark.parametrize(
+    "method, said",
+    [
+        (ORACLE, "step .* of rank 0 is not what it should be|elements too much"),
+        (HANDED_OUT, "rows, but the certificate says"),
+        (TOO_FEW, r"\d steps, not \d"),
+    ],
+)
 def test_a_wrong_share_is_found_and_can_be_repeated(soaks, method, said):
     status, output = soaks("--minutes", "0.01", "--seed", "5", method=method)
     assert status == 1, output

@@ -7,15 +7,27 @@ import ctypes
 import gc
 import os
 import statistics
-from typing import Any
 
 MIB = 1 << 20
 ARENA_MB = 64  # HOROVOD_DATA_ARENA_MB of the jobs
 
 
 class _Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
-                                                     "uordblks", "fordblks", "keepcost")]
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
 
 
 def now() -> dict[str, int]:
@@ -26,9 +38,13 @@ def now() -> dict[str, int]:
     libc.malloc_trim(0)
     libc.mallinfo2.restype = _Mallinfo
     heap = libc.mallinfo2()
-    return {"allocated": heap.uordblks + heap.hblkhd, "private": _field("/proc/self/status", "RssAnon"),
-            "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"), "threads": _field("/proc/self/status", "Threads"),
-            "files": len(os.listdir("/proc/self/fd"))}
+    return {
+        "allocated": heap.uordblks + heap.hblkhd,
+        "private": _field("/proc/self/status", "RssAnon"),
+        "shared": _field("/proc/self/smaps_rollup", "Pss_Shmem"),
+        "threads": _field("/proc/self/status", "Threads"),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
 
 
 def _field(path: str, name: str) -> int:

@@ -11,8 +11,8 @@ before, end = "", "--help"
 if end not in sys.argv:
     before, end = sys.argv[1:3]
 if before == "mpi4py":
-    from mpi4py import MPI  # noqa: F401: initialises MPI
-import horovod_data as hvdata
+    from mpi4py import MPI  # noqa: F401  # initialises MPI
+import horovod_data as hvdata  # noqa: E402
 
 if end == "--help":
     argparse.ArgumentParser("before_init.py").parse_args()

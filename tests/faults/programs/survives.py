@@ -47,11 +47,16 @@ def channel(name):
     spec = tf.TensorSpec([int(kib * 256)], tf.float32)
     return hvdata.distribute_dataset(
         lambda epoch: tf.data.Dataset.from_generator(lambda: rows(epoch, name), output_signature=spec),
-        batch="per_rank", name=name, verify=True, prefetch=2)
+        batch="per_rank",
+        name=name,
+        verify=True,
+        prefetch=2,
+    )
 
 
 def looks():
     """A channel at each of whose epochs the reader, too, says what it has kept."""
+
     def make(epoch):
         global reader_before
         if epoch > AT_FIRST:
@@ -80,8 +85,10 @@ def take(ds, most=STEPS):
 def threads_and_files():
     """Of this process: threads by their name, and what its descriptors lead to, as often as it is there."""
     found = collections.Counter()
-    for folder, read in ("/proc/self/task", lambda one: "thread " + open(f"/proc/self/task/{one}/comm").read().strip()), \
-            ("/proc/self/fd", lambda one: "file " + os.readlink(f"/proc/self/fd/{one}").partition(":[")[0]):
+    for folder, read in (
+        ("/proc/self/task", lambda one: "thread " + open(f"/proc/self/task/{one}/comm").read().strip()),
+        ("/proc/self/fd", lambda one: "file " + os.readlink(f"/proc/self/fd/{one}").partition(":[")[0]),
+    ):
         for one in os.listdir(folder):
             try:
                 found[read(one)] += 1
@@ -120,8 +127,11 @@ def kept(of):
     assert take(look, 2) == (1, "")
 
 
-train, valid, tiny = channel("train"), channel("valid"), hvdata.distribute_dataset(
-    lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True)
+train, valid, tiny = (
+    channel("train"),
+    channel("valid"),
+    hvdata.distribute_dataset(lambda: tf.data.Dataset.range(size), batch="per_rank", name="tiny", verify=True),
+)
 look = looks()
 hvdata.serve()
 me = hvdata.rank()
@@ -146,8 +156,10 @@ print("STOPPED", steps, time.monotonic() - began, flush=True)
 kept("of the stop")
 
 found = {}
-threads = [threading.Thread(target=lambda name=name, ds=ds: found.update({name: [take(ds, STEPS + 1) for _ in range(2)]}))
-           for name, ds in (("train", train), ("valid", valid))]
+threads = [
+    threading.Thread(target=lambda name=name, ds=ds: found.update({name: [take(ds, STEPS + 1) for _ in range(2)]}))
+    for name, ds in (("train", train), ("valid", valid))
+]
 for thread in threads:
     thread.start()
 for thread in threads:
