@@ -24,7 +24,7 @@
 #include "channel/window.h"
 #include "mail/share.h"
 #include "mail/signal.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
@@ -56,8 +56,8 @@ class Sink {
   // The next share. At the end of the epoch *end is set. Ends with an error when the epoch failed, `iterator` was cancelled,
   // superseded by a newer iterator, a peer was lost, the engine was shut down, or the time limit has passed.
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
-  // Verified channels: the share that Next() gave last, as it is known by now. An error where that is not what its reader says.
-  Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
+  // Verified channels: the share that Next() gave last has this hash now; its reader hears so. An error where that is not what its reader says.
+  Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found);
   // What Next() gave last has been made into tensors, or can't be: from now on the time is the user's.
   void HandedOut(const SinkIterator& iterator) {
     MutexLock lock(

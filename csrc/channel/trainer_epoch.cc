@@ -75,6 +75,7 @@ std::vector<Turn> TrainerEpoch::Turns() const {
 // ---- Whose turn it is.
 
 TrainerEpoch::Word TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
+  if (unacknowledged_ >= 0) Credit(std::exchange(unacknowledged_, -1));  // no tensors could be made of it
   for (;;) {
     if (tail_ && tail_taken_ >= static_cast<TailStep>(tail_->steps())) return AtEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
@@ -158,18 +159,23 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   last_ = reader;
   promised_ = -1;
   arrival->reader = reader;
-  if (tail_) {
-    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_taken_), Me());
-    arrival->tail = true;
-    arrival->left = static_cast<uint64_t>(share.element);
-    arrival->filler = share.filler;
-    ++tail_taken_;
-    return Claim();
-  }
   ++lane.taken;
-  lane.position = arrival->position;
-  rotation_.Advance(reader);
-  Credit(reader);
+  if (tail_) {
+    ++tail_taken_;
+    Claim();
+  } else {
+    lane.position = arrival->position;
+    rotation_.Advance(reader);
+  }
+  if (config_.verify)
+    unacknowledged_ = reader;
+  else if (!tail_)
+    Credit(reader);
+}
+
+void TrainerEpoch::Acknowledge(wire::Received received) {
+  received.step = taken_ - 1;
+  Credit(std::exchange(unacknowledged_, -1), &received);
 }
 
 void TrainerEpoch::MakeTail() {
@@ -210,13 +216,15 @@ uint64_t TrainerEpoch::Limit(int reader) const {
 }
 
 // Tells the reader of the step just taken, and every other reader whose limit has moved.
-void TrainerEpoch::Credit(int taken_from) {
+void TrainerEpoch::Credit(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
     const uint64_t limit = Limit(r);
-    if (r != taken_from && limit == lane.told_limit) continue;
+    if (r != taken_from && (tail_ || limit == lane.told_limit)) continue;
     lane.told_limit = limit;
-    tell_(r, wire::Taken{LaneStep(lane.taken), LaneStep(limit)});
+    wire::Taken taken{LaneStep(lane.taken - (r == unacknowledged_ ? 1 : 0)), LaneStep(limit)};
+    if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
+    tell_(r, std::move(taken));
   }
 }
 
@@ -266,7 +274,7 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
     rotation_.Forward(reader, turn);
     Credit(-1);
   }
-  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.seal, data.turn});
+  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash});
   if (lane.on_demand) HandBack(reader);
 }
 

@@ -44,11 +44,8 @@ struct SinkState {
 struct Arrival {
   BundlePtr bundle;
   Position position = 0;        // up to and with this step, of its reader's
-  uint64_t rows = 0, seal = 0;  // as its reader says (wire::Data)
-  Turn turn;
+  uint64_t rows = 0, hash = 0;  // as its reader says (wire::Data)
   int reader = 0;
-  bool tail = false, filler = false;  // of the last steps: of element number `left` of what the reader had left
-  uint64_t left = 0;
 };
 
 class TrainerEpoch {
@@ -65,6 +62,8 @@ class TrainerEpoch {
   bool Speaks() const { return at_end_ ? verdict_ || patience_.Over() : Speaks(Next()); }
   // The reader whose word is next.
   int Next() const;
+  // Verified channels: acknowledges the share that Take gave last. In other channels Take does so.
+  void Acknowledge(wire::Received received);
   // Whether an iterator waits for a word at this moment.
   void Wait(bool waits);
   // It waits no more, and takes nothing.
@@ -115,7 +114,7 @@ class TrainerEpoch {
   void Claim();
   void HandBack(int reader);
   Outcome NoFiller() const;
-  void Credit(int taken_from);
+  void Credit(int taken_from, const wire::Received* received = nullptr);
   uint64_t Limit(int reader) const;
 
   const ChannelConfig& config_;
@@ -128,7 +127,8 @@ class TrainerEpoch {
   std::unique_ptr<plan::Tail> tail_;        // when all readers have ended: the last steps
   TailStep tail_taken_, tail_claimed_ = 0;  // restored ones included
   int last_ = -1;                           // the reader of the last step taken
-  int promised_ = -1;  // dynamic: the reader that has been told that the share in our queue is about to be taken
+  int promised_ = -1;        // dynamic: the reader that has been told that the share in our queue is about to be taken
+  int unacknowledged_ = -1;  // verified channels: the reader of a share that was taken and is not acknowledged
   EpochStep taken_ = 0;
   bool waits_ = false;
   bool closed_ = false;  // the readers have been told

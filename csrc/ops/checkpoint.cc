@@ -33,9 +33,8 @@ absl::Status Damaged() { return absl::DataLossError("a checkpoint of this channe
 
 }  // namespace
 
-Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
+Checkpoint::Checkpoint(Source* source, Input* input)
     : source_(source),
-      epoch_(epoch),
       input_(input),
       prover_(source->config(), source->world().audience_count()),
       epoch_id_(RandomNumber()) {}
@@ -68,11 +67,11 @@ absl::Status Checkpoint::Capture(State* state) {
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
-  for (const auto& [number, bundle] : epoch_->UntakenElements()) {
+  for (const auto& [number, bundle] : source_->UntakenElements()) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  if (source_->config().verify) state->mark = epoch_->proof().Mark(state->From()).Encode();
+  if (source_->config().verify) state->mark = source_->Mark(state->From()).Encode();
   // Counted before it is encoded, as far as it can be: buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
@@ -131,19 +130,19 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
 }
 
 void Checkpoint::AddTakenSince(int trainer, State* state) const {
-  const std::vector<uint64_t> taken = epoch_->TakenSince(trainer);
+  const std::vector<uint64_t> taken = source_->TakenSince(trainer);
   state->taken_since.insert(state->taken_since.end(), taken.begin(), taken.end());
 }
 
 void Checkpoint::AnswerSaves() {
-  for (const SaveRequest& request : epoch_->TakeSaveRequests()) {
+  for (const SaveRequest& request : source_->TakeSaveRequests()) {
     std::string text;
     const absl::Status status = Caught([&] { return StateFor(static_cast<int>(request.trainer), &text); });
-    epoch_->AnswerSave(request, ToOutcome(status), std::move(text));
+    source_->AnswerSave(request, ToOutcome(status), std::move(text));
   }
 }
 
-void Checkpoint::KeepLastWords() {
+void Checkpoint::KeepStates() {
   if (saved_.empty()) return;  // static, or nobody has saved in this epoch
   State state = std::move(snapshot_);
   state.elements.clear();
@@ -153,7 +152,7 @@ void Checkpoint::KeepLastWords() {
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     State its = state;
     AddTakenSince(t, &its);
-    epoch_->KeepLastWords(t, its.Encode());
+    source_->KeepState(t, its.Encode());
   }
 }
 
@@ -311,7 +310,7 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint
   const auto fits = [this](const Tensors& element) { return Fits(element); };
   TF_RETURN_IF_ERROR(first.replay ? Replay(first)
                                   : input_->StartFrom(first.iterator, first.number, first.pulled, fits));
-  EpochProof::Past past;
+  proof::Past& past = at->past;
   past.verified = proof::Bookmark::Is(first.mark);
   if (past.verified && !proof::Bookmark::Decode(first.mark, &past.mark)) return Damaged();
   // A symbolic checkpoint has the input's state of an earlier moment.
@@ -334,9 +333,9 @@ absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& handed, uint
   }
   input_->PutBack(std::move(elements));
   input_->Skip(std::move(taken), [this, verified = past.verified](uint64_t number, const Tensors& e) {
-    if (verified) epoch_->proof().Had(number, prover_.Delivered(e));
+    if (verified) source_->DeliveredBefore(number, prover_.Delivered(e));
   });
-  epoch_->proof().GoOn(std::move(past), from);
+  past.from = from;
   return absl::OkStatus();
 }
 

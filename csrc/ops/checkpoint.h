@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "channel/reader_epoch.h"
+#include "channel/source.h"
 #include "ops/checkpoint_state.h"
 #include "ops/cut.h"
 #include "ops/input.h"
@@ -23,18 +23,12 @@ namespace hvdata {
 
 class Checkpoint {
  public:
-  Checkpoint(Source* source, ReaderEpoch* epoch, Input* input);
+  Checkpoint(Source* source, Input* input);
 
   void AnswerSaves();
   // The epoch is over: leaves what trainers need that have seen its end and save later.
-  void KeepLastWords();
+  void KeepStates();
 
-  // Where the lanes stand, for ReaderEpoch::Start.
-  struct Resumption {
-    std::vector<uint64_t> positions;
-    Turn turn;
-    TailStep tail_taken = 0;
-  };
   // Starts the input from the states that trainers handed in; at its front, as number `due` (ops/input.h), where they have
   // begun nothing. Where nothing is left of the epoch, *over is set and the input is not started.
   absl::Status Resume(const std::map<int, wire::Restore>& handed, uint64_t due, Resumption* at, bool* over);
@@ -64,7 +58,6 @@ class Checkpoint {
                      std::set<uint64_t>* taken) const;
 
   Source* const source_;
-  ReaderEpoch* const epoch_;
   Input* const input_;
   const Prover prover_;
   uint64_t epoch_id_;

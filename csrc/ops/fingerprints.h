@@ -8,7 +8,7 @@
 #include "ops/leaves.h"
 #include "plan/plan.h"
 #include "proof/fingerprint.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
@@ -21,16 +21,16 @@ class Fingerprints {
   // Of as many components from `first` on as the channel has, by part. The parts follow each other; what lies between them counts
   // for none. A row of a ragged tensor is its values and lengths, one of a sparse tensor its entries: the same row, whatever lies
   // before it.
-  std::vector<proof::RowPrints> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  proof::RowPrints Rows(const tensorflow::Tensor* first) const;
+  std::vector<proof::RowHashes> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
+  proof::RowHashes Rows(const tensorflow::Tensor* first) const;
   // The number of these, which costs nothing.
   size_t Count(const tensorflow::Tensor* first) const;
 
-  // What a share of which the first rows have these fingerprints is to be known by. All else that it holds (padding,
+  // The hash of a share of which the first rows have these fingerprints. All else that it holds (padding,
   // weights) is taken from the share.
-  proof::Promise Promise(proof::RowPrints rows, const Tensors& share) const;
+  proof::ShareHash HashShare(proof::RowHashes rows, const Tensors& share) const;
   // The same of a share that has arrived: `rows` of its rows are data.
-  proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
+  proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
   bool IsOneRow(const tensorflow::Tensor* first) const;

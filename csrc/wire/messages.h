@@ -43,9 +43,23 @@ struct Open {  // the trainer asks for the epoch, and may be sent the lane's ste
   LaneStep limit;
   HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
 };
+struct Received {         // verified channels: what the trainer has found in the share that it took last
+  EpochStep step = 0;     // of the trainer
+  Position position = 0;  // as the DATA said
+  uint64_t rows = 0, hash = 0;
+  std::string fingerprints;  // of its rows, 8 bytes each, where the hash is not what the DATA said
+};
 struct Taken {  // it has taken so many steps of the lane, and may be sent those up to `limit`
   LaneStep taken, limit;
-  HVDATA_MESSAGE("TAKEN") { codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n); }
+  bool checked = false;  // the last of these steps is `received`
+  Received received = {};
+  HVDATA_MESSAGE("TAKEN") {
+    codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n), codec->Flag("checked", m.checked);
+    if (!m.checked) return;
+    codec->Int("epoch step", m.received.step), codec->Int("position", m.received.position);
+    codec->Int("rows", m.received.rows), codec->Int("hash", m.received.hash);
+    codec->Text("fingerprints", m.received.fingerprints);
+  }
 };
 struct Close {  // it is done with the epoch; `dropped`: of what this reader had left at its end
   LaneStep taken;
@@ -92,41 +106,24 @@ struct Claim {  // after the ends of all readers: as this one of the last steps,
   TailStep step = 0;
   uint64_t left = 0;
   bool filler = false;  // an empty or padding share on its model
-  bool had = false;     // verified channels: in an earlier run, so that nothing is to be sent
+  bool had = false;     // verified channels: it was taken in an earlier run, and nothing is to be sent
   HVDATA_MESSAGE("CLAIM") {
     codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler),
         codec->Flag("had", m.had);
   }
 };
 
-struct Checked {  // verified channels: what a share was known by when it was handed out
-  EpochStep step = 0;
-  Turn turn;  // of the DATA that it came with
-  Position position = 0;
-  bool tail = false;  // of the last steps: element number `left` of what the reader had left
-  uint64_t left = 0;
-  bool filler = false;
-  uint64_t rows = 0, seal = 0;
-  std::string fingerprints;  // of its rows, 8 bytes each, where the seal is not what the DATA said
-  HVDATA_MESSAGE("CHECKED") {
-    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position),
-        codec->Flag("tail", m.tail);
-    codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
-    codec->Text("fingerprints", m.fingerprints);
-  }
-};
-
 // ---- Reader -> trainer.
 
-struct Data {     // one share: components and payload
-  LaneStep step;  // a tail step, where it answers a Claim
+struct Data {  // one share: components and payload
+  LaneStep step;
   Turn turn;
   Position position = 0;  // up to and with this step
   uint64_t rows = 0;      // of data: padding is none
-  uint64_t seal = 0;      // verified channels: what the share is known by (proof/promise.h)
+  uint64_t hash = 0;      // verified channels: of the share (proof/share_hash.h)
   HVDATA_MESSAGE("DATA") {
     codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
-    codec->Int("rows", m.rows), codec->Int("seal", m.seal);
+    codec->Int("rows", m.rows), codec->Int("hash", m.hash);
   }
 };
 struct End {  // the epoch has ended in front of `step`
@@ -302,7 +299,7 @@ struct Bye {                  // the sender needs nothing more
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong, Events>;
+                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong, Events>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {
