@@ -87,7 +87,7 @@ def leaves(said: bytes) -> Optional[str]:
 
 def _has_joined() -> bool:
     """Whether this process has called init(), or is one of the doctor's, which has meetings of its own."""
-    membership = sys.modules.get("horovod_data.membership")
+    membership = sys.modules.get("horovod_data.job.state")
     return getattr(membership, "_job", None) is not None or "horovod_data.doctor" in sys.modules or _forked()
 
 

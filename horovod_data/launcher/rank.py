@@ -5,7 +5,7 @@
     python -m horovod_data.launcher.rank -m package.train ARGUMENTS...
     python -m horovod_data.launcher.rank -c CODE ARGUMENTS...
 
-From horovod_data.init() on, horovod_data.exits does that. This is for what comes before, and for programs that don't come
+From horovod_data.init() on, horovod_data.ending.exit_status does that. This is for what comes before, and for programs that don't come
 to init() at all:
 
 - An uncaught exception, or sys.exit with a status, after `from mpi4py import MPI` or hvd.init(): at exit these call
@@ -143,7 +143,7 @@ def _status_of(code: Any) -> int:
 
 def _prepare(status: int, hydra: Optional[Hydra]) -> None:
     """This process is about to end with `status`: if that is a failure, it goes without waiting for anybody."""
-    exits: Any = sys.modules.get("horovod_data.exits")
+    exits: Any = sys.modules.get("horovod_data.ending.exit_status")
     if exits is not None and exits.in_charge():
         return
     if forked := _forked():
