@@ -16,9 +16,6 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from ._version import __version__
-from .ending.siblings import tell_end_at_exit as _tell_end_at_exit
-
-_tell_end_at_exit()
 
 if _typing.TYPE_CHECKING:
     from . import callbacks

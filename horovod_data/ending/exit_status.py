@@ -41,9 +41,9 @@ from ..native import bindings
 from .processes import fork_check
 
 # An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
-_GRACE_SECONDS = 0.5
+GRACE_SECONDS = 0.5
 # Between the failure and the atexit handler Python joins threads and runs other handlers. A hang there ends here.
-_PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 5.0
 
 _INTERRUPTED = 130
 _NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
@@ -161,7 +161,7 @@ def _note(status: int) -> None:
         return
 
     def end() -> None:
-        time.sleep(_PATIENCE_SECONDS)
+        time.sleep(PATIENCE_SECONDS)
         _abort(status)
 
     # Not threading's: its start() waits for the thread, for ever if that one finds no memory to begin with. Where none can be
@@ -170,7 +170,7 @@ def _note(status: int) -> None:
         _thread.start_new_thread(end, ())
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_SECONDS + 2)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS + 2)
 
 
 def fail(status: int, said: bool) -> NoReturn:
@@ -178,7 +178,7 @@ def fail(status: int, said: bool) -> NoReturn:
     ends, and where."""
     global _said
     _said = said
-    time.sleep(0 if _alone() else _GRACE_SECONDS)
+    time.sleep(0 if _alone() else GRACE_SECONDS)
     _abort(status)
     raise AssertionError("the process goes on")
 
@@ -203,17 +203,20 @@ def _at_exit() -> None:
         _status = _status or 1
         sys.__excepthook__(*sys.exc_info())
     if _status is not None and not _alone():
-        time.sleep(_GRACE_SECONDS)
+        time.sleep(GRACE_SECONDS)
         _abort(_status)
 
 
 def _abort(status: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # closed, a broken pipe, None, or one of the program's own
-            pass
+    flush()
     bindings.abort(status, said=_said)
+
+
+def flush() -> None:
+    """Writes out stdout and stderr, where they can be written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is closed, a broken pipe, None, or an object of the program's own
+            stream.flush()
 
 
 def _alone() -> bool:

@@ -12,7 +12,7 @@ from ..job.state import Job, joined, known
 from ..native import bindings
 from ..observe.progress import watch
 from ..observe.report import report
-from . import exit_status, horovod, siblings
+from . import exit_status, horovod
 
 # MPICH's MPI_Finalize takes no locks any more by the time it tells us that it has begun: a call of our communication
 # thread that is under way then would keep one, and MPI_Finalize would fail. Ranks that end together, as they do, have
@@ -96,8 +96,6 @@ def _shut_down(exiting: bool = False) -> None:
 
 def end() -> bool:
     """shutdown() where the program ends, and somebody may finalise MPI next. Whether our thread has ended."""
-    if joined() is None:  # init() has failed here, and the program goes without: the others wait in theirs
-        siblings.tell_end()
     _shut_down(exiting=True)
     return joined() is None or bindings.mpi_query().finalized or bindings.wait_left(_TOGETHER_SECONDS)
 

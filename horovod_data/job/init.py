@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from ..auditing import keras_fit
-from ..ending import exit_status, forks, siblings, signals
+from ..ending import exit_status, forks, signals
 from ..ending import horovod as with_horovod
 from ..ending.processes import fork_check
 from ..ending.shutdown import end, hear_of_horovods_end
@@ -52,19 +52,17 @@ def init(
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
         threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
-        ranks disagree; a rank of this host, or under horovod-data-run of another one, has ended without having called it;
-        Horovod was initialised for other processes; a second call with other arguments.
+        ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
         ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
     """
-    siblings.stay_silent()
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if joined() is None and bindings.mpi_query().usable:
         exit_status.install(end)  # from here on others may wait for this process, even if it fails in the next line
     if joined() is None:
         launch_checks.check_files(
-            *cgroups.spare_files(), bindings.mpi_query().usable, handshake.place_before_mpi(os.environ)
+            *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
         )
     if joined() is not None:
         _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
@@ -72,7 +70,7 @@ def init(
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
 
-    launch_checks.check_main_guard(handshake.place_before_mpi(os.environ))
+    launch_checks.check_main_guard(launch_checks.place_before_mpi(os.environ))
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = with_horovod.load()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
@@ -116,7 +114,6 @@ def _join(
         size,
         lambda mine: bindings.comm_exchange(address, mine),
         settings,
-        _absent(world_ranks),
         ctrl_c.let_come,
     )
     layout = make_layout(
@@ -125,7 +122,7 @@ def _join(
     where = layout.name(rank, host)
     hosts = tuple(other.host for other in everybody)
     handshake.check_horovod(everybody, layout, where)
-    with handshake.watched_start(where, size, settings, _absent(world_ranks)):
+    with handshake.watched_start(where, size, settings):
         if settings.timeline:
             handshake.check_timeline(
                 settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
@@ -252,13 +249,6 @@ def _checked_comm(comm: Any) -> Any:
             )
         )
     return None if comm == mpi4py.COMM_WORLD else comm
-
-
-def _absent(world_ranks: list[int]) -> Callable[[], list[siblings.Absent]]:
-    """Who of these will not come to init(), or through it, any more."""
-    here = siblings.Siblings()
-    everybody = len(world_ranks) == bindings.comm_info(None)[1]
-    return lambda: [other for other in here.absent() if everybody or other.rank in world_ranks]
 
 
 def _address(comm: Any) -> Optional[int]:
