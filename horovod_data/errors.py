@@ -88,13 +88,6 @@ def words_of(error: BaseException) -> list[str]:
     return [type(error).__name__, repr(text) if quoted else text]
 
 
-def stand_in(error: BaseException) -> Exception:
-    """One with the same words that keeps nothing of the program: what raised it has frames, and they have iterators."""
-    kind, text = words_of(error)
-    made: Exception = type(kind, (Exception,), {})(text)
-    return made
-
-
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
     """Starts it.
 

@@ -103,7 +103,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     }
     mine["said"] = transports.telling(_stderr()) if init.is_reader() else ""
     everybody: list[dict[str, Any]] = [{}] * size
-    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report"):
+    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report")[1]:
         for other in one.ranks:
             everybody[other] = json.loads(one.payload)
     if rank == 0:
@@ -146,7 +146,7 @@ def check_delivery(rank: int, layout: Layout) -> str:
     dataset = _distribute(
         lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial", name="doctor global"
     )
-    shares = bindings.agree(
+    _, shares = bindings.agree(
         json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows"
     )
     by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}

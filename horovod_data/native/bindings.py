@@ -211,13 +211,9 @@ def _call(name: str, *args: Any) -> Any:
     return function(*args)
 
 
-def _error(code: int) -> Exception:
-    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
-    return _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
-
-
 def _raise(code: int) -> NoReturn:
-    raise _error(code)
+    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
+    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
 
 
 def _check(name: str, *args: Any) -> None:
@@ -233,16 +229,11 @@ def _json(name: str, *args: Any) -> Any:
     return json.loads(text)
 
 
-def _waited(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> int:
-    """Repeats a sliced wait until it is over, with this code. In the main thread signals are handled between the slices."""
-    while (code := call()) == _PENDING:
-        if between is not None:
-            between()
-    return code
-
-
 def _wait(call: Callable[[], int]) -> None:
-    if (code := _waited(call)) != 0:
+    """Repeats a sliced wait until it is over. In the main thread Python handles signals between the slices."""
+    while (code := call()) == _PENDING:
+        pass
+    if code != 0:
         _raise(code)
 
 
@@ -500,30 +491,15 @@ def session() -> int:
 # ---- Agreements.
 
 
-def agree(mine: bytes, what: str) -> list[Contribution]:
-    """Everybody's contribution to this agreement, equal ones joined. Collective on the engine's communicator.
+def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
+    """The number of this agreement, and every rank's contribution to it, equal ones joined. Collective on the engine's communicator.
 
-    `what` names the call for those who wait for it: "distribute_dataset(name='train')".
+    `what` names the call for ranks that wait for it: "distribute_dataset(name='train')".
     """
-    said = agree_wait(agree_begin(mine, what))
-    if isinstance(said, Exception):
-        raise said
-    return said
-
-
-def agree_begin(mine: bytes, what: str) -> int:
-    """Hands in this rank's contribution to its next agreement and returns the agreement's number. Doesn't wait."""
-    number = c_int64()
+    number, data, size = c_int64(), c_void_p(), c_size_t()
     _check("agree_begin", mine, len(mine), what.encode(), byref(number))
-    return number.value
-
-
-def agree_wait(number: int, between: Optional[Callable[[], object]] = None) -> Union[list[Contribution], Exception]:
-    """Waits for everybody's contribution to agreement `number`, or the error that all have in its place; it gives them once. `between` is
-    called now and then; what is raised here is its."""
-    data, size = c_void_p(), c_size_t()
-    code = _waited(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))), between)
-    return _error(code) if code != 0 else _contributions(ctypes.string_at(data.value or 0, size.value))
+    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
+    return number.value, _contributions(ctypes.string_at(data.value or 0, size.value))
 
 
 # ---- Channels.
