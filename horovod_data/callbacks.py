@@ -21,7 +21,7 @@ from .channel.reader_dataset import eagerly
 from .errors import explain, forked, whole
 from .job import state
 from .native import bindings
-from .observe import times
+from .observe import stats, times
 
 
 class DeliveryScalars:
@@ -54,7 +54,7 @@ class DeliveryScalars:
         with eagerly():  # in a TF1 graph there would be ops, which nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
         own = bindings.own_times()
-        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), bindings.resets
+        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
 
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still.
@@ -66,8 +66,8 @@ class DeliveryScalars:
             raise RuntimeError(forked("DeliveryScalars.write()"))
         written: dict[str, float] = {}
         own = bindings.own_times()
-        if self._resets != bindings.resets:
-            self._last, self._resets = {}, bindings.resets
+        if self._resets != stats.resets:
+            self._last, self._resets = {}, stats.resets
         if self._numbers != (numbers := times.numbers(own)):  # a new channel of a name begins anew
             self._last = {
                 name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)

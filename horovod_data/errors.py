@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 _here = ""  # this process, once it has joined the job
 
@@ -113,6 +113,12 @@ def forked(what: str, done: str = "called") -> str:
         "horovod_data.init(): a child is no rank of the job",
         'Do it in the parent, or start the child by "spawn", or before init()',
     )
+
+
+def fork_check() -> Callable[[], bool]:
+    """A function that says whether it runs in a forked child of the process that has called this."""
+    pid = os.getpid()
+    return lambda: os.getpid() != pid
 
 
 def checked_name(name: Any) -> None:

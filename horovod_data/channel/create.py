@@ -151,7 +151,7 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
     watch.renew(channel.label)
     bindings.channel_create(
         channel.label,
-        elements.components(channel.spec),
+        [_component(part) for part in elements.components(channel.spec)],
         number=channel.number,
         batch=BATCH.index(options.batch),
         schedule=SCHEDULE.index(options.schedule),
@@ -165,6 +165,12 @@ def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> 
         is_source=reading is not None,
         elements=_UNKNOWN if reading is None else reading.count,
     )
+
+
+def _component(part: elements.Component) -> bindings.Component:
+    static = part.shape if part.says is None else part.says
+    shape = None if static.rank is None else static.as_list()
+    return bindings.Component(part.name, part.rule, part.dtype.as_datatype_enum, part.row_length, shape)
 
 
 def _prefetch_bytes(options: Options, arenas: list[int]) -> int:

@@ -36,9 +36,8 @@ import time
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import show, text_of
+from ..errors import fork_check, show, text_of
 from ..native import bindings
-from .processes import fork_check
 
 # An error usually strikes several ranks at once. MPI_Abort kills the others: give them this long to print theirs.
 GRACE_SECONDS = 0.5

@@ -20,25 +20,27 @@ import functools
 import gc
 import os
 import weakref
-from typing import Any, NoReturn, Union
+from typing import Any, Callable, NoReturn, Optional, Sequence, Union
 
 import tensorflow as tf
 
 from .. import errors
-from ..channel import receiver
 from ..native import tensorflow_private as private
 
 _Inherited = Union[private.OwnedIterator, private.BaseSession]
 _inherited: "weakref.WeakSet[_Inherited]" = weakref.WeakSet()
-_installed = False
+_ends_of_channels: Optional[Callable[[tf.data.Dataset], Sequence[Any]]] = None
 
 
-def install() -> None:
-    """From now on forked children of this process are taken care of. May be repeated."""
-    global _installed
-    if _installed:
+def install(ends_of_channels: Callable[[tf.data.Dataset], Sequence[Any]]) -> None:
+    """From now on forked children of this process are taken care of. May be repeated.
+
+    `ends_of_channels` gives the stages of a dataset that are ends of channels.
+    """
+    global _ends_of_channels
+    if _ends_of_channels is not None:
         return
-    _installed = True
+    _ends_of_channels = ends_of_channels
     kinds = private.OwnedIterator, private.BaseSession
     for kind in kinds:
         _note_made(kind)
@@ -73,14 +75,13 @@ def _in_child() -> None:
     private.keep_functions()
     _refuse_datasets()
     for one in list(_inherited):
-        with contextlib.suppress(Exception):  # as a dataset of the program's own class may raise
-            if isinstance(one, private.BaseSession):
-                _keep(one)
-                vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
-            elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
-                _keep(resource)
-                if (dataset := private.dataset_of(one)) is not None and receiver.ends_of_channels(dataset):
-                    vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
+        if isinstance(one, private.BaseSession):
+            _keep(one)
+            vars(one).update(dict.fromkeys(private.SESSION_CALLS, _refuse_session), close=_nothing)
+        elif (resource := private.resource_of(one)) is not None and private.is_eager(resource):
+            _keep(resource)
+            if (dataset := private.dataset_of(one)) is not None and _is_of_channel(dataset):
+                vars(one).update(dict.fromkeys(private.ITERATOR_CALLS, _refuse_dataset))
 
 
 def _refuse_datasets() -> None:
@@ -88,12 +89,15 @@ def _refuse_datasets() -> None:
     call = getattr(tf.data.Dataset, private.DATASET_CALL)
 
     def checked(dataset: tf.data.Dataset) -> Any:
-        ends: Any = ()
-        with contextlib.suppress(Exception):  # as above
-            ends = receiver.ends_of_channels(dataset)
-        return _refuse_dataset() if ends else call(dataset)
+        return _refuse_dataset() if _is_of_channel(dataset) else call(dataset)
 
     setattr(tf.data.Dataset, private.DATASET_CALL, checked)
+
+
+def _is_of_channel(dataset: tf.data.Dataset) -> bool:
+    with contextlib.suppress(Exception):  # a dataset of the program's own class may raise
+        return bool(_ends_of_channels is not None and _ends_of_channels(dataset))
+    return False
 
 
 def _nothing() -> None:

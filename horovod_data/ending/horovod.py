@@ -8,11 +8,10 @@ import dataclasses
 from types import ModuleType
 from typing import Any, Callable, NoReturn, Optional
 
-from ..errors import explain
+from ..errors import explain, fork_check
 from ..job import launch_checks
 from ..job.layout import Layout
 from ..native import bindings
-from .processes import fork_check
 
 
 @dataclasses.dataclass

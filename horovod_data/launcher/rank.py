@@ -38,8 +38,7 @@ from typing import Any, NoReturn, Optional
 
 from ..auditing import keras_fit
 from ..ending.exit_status import GRACE_SECONDS, PATIENCE_SECONDS, flush, status_of
-from ..ending.processes import fork_check
-from ..errors import explain, say, show
+from ..errors import explain, fork_check, say, show
 from ..job.launch_checks import place_before_mpi
 from ..native.loader import mpi_libraries
 

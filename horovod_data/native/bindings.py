@@ -25,16 +25,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, NoReturn, Optional, Sequence
 
 from ..errors import explain, forked
-from ..job.layout import Layout
-from ..job.settings import PAYLOADS, Settings
-from ..observe.times import flat
 from . import loader
-
-if TYPE_CHECKING:
-    from ..channel.elements import Component
 
 # A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
 SLICE_MS = 100
@@ -304,32 +298,30 @@ def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
 # ---- The engine.
 
 
-def start(comm: Optional[int], layout: Layout, hosts: Sequence[str], settings: Settings, finalize_waits: bool) -> None:
+def start(
+    comm: Optional[int],
+    hosts: Sequence[str],
+    reader_index: Sequence[int],
+    trainer_index: Sequence[int],
+    group: Sequence[int],
+    **settings: Any,
+) -> None:
     """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
 
-    `finalize_waits`: another thread that calls MPI_Finalize waits there until stop() has been called.
+    Args:
+      hosts, reader_index, trainer_index, group: of each rank, as job/layout.py has them.
+      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there until
+        stop() has been called.
     """
     n = len(hosts)
-    given = _structure(
-        "EngineSettings",
-        dict(
-            stall_seconds=settings.stall_seconds,
-            timeout_seconds=settings.timeout_seconds,
-            payload=PAYLOADS.index(settings.payload),
-            arena_bytes=settings.arena_bytes,
-            finalize_waits=finalize_waits,
-            timeline=bool(settings.timeline),
-            timeline_bytes=settings.timeline_bytes,
-        ),
-    )
     _check(
         "start",
         comm,
-        (c_int * n)(*layout.reader_index),
-        (c_int * n)(*layout.trainer_index),
-        (c_int * n)(*layout.group),
+        (c_int * n)(*reader_index),
+        (c_int * n)(*trainer_index),
+        (c_int * n)(*group),
         (c_char_p * n)(*[host.encode() for host in hosts]),
-        byref(given),
+        byref(_structure("EngineSettings", settings)),
     )
 
 
@@ -397,69 +389,21 @@ def abort(status: int, *, said: bool) -> NoReturn:
     raise AssertionError("hvdata_abort returned")
 
 
-resets = 0  # how often stats() has had the times begin anew
-
-
-def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
-    """What this process has moved since init(), in bytes unless the name says otherwise, and where its time went. Local.
-
-    Of each channel, here `train`, in the epoch under way or the one before: that epoch's number in this run, `train/epoch`; the
-    rows and steps that were handed out here, `train/rows` and `train/steps` (an element without rows counts as one); and, once
-    the readers have come to its end, `train/dropped`: rows (with batch="per_rank" elements) that remainder="drop" left out, of the whole
-    job (of an epoch that was broken off: of what had been dealt by then).
-
-    Of each channel, in seconds since it was made, or since the last `stats(reset=True)` (on a dedicated reader: that of rank 0): on
-    a rank `train/wait_seconds` (for batches, inside `next()`), `train/receive_seconds` (making tensors of them), `train/step_seconds` (the program's own, between two
-    `next()`), which add up to the time of its epochs; `train/waits`, the steps whose batch was not there, and `train/queue`, the
-    batches that were there, on average, when one was asked for; and, now, `train/window`: the steps that may be on their way. On a reader `train/pipeline_seconds` (the dataset works),
-    `train/deal_seconds` (cutting, copying, sending), `train/room_seconds` (some rank's window is full; `train/room_seconds/3`: that of rank 3
-    was the last, `train/room_waits/3` times), `train/serve_seconds` (all is dealt and not all taken), which add up as well; and, now, `train/untaken`: the steps
-    (with schedule="dynamic" elements) that are dealt and that not all ranks have taken. On every process all names are
-    there; those of a role that it has not are 0. `report()` shows those of all.
-
-    Sent to other processes: `payload_bytes_inline` (copied into a header, and out of it), `payload_bytes_arena` (handed
-    over in shared memory), `payload_bytes_message` (sent by MPI). Copied: into shared memory, because the pipeline had made
-    them elsewhere, `payload_bytes_copied_to_arena` (of a global batch the reader's own share, too); because rows of padding
-    were to follow, `payload_bytes_padded`; by the rank that gets them, because they began at an odd address,
-    `payload_bytes_realigned`. Strings are not among the copies: they are encoded, into shared memory where there is some,
-    and decoded. All that was handed to MPI, headers included: `mpi_bytes_sent`, `mpi_bytes_received`, and the
-    numbers `mpi_messages_sent`, `mpi_messages_received`; `mpi_bags_sent` of them held several headers for one rank, or for
-    the ranks of one host, together `mpi_headers_in_bags`. Of what came here for other ranks of this host `mpi_bags_passed_on` parts
-    were given to them. Shared memory of a reader, now: `arena_bytes_in_use`,
-    `arena_bytes_reserved`; and how often there was no room in it, `arena_refusals`. How many headers went by MPI because
-    a rank of the host was far behind: `records_beside_full_ring`. Before init() there is nothing: {}.
-
-    Args:
-      reset: seconds, waits and queue begin anew after this answer.
-
-    Raises:
-      TypeError: reset is no bool.
-      RuntimeError: in a forked child.
-    """
-    if not isinstance(reset, bool):
-        raise TypeError(explain(f"reset must be True or False, not {reset!r}"))
-    if state() is State.FORKED:
-        raise RuntimeError(forked("stats()"))
-    global resets
-    resets += reset
+def own_numbers(*, reset: bool = False) -> dict[str, Any]:
+    """All that the engine counts and measures in this process. `reset`: seconds, waits and queue begin anew after this answer."""
     said: dict[str, Any] = _json("stats", int(reset))
-    said.pop("certificates", None)
-    times = said.pop("times", None)
-    for name, tally in said.pop("channels", {}).items():
-        said |= {f"{name}/{what}": number for what, number in tally.items()}
-    numbers: dict[str, Union[int, float]] = said
-    return {**numbers, **(flat(times) if times else {})}
+    return said
 
 
 def own_times() -> dict[str, Any]:
     """Where the time of this process's channels goes, as all_times() has it; {} before init()."""
-    said: dict[str, Any] = _json("stats", 0).get("times", {})
+    said: dict[str, Any] = own_numbers().get("times", {})
     return said
 
 
 def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
     """By channel the epoch under way, or the one before, on this process (its number, rows, steps), and own_times(), together."""
-    said: dict[str, Any] = _json("stats", 0)
+    said: dict[str, Any] = own_numbers()
     return said.get("channels", {}), said.get("times", {})
 
 
@@ -476,10 +420,10 @@ def all_times(seconds: float) -> list[dict[str, Any]]:
 
 
 def certificates() -> dict[str, dict[str, Any]]:
-    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises as stats() does."""
+    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    said: dict[str, dict[str, Any]] = _json("stats", 0).get("certificates", {})
+    said: dict[str, dict[str, Any]] = own_numbers().get("certificates", {})
     return said
 
 
@@ -505,12 +449,21 @@ def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
 # ---- Channels.
 
 
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A flat tensor of a channel's elements, as C++ takes it."""
+
+    name: str
+    rule: int
+    dtype: int  # a DataType of TensorFlow
+    row_length: int
+    shape: Optional[Sequence[Optional[int]]]  # None: the rank is not known
+
+
 def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
     """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
     n = len(components)
-    static = [part.shape if part.says is None else part.says for part in components]
-    shapes = [None if shape.rank is None else shape.as_list() for shape in static]
-    known = [-1 if size is None else size for shape in shapes for size in shape or ()]
+    known = [-1 if size is None else size for part in components for size in part.shape or ()]
     _check(
         "channel_create",
         byref(_structure("ChannelOptions", options)),
@@ -518,9 +471,9 @@ def channel_create(name: str, components: Sequence[Component], **options: Any) -
         n,
         (c_char_p * n)(*[part.name.encode() for part in components]),
         (c_int * n)(*[part.rule for part in components]),
-        (c_int * n)(*[part.dtype.as_datatype_enum for part in components]),
+        (c_int * n)(*[part.dtype for part in components]),
         (c_int64 * n)(*[part.row_length for part in components]),
-        (c_int * n)(*[-1 if shape is None else len(shape) for shape in shapes]),
+        (c_int * n)(*[-1 if part.shape is None else len(part.shape) for part in components]),
         (c_int64 * len(known))(*known),
     )
 

@@ -293,7 +293,7 @@ FAILS_BEHIND_THE_MEETING = """
 import contextlib, os, sys, time
 from pathlib import Path
 import horovod_data as hvdata
-from horovod_data.job import init as roles
+from horovod_data import start
 with contextlib.suppress(ImportError):
     import horovod.tensorflow
 here = Path(sys.argv[1])
@@ -303,7 +303,7 @@ while len(list(here.iterdir())) < 3:  # what they have to load is not limited
 if os.environ["HVDATA_TEST_RANK"] == "1":
     def fails(*_):
         raise KeyboardInterrupt  # as it may come at any time
-    roles.with_horovod.join = roles.bindings.start = fails
+    start.with_horovod.join = start.bindings.start = fails
 try:
     hvdata.init()
 except KeyboardInterrupt:

@@ -15,8 +15,7 @@ import threading
 import time
 from typing import Any, Mapping, Optional
 
-from ...ending.processes import fork_check
-from ...errors import say, start_thread
+from ...errors import fork_check, say, start_thread
 from ...native import bindings
 from .. import times
 from ..report import verdict

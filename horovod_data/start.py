@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init(), and who this process is in the job."""
+"""init(): MPI, the meeting of all processes, Horovod on the trainers, the engine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import socket
 import sys
 from typing import Any, Optional
 
-from ..auditing import keras_fit
-from ..ending import exit_status, forks, signals
-from ..ending import horovod as with_horovod
-from ..ending.processes import fork_check
-from ..ending.shutdown import end, hear_of_horovods_end
-from ..errors import explain, set_here
-from ..native import bindings, loader
-from ..observe.progress import watch
-from . import cgroups, handshake, launch_checks
-from .layout import make_layout
-from .settings import Roles, Settings, read_roles, read_settings
-from .state import Job, begin, current, joined, known
+from .auditing import keras_fit
+from .channel import receiver
+from .ending import exit_status, forks, signals
+from .ending import horovod as with_horovod
+from .ending.shutdown import end, hear_of_horovods_end
+from .errors import explain, fork_check, set_here
+from .job import cgroups, handshake, launch_checks
+from .job.layout import make_layout
+from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
+from .job.state import Job, begin, current, joined
+from .native import bindings, loader
+from .observe.progress import watch
 
 
 def init(
@@ -136,10 +136,17 @@ def _join(
             with_horovod.refuse(where)
         bindings.start(
             address,
-            layout,
             hosts,
-            settings,
-            horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+            layout.reader_index,
+            layout.trainer_index,
+            layout.group,
+            stall_seconds=settings.stall_seconds,
+            timeout_seconds=settings.timeout_seconds,
+            payload=PAYLOADS.index(settings.payload),
+            arena_bytes=settings.arena_bytes,
+            finalize_waits=horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+            timeline=bool(settings.timeline),
+            timeline_bytes=settings.timeline_bytes,
         )
     job = Job(
         settings,
@@ -152,59 +159,11 @@ def _join(
     )
     begin(job)
     set_here(job.where)
-    forks.install()
+    forks.install(receiver.ends_of_channels)
     if settings.audit and job.trainer is not None:
         keras_fit.install()
     if job.trainer == 0:
         watch.start(settings.progress, settings.progress_seconds)
-
-
-def rank() -> Optional[int]:
-    """This process's rank among the trainers, the same as `hvd.rank()`; None on a dedicated reader. Local.
-
-    This and its like also answer after shutdown().
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("rank()").trainer
-
-
-def size() -> Optional[int]:
-    """The number of trainers, the same as `hvd.size()`; None on a dedicated reader. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    job = known("size()")
-    return None if job.trainer is None else len(job.layout.trainers)
-
-
-def is_reader() -> bool:
-    """Whether this process reads: runs the pipelines that are distributed. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("is_reader()").reader is not None
-
-
-def is_trainer() -> bool:
-    """Whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("is_trainer()").trainer is not None
-
-
-def num_readers() -> int:
-    """The number of processes that read. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return len(known("num_readers()").layout.readers)
 
 
 def _require_same(
