@@ -20,7 +20,7 @@ from . import elements, reader_thread
 from .agreement import check_agreement, check_errors
 from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, UNLESS_SHARDED, Options
 from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
-from .shard.sharding import Part, Said, check_parts
+from .shard.parts import PartSummary, ReaderPart, check_parts
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -76,7 +76,7 @@ def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: s
             mine["count"] = reading.count
             mine["arena"] = job.settings.arena_bytes
             mine["fingerprint"] = reading.fingerprint
-            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.said())
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary())
             dealer = reader_thread.Dealer(reading)
     except BaseException as error:  # also Ctrl-C and sys.exit()
         failure = error
@@ -131,7 +131,7 @@ def _agreed(
     readers = [by_rank[rank] for rank in job.layout.readers]
     if options.shard is not None:
         check_parts(
-            [None if words["part"] is None else Said(**words["part"]) for words in readers],
+            [None if words["part"] is None else PartSummary(**words["part"]) for words in readers],
             [words["fingerprint"] for words in readers],
             [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)],
             what,
@@ -221,7 +221,7 @@ def _steps(job: state.Job, options: Options, spec: Any, counts: list[int]) -> in
     return max(finite) if len(finite) == len(each) else _INFINITE
 
 
-def _tell_part(job: state.Job, label: str, part: Part) -> None:
+def _tell_part(job: state.Job, label: str, part: ReaderPart) -> None:
     readers = len(job.layout.readers)
     how = (
         f"each of {readers} readers reads its own files, of {len(part.files)}"
