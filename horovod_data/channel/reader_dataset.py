@@ -201,7 +201,7 @@ def _made_anew(
 
 
 def _fits(spec: Any, known: Any) -> bool:
-    """Whether all elements of `spec` are elements of `known`, too."""
+    """Says whether all elements of `spec` are elements of `known`, too."""
     try:
         common = elements.common_spec([known, spec])
     except ValueError:

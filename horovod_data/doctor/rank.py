@@ -234,7 +234,7 @@ def _stderr() -> str:
 
 
 def _horovod_threads() -> Optional[bool]:
-    """Whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
+    """Says whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 

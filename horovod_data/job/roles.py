@@ -30,7 +30,7 @@ def size() -> Optional[int]:
 
 
 def is_reader() -> bool:
-    """Whether this process reads: runs the pipelines that are distributed. Local.
+    """Says whether this process reads: runs the pipelines that are distributed. Local.
 
     Raises:
       RuntimeError: before init(), or in a forked child.
@@ -39,7 +39,7 @@ def is_reader() -> bool:
 
 
 def is_trainer() -> bool:
-    """Whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
+    """Says whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
 
     Raises:
       RuntimeError: before init(), or in a forked child.

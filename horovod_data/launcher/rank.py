@@ -42,9 +42,8 @@ from ..errors import explain, fork_check, say, show
 from ..job.launch_checks import place_before_mpi
 from ..native.loader import mpi_libraries
 
-_LARGE_KIB = (
-    100_000  # memory of a child process that may have been the rank: less than TensorFlow takes, more than a tool
-)
+# A child process with this much memory may have been the rank: TensorFlow takes more, a tool takes less.
+_LARGE_KIB = 100_000
 _ASK = {"-h", "--help", "--version"}  # a program that is asked for these ends without init(), on all ranks
 
 _exit, _forked = os._exit, fork_check()
@@ -52,7 +51,7 @@ _is_tool = False  # the program is one of our own, such as the doctor
 
 
 class Hydra:
-    """The connection to the launcher's process on this host, as long as MPI has not closed it in MPI_Finalize."""
+    """The connection to Hydra's process on this host. MPI_Finalize closes it."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
@@ -67,15 +66,15 @@ class Hydra:
 
     @property
     def is_open(self) -> bool:
-        """Whether MPI has not been finalised, or not even been initialised."""
+        """Says whether MPI has not been finalised. It may not have been initialised either."""
         return self._identity is not None and self._look() == self._identity
 
     def abort(self, status: int) -> None:
-        """Has the whole job ended with `status`."""
+        """Ends the whole job with `status`."""
         if self.is_open:
             try:
                 os.write(self._descriptor, f"cmd=abort exitcode={status}\n".encode())
-                time.sleep(GRACE_SECONDS)  # to be killed in: an exit with another status would be counted as well
+                time.sleep(GRACE_SECONDS)  # Hydra kills this process here; it would count the status of an exit
             except OSError:
                 pass
 
@@ -86,7 +85,7 @@ def main() -> None:
     if keras_fit.wanted(os.environ):
         keras_fit.install()
     for name in [name for name in sys.modules if name.partition(".")[0] == "horovod_data"]:
-        del sys.modules[name]  # the program finds its own, which is another one if it doesn't look in this folder
+        del sys.modules[name]  # the program may find another horovod_data than this one
     words = sys.argv[1:]
     global _is_tool
     _is_tool = words[:1] == ["-m"] and words[1:2] != [] and words[1].partition(".")[0] == "horovod_data"
@@ -105,11 +104,11 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    """As Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
+    """Runs the words as Python itself runs `-m MODULE`, `-c CODE`, a file, or a folder or archive with a __main__.py."""
     if words in ([], ["-m"], ["-c"]):
         print("usage: python -m horovod_data.launcher.rank FILE | -m MODULE | -c CODE [ARGUMENTS...]", file=sys.stderr)
         sys.exit(2)
-    # python -P (from 3.11 on) and python -I: no folder of ours stands first.
+    # With python -P (from 3.11 on) and python -I no folder stands first in sys.path.
     safe_path = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
     if words[:1] == ["-m"]:
         sys.argv[:] = words[1:]
@@ -122,7 +121,7 @@ def _run(words: list[str]) -> None:
         sys.argv[:], first = words, os.path.dirname(os.path.realpath(words[0]))
         if not os.path.isfile(words[0]) or zipfile.is_zipfile(words[0]):
             if not safe_path:
-                del sys.path[0]  # what runs a folder or an archive puts it there
+                del sys.path[0]  # run_path() puts the folder or archive there
             runpy.run_path(words[0], run_name="__main__")
             return
         path = os.path.abspath(words[0])
@@ -130,7 +129,7 @@ def _run(words: list[str]) -> None:
             code = compile(file.read(), path, "exec", dont_inherit=True)
     if not safe_path:
         sys.path[0] = first
-    main_module = types.ModuleType("__main__")  # which stays: threads and exit handlers may look for it later
+    main_module = types.ModuleType("__main__")  # stays after the run: threads and exit handlers may look for it
     main_module.__dict__.update(__builtins__=builtins, __spec__=None)
     if words[0] != "-c":
         main_module.__file__ = path
@@ -192,7 +191,7 @@ def _watch_exits(hydra: Optional[Hydra]) -> None:
 
 
 def _lacks_init() -> bool:
-    """Whether the program uses horovod_data and ends without init(), which initialises MPI. Logs that."""
+    """Says whether the program uses horovod_data and ends without init(), which initialises MPI. Logs that."""
     if "horovod_data" not in sys.modules or _is_tool or _mpi_initialized() or not _ASK.isdisjoint(sys.argv):
         return False
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > _LARGE_KIB:  # the child was the rank, perhaps
@@ -210,7 +209,7 @@ def _lacks_init() -> bool:
 
 
 def _mpi_initialized() -> bool:
-    """Whether an MPI library in this process has been initialised. MPI allows the question at any time."""
+    """Says whether an MPI library in this process has been initialised. MPI allows the question at any time."""
     answer = ctypes.c_int()
     for path in mpi_libraries():
         ctypes.CDLL(path).MPI_Initialized(ctypes.byref(answer))

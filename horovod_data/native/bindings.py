@@ -61,7 +61,7 @@ class ThreadLevel(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class MpiState:
-    """Whether MPI is there, and how many threads may call it."""
+    """Says whether MPI is there, and how many threads may call it."""
 
     initialized: bool
     finalized: bool
@@ -263,7 +263,7 @@ def build_info() -> dict[str, Any]:
 
 
 def mpi_query() -> MpiState:
-    """Whether MPI has been initialised, by whomever."""
+    """Says whether MPI has been initialised, by whomever."""
     initialized, finalized, level = c_int(), c_int(), c_int()
     _check("mpi_query", byref(initialized), byref(finalized), byref(level))
     return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))

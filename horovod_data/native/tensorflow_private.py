@@ -120,7 +120,7 @@ def begin_without_gpus() -> None:
 
 
 def is_tf1_program() -> bool:
-    """Whether graphs are this program's default."""
+    """Says whether graphs are this program's default."""
     return bool(context.default_execution_mode == context.GRAPH_MODE)
 
 
@@ -197,7 +197,7 @@ def small_numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def unordered(stage: tf.data.Dataset) -> bool:
-    """Whether a stage was told itself that the order of its elements doesn't matter."""
+    """Says whether a stage was told itself that the order of its elements doesn't matter."""
     if hasattr(stage, "_deterministic"):
         return bool(stage._deterministic == "false")
     if name(stage) != "ParallelInterleave":
@@ -231,7 +231,7 @@ _DIVIDE_ANEW = (
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
-    """Whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
+    """Says whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
     `in_order`: what the pipeline's options say of stages that say nothing themselves."""
     asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
     return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
@@ -265,7 +265,7 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
 
 
 def caches_in_a_file(stage: tf.data.Dataset) -> bool:
-    """Whether a stage is a cache() with a filename."""
+    """Says whether a stage is a cache() with a filename."""
     name = (
         tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
     )

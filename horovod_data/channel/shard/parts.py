@@ -165,7 +165,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
 
 
 def _reads_files(stage: tf.data.Dataset) -> bool:
-    """Whether it is, or has in a function, what reads a file by its name."""
+    """Says whether it is, or has in a function, what reads a file by its name."""
     return private.name(stage) in _READS_FILES or any(
         node.op.endswith(("Dataset", "DatasetV2")) and node.op.startswith(_READS_FILES)
         for node in private.function_nodes(stage)
