@@ -47,9 +47,9 @@ def shutdown() -> None:
     error = _error_under_way()
     if (error is None and not exit_status.failing()) or (job.reader is None and not _last_things):
         _shut_down(exiting=not threading.main_thread().is_alive())  # an atexit handler of the program's
-    elif error is not None and not job.left:
+    elif error is not None and not job.waits_at_exit:
         _say_behind("hvdata.shutdown()", error, "This process serves the others until its exit, or a second shutdown()")
-        job.left = True
+        job.waits_at_exit = True
         if bindings.state() == bindings.State.RUNNING:
             bindings.leave_channels()
 

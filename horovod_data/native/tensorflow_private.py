@@ -32,50 +32,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession
+from tensorflow.python.client.session import BaseSession as BaseSession
 from tensorflow.python.data.experimental.ops import distribute
-from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
-from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.data.ops.dataset_ops import DatasetSource as DatasetSource
+from tensorflow.python.data.ops.dataset_ops import DatasetV1Adapter as DatasetV1Adapter
+from tensorflow.python.data.ops.dataset_ops import UnaryDataset as UnaryDataset
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterator
 from tensorflow.python.eager import context, executor
-from tensorflow.python.eager.context import eager_mode
-from tensorflow.python.framework.none_tensor import NoneTensorSpec
-from tensorflow.python.saved_model import nested_structure_coder
-
-__all__ = [
-    "BaseSession",
-    "DatasetSource",
-    "DatasetV1Adapter",
-    "NoneTensorSpec",
-    "OwnedIterator",
-    "UnaryDataset",
-    "DATASET_CALL",
-    "ITERATOR_CALLS",
-    "SESSION_CALLS",
-    "at_once",
-    "begin_without_gpus",
-    "caches_in_a_file",
-    "captured",
-    "dataset_of",
-    "eager_mode",
-    "function_nodes",
-    "has_functions",
-    "inputs",
-    "is_eager",
-    "is_tf1_program",
-    "keep_functions",
-    "keep_python_functions",
-    "name",
-    "nested_structure_coder",
-    "numbers",
-    "resource_of",
-    "seeds",
-    "serialized_graph",
-    "shard_files",
-    "small_numbers",
-    "tf2",
-    "unordered",
-    "variant",
-]
+from tensorflow.python.eager.context import eager_mode as eager_mode
+from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
+from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
 # All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
 # iter() of a dataset calls first.
