@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ranks import budget, selection
+from ranks import selection
 from ranks.group import Group, Verdict
 from ranks.worlds import World, environment_of, is_ranked, limit_of, parametrize, world_of, worlds_of
 
@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto'
     )
     selection.add_options(parser)
-    budget.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,9 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Brings the tests together that share a job."""
     selection.select(config, items)
-    paths = list(dict.fromkeys(item.path for item in items))
-    first = budget.first_file(config, len(paths))
-    files = {path: number for number, path in enumerate(paths[first:] + paths[:first])}
+    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
     ranked = min((files[item.path] for item in items if is_ranked(item.path)), default=0)
 
     def order(item: pytest.Item) -> tuple[int, World, bool, int]:
@@ -88,16 +85,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     group = item.stash.get(GROUP, None)
-    over = budget.is_over(item.config)
-    if group is None and not over:
+    if group is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     started = time.time()
-    made = reports(item, group.run(item), started) if group and not over else budget.skipped(item)
-    for report in made:
+    for report in reports(item, group.run(item), started):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    if group and (over or item.session.shouldfail or item.session.shouldstop):
+    if item.session.shouldfail or item.session.shouldstop:
         group.end()
     return True
 
