@@ -64,9 +64,19 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> Part:
     """This reader's part.
 
     Raises:
-      ValueError: the order of the elements, which have to be divided, is not the same on all readers.
+      ValueError: the order of the elements, which have to be divided, is not the same on all readers; or they would write one cache
+        file together.
     """
     chain = list(stages(dataset))
+    if any(private.caches_in_a_file(stage) for stage in chain):
+        raise ValueError(
+            explain(
+                f'shard="auto" gives the pipeline to {readers} readers, and its cache() has a file: each of them would write '
+                "that file with other elements, or find it locked",
+                "Use cache() without a file; or leave shard out, and let the dataset function take a "
+                "tf.distribute.InputContext, shard by num_input_pipelines and input_pipeline_id, and cache in a file of its own",
+            )
+        )
     files, why = _files(dataset, chain, readers)
     if files:
         try:
@@ -136,10 +146,6 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
             sources.append(stage)
         elif (name := private.name(stage)) not in _ALIKE:
             return (), f"{name} counts, or is not known"
-        elif private.caches_in_a_file(
-            stage
-        ):  # which readers of one file system share: one would find another's part there
-            return (), "cache() has a file"
     if len(sources) != 1:
         return (), f"{len(sources)} sources"
     spec = sources[0].element_spec

@@ -15,6 +15,8 @@ from ..times import Channel, Reader, Trainer
 LITTLE = 0.05
 # A rank that itself hardly waits, while the others wait for at least so many times as long, is the slow one.
 _SLOWER = 3.0
+# A reader that takes so many times as long for a step as the other readers is named.
+_SLOW_READER = 1.5
 # Advice that gains less is not worth its words.
 _WORTH = 1.1
 
@@ -122,6 +124,13 @@ def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -
     if copying:
         text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
     awaited = "reader, which copies and sends" if copying else "pipeline"
+    if (found := _slow_reader(channel)) is not None:
+        slow, mine, others = found
+        text += (
+            f". {slow.name[0].upper()}{slow.name[1:]} is slow: it takes {_time(mine)} for a step, the other readers "
+            f"{_time(others)}. Readers take turns, so the slowest sets the pace"
+        )
+        awaited = f"slow {slow.name}"
     more = max(2, len(channel.readers) + 1)
     now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
     gain = now / then if then else 1.0
@@ -165,12 +174,33 @@ def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Read
 
 
 def _busy(channel: Channel) -> float:
-    """Seconds of one reader for one step: its pipeline's, and for dealing."""
-    steps = sum(one.steps for one in channel.readers) / (
-        len(channel.trainers) if channel.dynamic else 1
-    )  # dynamic: elements
-    first = _filling(channel)
-    return sum(max(0.0, one.pipeline - first) + one.deal for one in channel.readers) / steps if steps else 0.0
+    """Seconds that a reader takes for one of its own steps: its pipeline's, and for dealing.
+
+    Static readers take turns, so the slowest one's count. Dynamic ones deal whenever they can, so it is the mean.
+    """
+    if channel.dynamic:
+        steps = sum(one.steps for one in channel.readers) / len(channel.trainers)  # a step there is one rank's element
+        return sum(_seconds(one, channel) for one in channel.readers) / steps if steps else 0.0
+    return max((_seconds_per_step(one, channel) for one in channel.readers), default=0.0)
+
+
+def _seconds(reader: Reader, channel: Channel) -> float:
+    """Seconds that the reader worked after its pipeline had filled its buffers."""
+    return max(0.0, reader.pipeline - _filling(channel)) + reader.deal
+
+
+def _seconds_per_step(reader: Reader, channel: Channel) -> float:
+    return _seconds(reader, channel) / reader.steps if reader.steps else 0.0
+
+
+def _slow_reader(channel: Channel) -> Optional[tuple[Reader, float, float]]:
+    """The reader that sets the pace of readers that take turns, with its seconds for a step and the mean of the others'."""
+    if channel.dynamic or channel.grouped or len(channel.readers) < 2:
+        return None
+    slow = max(channel.readers, key=lambda one: _seconds_per_step(one, channel))
+    others = fmean(_seconds_per_step(one, channel) for one in channel.readers if one is not slow)
+    mine = _seconds_per_step(slow, channel)
+    return (slow, mine, others) if mine >= _SLOW_READER * others else None
 
 
 def _pace(channel: Channel) -> float:
