@@ -89,6 +89,7 @@ def times(job, rank):
     return ast.literal_eval(line[6:])
 
 
+@pytest.mark.commit("2-0-pipeline")
 @pytest.mark.limit(150)
 @pytest.mark.parametrize("ranks, readers, kind", [(4, 0, "slow rank"), (2, 0, "pipeline"), (2, 2, "slow rank")])
 def test_who_did_what_when(tmp_path, ranks, readers, kind):

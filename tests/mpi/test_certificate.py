@@ -16,6 +16,8 @@ from together import Raised, elements, outcomes, raises_everywhere, results, sam
 
 from horovod_data.certificate import last
 
+pytestmark = pytest.mark.world(np=3)
+
 
 def certificate(hvdata, comm, name):
     """The last record of a channel, which reader 0 keeps; that arrives no later than an epoch's end does."""

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow's profiler shows what a rank waits for, and on the reader every element that is dealt."""
 
+import pytest
 import tensorflow as tf
 from together import host_of, results
+
+pytestmark = pytest.mark.world(np=1)
 
 
 def fields(message):
