@@ -20,11 +20,8 @@ from .rows import (
     NoArray,
     array_of,
     bytes_of,
-    column_of,
-    dense,
     digests,
     leaves,
-    length,
     row_digests,
     row_groups,
     rows_of,
@@ -71,7 +68,7 @@ def keys_of(element: Any, key: Key) -> Keys:
 def content_keys(element: Any) -> Array:
     """uint64 [rows, 2]: the digests of an element's rows."""
     found = [row_digests(columns, rows) for columns, rows in row_groups(element)]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return found[0] if len(found) == 1 else np.concatenate([np.empty((0, 2), np.uint64), *found])
 
 
 def component_of(element: Any, key: Any) -> Any:
@@ -102,7 +99,7 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
         value = _array_of_range(value) if isinstance(value, range) else list(value)
     try:
         if hasattr(value, "nested_row_splits") or hasattr(value, "dense_shape"):
-            return Keys(row_digests([column_of(value)], length(value) or 0))
+            return Keys(content_keys(value))
         array, dtype = array_of(value)
         if dtype == EXACT and array.ndim > 1:
             raise NoArray
@@ -114,15 +111,15 @@ def given_keys(value: Any, what: str = "the key") -> Keys:
                 "values that are a key together",
             )
         ) from None
-    array = np.atleast_1d(array)
-    if array.ndim == 1 and dtype == "string":
-        names = [bytes_of(text) for text in array.tolist()]
+    if array.ndim > 1 or (dtype not in ("string", EXACT) and array.dtype.kind not in "iub"):
+        return Keys(content_keys(array))
+    values = np.atleast_1d(array)
+    if dtype == "string":
+        names = [bytes_of(text) for text in values.tolist()]
         return Keys(digests(names, "string"), names)
     if dtype == EXACT:
-        return Keys(_exact_words(array.tolist()), [str(number).encode() for number in array.tolist()])
-    if array.ndim == 1 and array.dtype.kind in "iub":
-        return Keys(_integer_words(array))
-    return Keys(row_digests([dense(array, dtype)], len(array)))
+        return Keys(_exact_words(values.tolist()), [str(number).encode() for number in values.tolist()])
+    return Keys(_integer_words(values))
 
 
 def _array_of_range(values: range) -> Any:
@@ -190,8 +187,7 @@ def _keys_of_tuple(value: tuple[Any, ...], element: Any) -> Keys:
                 "Let each part of a key have one entry for each row",
             )
         )
-    words = np.concatenate(made, axis=1)
-    return Keys(row_digests([dense(words, "parts of a key ")], len(words)))
+    return Keys(content_keys(np.concatenate(made, axis=1)))
 
 
 def _parts(value: tuple[Any, ...]) -> list[Any]:

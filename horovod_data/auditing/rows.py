@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The normal form of an element: columns of rows. Pure, except that it reads TensorFlow's ragged and sparse tensors.
+"""The normal form of an element: columns of rows. Pure.
 
-A loader yields nests (tuples, lists, mappings) of components. Each component becomes a Column. Columns with the same number
-of rows form a group. The digest of a row is made of its kinds (dtype and shape) and its bytes in all columns.
+A loader yields nests (tuples, lists, mappings, records) of components. Each component becomes a Column: an array with an axis
+0 of rows. The digest of a row is made of its kinds (dtype and shape) and its bytes in all columns. Components whose rows differ
+in shape have columns for each row.
 
 Rows become bytes in pieces, because an element may be a whole data set in memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import sys
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Callable, Iterable, Optional, Sequence, Union
+from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -34,40 +34,49 @@ class NoArray(TypeError):
     """A component that is no array. Its text says why, and may be empty."""
 
 
-@dataclasses.dataclass
-class Column:
-    """One component of an element.
+class Column(NamedTuple):
+    """One component of an element, with its rows along axis 0; `dtype` as array_of() returns it."""
 
-    `kind`: dtype and shape of a row. `part(a, b)`: rows a to b as uint8 [b - a, `width`]. If rows differ in length, `width`
-    is None and `part` returns a list of bytes; none of them begins with another.
-    """
+    array: Array
+    dtype: str
 
-    kind: str
-    part: Callable[[int, int], Any]
-    width: Optional[int] = None
+    @property
+    def kind(self) -> str:
+        """dtype and shape of a row."""
+        return self.dtype + "x".join(map(str, self.array.shape[1:]))
+
+    @property
+    def width(self) -> Optional[int]:
+        """Bytes of a row. None: rows differ in length."""
+        entries = int(np.prod(self.array.shape[1:], dtype=np.int64))
+        return self.array.dtype.itemsize * entries if self.dtype != "string" else None
+
+    def part(self, a: int, b: int) -> Any:
+        """Rows a to b: uint8 [b - a, `width`], or a list of bytes, of which none begins with another."""
+        piece = self.array[a:b]
+        if self.dtype == "string":
+            return [_framed(map(bytes_of, row)) for row in piece.reshape(len(piece), -1).tolist()]
+        bare = np.ascontiguousarray(piece).reshape(-1)  # a view where rows lie one behind the other
+        return bare.view(np.uint8).reshape(len(piece), self.width or 0)
 
     def row(self, i: int) -> list[Column]:
         """The columns that row i has by itself."""
-        return [dataclasses.replace(self, part=lambda a, b: self.part(i + a, i + b))]
+        return [Column(self.array[i : i + 1], self.dtype)]
 
 
-class _Lists(Column):
-    """A list of lists. Each entry is a row; rows may differ in shape and in dtype."""
+class Uneven(NamedTuple):
+    """A component whose rows may differ in shape. Each row has columns of its own."""
 
-    def __init__(self, values: list[Any], path: str):
-        super().__init__("", lambda a, b: None)
-        self._values, self._path = values, path
+    rows: Any
+    path: str
 
     def row(self, i: int) -> list[Column]:
-        return _columns_of_row(self._values[i], f"{self._path}[{i}]")
+        return _columns_of_row(self.rows[i], f"{self.path}[{i}]")
 
 
-Group = tuple[list[Column], int]
-
-
-def row_groups(element: Any) -> list[Group]:
-    """All rows of an element: columns, and the number of rows that each of them has. Most elements are one group. Batches
-    that are made of Python's own lists have a group for each row.
+def row_groups(element: Any) -> list[tuple[list[Column], int]]:
+    """All rows of an element: columns, and the number of rows that each of them has. Most elements are one group. Where rows
+    differ in shape, each row is a group.
 
     Raises:
       TypeError: a component is no array.
@@ -77,9 +86,10 @@ def row_groups(element: Any) -> list[Group]:
     rows = rows_of(element)
     if rows is None:
         return [(_columns_of_row(element), 1)]
-    columns = [_column(leaf, path) for path, leaf in leaves(element) if not _is_empty(leaf)]
-    if any(isinstance(column, _Lists) for column in columns):
-        return [([one for column in columns for one in column.row(i)], 1) for i in range(rows)]
+    found = [_column(leaf, path) for path, leaf in leaves(element) if not _is_empty(leaf)]
+    columns = [column for column in found if isinstance(column, Column)]
+    if len(columns) < len(found):
+        return [([one for column in found for one in column.row(i)], 1) for i in range(rows)]
     return [(columns, rows)]
 
 
@@ -121,19 +131,27 @@ def bytes_of(text: Union[str, bytes]) -> bytes:
 
 
 def leaves(element: Any, path: str = "", of_row: bool = False) -> list[tuple[str, Any]]:
-    """The components and their paths; those of a mapping in the order of its keys. None is no component.
+    """The components and their paths; those of a mapping in the order of its keys, those of records in the order of their
+    fields. None is no component.
 
     A list of numbers or texts is one component. So is a list of lists of them, if all lie equally deep. So is a tuple of
     texts inside of an element, because PyTorch collates texts so. An empty list stands for itself.
 
-    `of_row`: the element is one row. Then lists of lists are one component only if they form an array, and each text of a
-    tuple is a component.
+    `of_row`: the element is one row. Then lists of lists are one component only if they form an array. Each text of a tuple
+    is a component, and so is each tensor that a ragged or a sparse one is made of.
     """
     if element is None:
         return []
     if isinstance(element, Mapping):
         names = sorted(element, key=lambda name: (str(type(name)), name))
         parts = [(f"{path}[{name!r}]", element[name]) for name in names]
+    elif fields := getattr(getattr(element, "dtype", None), "names", None):
+        parts = [(f"{path}[{name!r}]", element[name]) for name in fields]
+    elif of_row and hasattr(element, "nested_row_splits"):
+        splits = [np.asarray(one).astype(np.int64) for one in element.nested_row_splits]
+        parts = [(path, one) for one in (*splits, element.flat_values)]
+    elif of_row and hasattr(element, "dense_shape"):
+        parts = [(path, one) for one in (element.dense_shape, element.indices, element.values)]
     elif isinstance(element, list) and (not element or (depth := _depth(element))):
         if not element or not of_row or depth == 1 or np.array(element, object).ndim == depth:
             return [(path, element)]
@@ -206,84 +224,39 @@ def length(leaf: Any) -> Optional[int]:
 
 def _columns_of_row(row: Any, path: str = "") -> list[Column]:
     """The columns of an element that is one row. They are those of the same row in a batch of one."""
-    return [_column(leaf, where, single=True) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
+    made = [_column(leaf, where, single=True) for where, leaf in leaves(row, path, True) if not _is_empty(leaf)]
+    return [column for column in made if isinstance(column, Column)]
 
 
-def _column(leaf: Any, path: str, single: bool = False) -> Column:
-    """`path`: of the component, for errors."""
-    if isinstance(leaf, list) and not single and _depth(leaf) > 1:
-        return _Lists(leaf, path)
-    try:
-        return column_of(leaf, single)
-    except NoArray as error:
-        where = f"component {path} of the element" if path else "the element"
-        why = f" ({error})" if str(error) else ""
-        raise TypeError(
-            explain(
-                f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why}",
-                "Pass key=, a function that returns one key for each row of an element",
-            )
-        ) from None
-
-
-def column_of(leaf: Any, single: bool = False) -> Column:
-    """The column of a component. `single`: the component is one row.
-
-    Raises:
-      NoArray: it is no array.
-    """
+def _column(leaf: Any, path: str, single: bool = False) -> Union[Column, Uneven]:
+    """`path`: of the component, for errors. `single`: it is one row."""
     if hasattr(leaf, "dense_shape"):
-        return _sparse(leaf, single)
-    if hasattr(leaf, "nested_row_splits"):
-        rows = [leaf] if single else leaf
-        kind = f"ragged {leaf.dtype.name}"
-        return Column(kind, lambda a, b: [_ragged_row(row) for row in rows[a:b]])
-    array, dtype = array_of(leaf)
-    if dtype == EXACT:  # a row's bytes would depend on the other rows of its batch
-        raise NoArray("whole numbers that no one dtype of numpy's holds")
-    return dense(array[None] if single else array, dtype)
+        return Uneven(_rows_of_sparse(leaf), path)
+    if hasattr(leaf, "nested_row_splits") or (isinstance(leaf, list) and not single and _depth(leaf) > 1):
+        return Uneven(leaf, path)
+    why = "whole numbers that no one dtype of numpy's holds"
+    try:
+        array, dtype = array_of(leaf)
+        if dtype != EXACT:  # the bytes of such a row would depend on the other rows of its batch
+            return Column(array[None] if single else array, dtype)
+    except NoArray as error:
+        why = str(error)
+    where = f"component {path} of the element" if path else "the element"
+    raise TypeError(
+        explain(
+            f"{where} is of type {type(leaf).__name__}, of which audit() can't make an array{why and f' ({why})'}",
+            "Pass key=, a function that returns one key for each row of an element",
+        )
+    )
 
 
-def dense(array: Array, dtype: str) -> Column:
-    """The column of an array that has an axis 0; `dtype` as array_of() returns it."""
-    kind = dtype + "x".join(map(str, array.shape[1:]))
-    entries = int(np.prod(array.shape[1:], dtype=np.int64))
-    if dtype == "string":
-        table = array.reshape(len(array), entries)
-        return Column(kind, lambda a, b: [_framed(map(bytes_of, row)) for row in table[a:b].tolist()])
-    width = array.dtype.itemsize * entries
-
-    def part(a: int, b: int) -> Array:
-        piece = np.ascontiguousarray(array[a:b])  # a view where rows lie one behind the other
-        return piece.reshape(-1).view(np.uint8).reshape(len(piece), width)
-
-    return Column(kind, part, width)
-
-
-def _sparse(leaf: Any, single: bool) -> Column:
+def _rows_of_sparse(leaf: Any) -> list[Any]:
+    """The tensors that each row of a sparse tensor is made of by itself."""
     indices, values, shape = np.asarray(leaf.indices), np.asarray(leaf.values), np.asarray(leaf.dense_shape)
-    if single:
-        indices, shape = np.insert(indices, 0, 0, axis=1), np.insert(shape, 0, 1)
     order = np.argsort(indices[:, 0], kind="stable")  # TensorFlow allows any order
-    indices, values = indices[order], values[order]
-
-    def part(a: int, b: int) -> list[bytes]:
-        ends = np.searchsorted(indices[:, 0], np.arange(a, b + 1))
-        return [_framed([indices[c:d, 1:].tobytes(), _value_bytes(values[c:d])]) for c, d in zip(ends, ends[1:])]
-
-    return Column(f"sparse {leaf.dtype.name}{'x'.join(map(str, shape[1:]))}", part)
-
-
-def _ragged_row(row: Any) -> bytes:
-    if not hasattr(row, "nested_row_splits"):
-        array = np.asarray(row)
-        return _framed([str(array.shape).encode(), _value_bytes(array)])
-    splits = [np.asarray(one).astype(np.int64).tobytes() for one in row.nested_row_splits]
-    return _framed([*splits, _value_bytes(np.asarray(row.flat_values))])
-
-
-def _value_bytes(values: Array) -> bytes:
-    return _framed(map(bytes_of, values.ravel().tolist())) if values.dtype.kind in "OSU" else values.tobytes()
+    ends = np.searchsorted(indices[order, 0], np.arange(shape[0] + 1))
+    rows = [order[a:b] for a, b in zip(ends, ends[1:])]
+    return [(shape[1:], indices[row, 1:], values[row]) for row in rows]
 
 
 def _bytes_of_rows(parts: Sequence[Any]) -> Iterable[Any]:
@@ -329,13 +302,8 @@ def array_of(leaf: Any) -> tuple[Array, str]:
             raise NoArray
     if array.dtype.kind in "OSU":
         return array, "string"
-    if array.dtype.hasobject:  # the array would hold addresses in memory
-        raise NoArray("its records have fields of Python objects")
-    dtype = array.dtype
-    if dtype.byteorder not in "=|" or dtype.names is not None:  # the same numbers have the same bytes
-        dtype = _packed(dtype)
-        array = array.astype(dtype, copy=False)
-    return array, dtype.name if dtype.names is None else str(dtype)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # the same numbers have the same bytes
+    return array, array.dtype.name
 
 
 def _dtype_for(leaf: Any) -> Any:
@@ -362,13 +330,3 @@ def _whole_numbers(values: Array) -> Optional[Array]:
     whole = np.empty(len(flat), object)
     whole[:] = flat
     return whole.reshape(values.shape) if flat else None
-
-
-def _packed(dtype: Any) -> Any:
-    """The dtype of records without gaps between their fields, in the machine's byte order."""
-    if dtype.subdtype is not None:
-        inner, shape = dtype.subdtype
-        return np.dtype((_packed(inner), shape))
-    if dtype.names is None:
-        return dtype.newbyteorder("=")
-    return np.dtype([(name, _packed(dtype.fields[name][0])) for name in dtype.names])
