@@ -36,7 +36,7 @@ std::string Packed(const std::vector<Message>& messages, int* member) {
 }
 
 // Its error, or nothing where the bag was opened. It lies in memory of just its size.
-std::string Refusal(std::string_view bag) {
+std::string BagRefusal(std::string_view bag) {
   const std::unique_ptr<char[]> exact(new char[bag.size()]);
   std::memcpy(exact.get(), bag.data(), bag.size());
   std::string error;
@@ -111,21 +111,21 @@ TEST(HostBag, RefusedWithAReason) {
   const std::string start = "not a valid horovod_data host bag: ";
   ASSERT_EQ(good.size(), 34u);
   for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_EQ(Refusal(good.substr(0, size)).empty(), size == 21) << size;  // a bag for the first alone
+    EXPECT_EQ(BagRefusal(good.substr(0, size)).empty(), size == 21) << size;  // a bag for the first alone
   }
-  EXPECT_EQ(Refusal(good.substr(0, 6)), start + "it ends within its member, after 6 bytes");
-  EXPECT_EQ(Refusal(good.substr(0, 20)), start + "it ends within its part, after 20 bytes");
-  EXPECT_EQ(Refusal("HVDB" + good.substr(4)), start + "it does not begin as one");
+  EXPECT_EQ(BagRefusal(good.substr(0, 6)), start + "it ends within its member, after 6 bytes");
+  EXPECT_EQ(BagRefusal(good.substr(0, 20)), start + "it ends within its part, after 20 bytes");
+  EXPECT_EQ(BagRefusal("HVDB" + good.substr(4)), start + "it does not begin as one");
   std::string bad = good;
   bad[4] = 1;
-  EXPECT_EQ(Refusal(bad),
+  EXPECT_EQ(BagRefusal(bad),
             start + "it is of wire version 1, this process speaks 4; install the same horovod_data on every host");
   bad = good;
   bad[14] = 0;
-  EXPECT_EQ(Refusal(bad), start + "a part of it is empty");
+  EXPECT_EQ(BagRefusal(bad), start + "a part of it is empty");
   bad = good;
   bad[17] = '\xff';
-  EXPECT_EQ(Refusal(bad), start + "it ends within its part, after 34 bytes");
+  EXPECT_EQ(BagRefusal(bad), start + "it ends within its part, after 34 bytes");
 }
 
 TEST(PassedOn, ComesOutAsItWentIn) {

@@ -17,7 +17,7 @@ from typing import Any, Sequence
 import numpy as np
 import tensorflow as tf
 
-from .. import loader
+from ..native import loader
 
 Array = Any
 

@@ -9,9 +9,10 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from .. import interrupts, membership
-from ..agreement import check_errors
+from ..channel.agreement import check_errors
+from ..ending import signals
 from ..errors import explain, text_of, whole, without_place
+from ..job import state
 from .counting import Part
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
@@ -36,7 +37,7 @@ class Reference(NamedTuple):
         return name if name is not None else f"row {place} of the reference"
 
 
-def make_reference(job: membership.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) -> Reference:
+def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
     """Collective. What is `given` counts on rank 0 alone. Ctrl-C waits, except while rank 0 reads.
 
     Raises:
@@ -66,7 +67,7 @@ def make_reference(job: membership.Job, exchange: Exchange, given: Any, key: Key
         tables.append(exchange.alltoall(table[order], parts)[0])
 
 
-def _next(chunks: Iterator[Any], ctrl_c: interrupts.Held) -> Union[Keys, int, None, BaseException]:
+def _next(chunks: Iterator[Any], ctrl_c: signals.Held) -> Union[Keys, int, None, BaseException]:
     """The next chunk. None: there is none. An error, also Ctrl-C, is returned, because the other ranks wait for the chunk."""
     try:
         try:
