@@ -36,14 +36,6 @@ class Axis:
         return BUCKETS if self.kind == "hash" else max(1, min(BUCKETS, self.last - self.first + 1))
 
 
-class Part(NamedTuple):
-    """The rows of the reference whose keys one rank counts, in the order of in_parts(): uint64 [rows, 2], and their places in
-    the reference, int64 [rows]."""
-
-    words: Array
-    places: Array
-
-
 Found = tuple[int, int, int, int]  # the two words of a key, its place in the reference, and how often it was seen
 
 
@@ -73,33 +65,32 @@ def total(counts: Iterable[Counts]) -> Counts:
     return summed._replace(**examples)
 
 
-def count(received: Sequence[Array], reference: Optional[Part], axis: Axis) -> Counts:
-    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2] in the order of in_parts(), and has a key
-    as often as rank r saw it.
+def count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
+    """Counts the keys that each rank has sent: `received[r]` is uint64 [rows, 2], and has a key as often as rank r saw it.
+    `reference`: uint64 [rows, 3], the keys that there should be, and their places in the reference. All are in the order of
+    in_parts().
 
     Counting takes many times the memory of the keys. So it is done for a slice of the keys at a time. A slice has all rows
     of its keys.
     """
-    tables = [*received, *([reference.words] if reference is not None else [])]
+    tables = [*received, *([reference] if reference is not None else [])]
     parts = [part_of(words) for words in tables]
     rows = np.cumsum(sum(np.bincount(each, minlength=PARTS) for each in parts))
     first = np.searchsorted(rows, np.arange(0, max(1, rows[-1]), _SLICE)).astype(np.uint16)  # part of each slice
     cuts = [[*np.searchsorted(each, first[1:]), len(each)] for each in parts]
     slices, begins = [], [0] * len(tables)
     for ends in zip(*cuts):
-        words = [table[a:b] for table, a, b in zip(tables, begins, ends)]
-        places = reference.places[begins[-1] : ends[-1]] if reference is not None else None
-        slices.append(_count(words, places, axis))
+        pieces = [table[a:b] for table, a, b in zip(tables, begins, ends)]
+        slices.append(_count(pieces[: len(received)], pieces[-1] if reference is not None else None, axis))
         begins = list(ends)
     return total(slices)
 
 
-def _count(tables: Sequence[Array], places_of_reference: Optional[Array], axis: Axis) -> Counts:
-    """`tables`: the keys of each rank, and behind them those of the reference if there are `places_of_reference`."""
-    known = places_of_reference is not None
-    ranks = len(tables) - known
-    words = np.concatenate(tables)
+def _count(received: Sequence[Array], reference: Optional[Array], axis: Axis) -> Counts:
+    ranks = len(received)
     # The reference counts as one rank more, so one sort brings everything together.
+    tables = [*received, *([reference[:, :2]] if reference is not None else [])]
+    words = np.concatenate(tables)
     source = np.repeat(np.arange(len(tables), dtype=np.int32), [len(one) for one in tables])
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the sources of a key stand in their order
     words, source = words[order], source[order]
@@ -110,13 +101,11 @@ def _count(tables: Sequence[Array], places_of_reference: Optional[Array], axis: 
 
     from_ranks = source < ranks
     seen = np.bincount(key[from_ranks], minlength=len(keys))
-    wanted = np.bincount(key[~from_ranks], minlength=len(keys)) if known else np.minimum(seen, 1)
+    wanted = np.bincount(key[~from_ranks], minlength=len(keys)) if reference is not None else np.minimum(seen, 1)
     places = np.zeros(len(keys), np.int64)
-    if places_of_reference is not None:
-        at = order[~from_ranks] - (len(words) - len(places_of_reference))
-        places[key[~from_ranks][::-1]] = places_of_reference[
-            at[::-1]
-        ]  # the first place of those that come several times
+    if reference is not None:
+        at = order[~from_ranks] - (len(words) - len(reference))
+        places[key[~from_ranks][::-1]] = reference[at[::-1], 2]  # the first place of those that come several times
     unknown = wanted == 0
 
     new[1:] |= source[1:] != source[:-1]

@@ -169,10 +169,7 @@ class ReadAhead:
             self._error = error
             raise
         self._taken += 1
-        try:
-            self._waiting.append(self._recorder.keys(element, f"element {self._taken}"))
-        except Exception as error:  # the training goes on without
-            self._waiting.append(error)
+        self._waiting.append(self._recorder.keys(element, which=f"element {self._taken}"))
         return element
 
     def trained(self) -> None:

@@ -122,15 +122,9 @@ class Reporter:
         self.made.append(report)
         if not self._ended:
             return self._queue.put((epoch, report))
-        report.set_exception(
-            RuntimeError(
-                explain(
-                    f"{self.name}: report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended "
-                    "after it",
-                    "Iterate and call it before; the epochs that ended before it are in `reports`",
-                )
-            )
-        )
+        what = f"report() was called after horovod_data.shutdown(), for epoch {epoch.number}, which ended after it"
+        to_do = "Iterate and call it before; the epochs that ended before it are in `reports`"
+        report.set_exception(RuntimeError(explain(f"{self.name}: {what}", to_do)))
 
     def end(self) -> None:
         """The thread ends behind the epochs that it has."""
@@ -208,52 +202,42 @@ class Recorder:
             return self._iteration
 
     def record(self, iteration: int, element: Any, of: str = "element") -> None:
-        """One step of an iteration. `of`: "element"; or "key": it is what the user's key is made of.
+        """One step of an iteration; `of` as keys() takes it. Raises as add()."""
+        self.add(iteration, self.keys(element, of))
 
-        Raises:
-          RuntimeError: a newer iteration of the same audit has begun.
-          TypeError, and what the key function raises: no keys can be made of the element.
-        """
-        self.add(iteration, self.made(iteration, element, of))
-
-    def made(self, iteration: int, element: Any, of: str = "element") -> Union[Keys, Exception]:
-        """The keys of the next step. An error ends the epoch, and is raised as in record(), or returned if it is forgiven."""
-        with self._lock:
-            epoch, step = (self._epoch.number, self._epoch.steps + 1) if self._epoch is not None else (self._next(), 1)
-        try:
-            return self.keys(element, f"epoch {epoch}, step {step}", of)
-        except Exception as error:
-            if self._forgiving:
-                return error
-            with self._lock:
-                if (self._partial or iteration >= 0) and iteration not in self._older:
-                    self._iteration = iteration
-                    self._open()
-                    self._close(error)
-            raise
-
-    def keys(self, element: Any, which: str, of: str = "element") -> Keys:
-        """The keys of an element; raises as record(). `which`: names it in errors."""
+    def keys(self, element: Any, of: str = "element", which: str = "") -> Union[Keys, Exception]:
+        """The keys of an element, or the reason why none can be made. `of`: "element"; or "key": the element is what the
+        user's key is made of. `which`: names the element in errors. Empty: it is the next step."""
         try:
             return keys_of(element, self._key if of == "element" else lambda value: value)
         except Exception as error:
+            with self._lock:
+                epoch, step = (
+                    (self._epoch.number, self._epoch.steps + 1) if self._epoch is not None else (self._next(), 1)
+                )
             why = f"{type(error).__name__}: {without_place(str(error))}"
             to_do = f"key={self._key!r} must fit every element" if self._key is not None else ""
-            error.args = (explain(f"{self.name}, {which}: the keys of the rows can't be made: {why}", to_do),)
-            raise
+            where = f"{self.name}, {which or f'epoch {epoch}, step {step}'}"
+            error.args = (explain(f"{where}: the keys of the rows can't be made: {why}", to_do),)
+            return error
 
     def add(self, iteration: int, keys: Union[Keys, Exception]) -> None:
-        """One step, whose keys these are, or the reason why there are none."""
+        """One step of an iteration, whose keys these are.
+
+        Raises:
+          RuntimeError: a newer iteration of the same audit has begun.
+          `keys`, if it is the reason why there are none, unless it is forgiven. It ends the epoch.
+        """
         with self._lock:
             if iteration in self._older:
-                raise RuntimeError(
-                    explain(
-                        f"{self.name}: two iterations go on at the same time, and the older one was asked for an element",
-                        "An audit is of one iteration at a time: call audit() for each",
-                    )
-                )
+                what = "two iterations go on at the same time, and the older one was asked for an element"
+                to_do = "An audit is of one iteration at a time: call audit() for each"
+                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
             self._iteration = iteration
             epoch = self._open()
+            if isinstance(keys, Exception) and not self._forgiving:
+                self._close(keys)
+                raise keys
             if isinstance(keys, Exception):
                 epoch.error = epoch.error or _named(keys)
             elif epoch.error is None:
@@ -297,27 +281,20 @@ class Recorder:
             raise RuntimeError(forked(f"{self.name}: report()"))
         with self._lock:
             self._close_if_partial()
-            if not self._reporter.made:
-                raise RuntimeError(
-                    explain(
-                        f"{self.name}: report() was called before the first epoch",
-                        "Iterate first: a rank without rows does it as well",
-                    )
+            made = self._reporter.made
+            if not made:
+                what, to_do = (
+                    "report() was called before the first epoch",
+                    "Iterate first: a rank without rows does it as well",
                 )
-            last = self._reporter.made[-1]
-        return last.result()
+                raise RuntimeError(explain(f"{self.name}: {what}", to_do))
+        return made[-1].result()
 
     def close_for_good(self) -> None:
         """Ends the epoch under way. The last epochs get their reports; later ones get none."""
         with self._lock:
             self._close_if_partial()
             self._reporter.end()
-
-    def finish(self) -> None:
-        """As close_for_good(), and waits for these reports."""
-        self.close_for_good()
-        while not self._reporter.joined(0.1):
-            pass
 
     def _next(self) -> int:
         return len(self._reporter.made) + 1

@@ -13,7 +13,6 @@ from ..channel.agreement import check_errors
 from ..ending import signals
 from ..errors import explain, text_of, whole, without_place
 from ..job import state
-from .counting import Part
 from .exchange import Exchange
 from .keys import Key, Keys, given_keys, in_parts, keys_of
 from .record import Names
@@ -24,11 +23,11 @@ _CHUNK = 1 << 18  # rows that rank 0 holds at a time
 
 
 class Reference(NamedTuple):
-    """`rows`: their number; None: there is no reference. `part`: the keys that this rank counts; None: only the number is
-    known. `names`: of keys that are text, on rank 0."""
+    """`rows`: their number; None: there is no reference. `part`: of the keys that this rank counts, as count() takes it;
+    None: only the number is known. `names`: of keys that are text, on rank 0."""
 
     rows: Optional[int] = None
-    part: Optional[Part] = None
+    part: Optional[Array] = None
     names: Names = Names()
 
     def name_of(self, place: int) -> str:
@@ -62,7 +61,8 @@ def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctr
         finally:
             del came, failure  # an error would hold itself, and the program's frames
         if not said["more"]:
-            return Reference(said["rows"], None if said["counted"] else _part(np.concatenate([table, *tables])), names)
+            part = np.concatenate([table, *tables])
+            return Reference(said["rows"], None if said["counted"] else part[in_parts(part, 1)[0]], names)
         order, parts = in_parts(keys.words, exchange.size)
         tables.append(exchange.alltoall(table[order], parts)[0])
 
@@ -84,11 +84,6 @@ def _table(keys: Keys, first: int) -> Array:
     """uint64 [rows, 3]: the keys, and the places of their rows, of which the first is `first`."""
     places = np.arange(first, first + len(keys.words), dtype=np.uint64)
     return np.concatenate([keys.words, places[:, None]], axis=1)
-
-
-def _part(table: Array) -> Part:
-    order, _ = in_parts(table[:, :2], 1)
-    return Part(table[order, :2], table[order, 2].astype(np.int64))
 
 
 def _chunks(given: Any, key: Key) -> Iterator[Union[Keys, int]]:

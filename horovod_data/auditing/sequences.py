@@ -63,7 +63,7 @@ def audited_sequence(given: Any, recorder: Recorder, base: Any) -> Any:
                 to_do = "Leave out use_multiprocessing=True while you audit"
                 raise RuntimeError(explain(f"{recorder.name}: {what}", to_do))
             if index not in mine:
-                keys = recorder.made(-1, element)
+                keys = recorder.keys(element)
                 with lock:
                     if mine is fetched and index not in mine:  # a batch that comes late was of the epoch before
                         mine.add(index)

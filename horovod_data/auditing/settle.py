@@ -23,7 +23,7 @@ _KINDS = {True: "whole numbers", False: "texts, floating-point numbers or other 
 def settle(exchange: Exchange, epoch: Epoch, reference: Reference, by_content: bool) -> Report:
     """Collective; returns the same report on every rank. Raises as Exchange does."""
     words = epoch.words()
-    wanted = reference.part.words if reference.part is not None else words[:0]
+    wanted = reference.part if reference.part is not None else words[:0]
     heads = exchange.allgather(
         {
             "steps": epoch.steps,
