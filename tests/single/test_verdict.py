@@ -3,8 +3,8 @@
 
 import pytest
 
-from horovod_data import times
-from horovod_data.reporting import report, verdict
+from horovod_data.observe import times
+from horovod_data.observe.report import report, verdict
 
 
 def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0, first=0.0):
