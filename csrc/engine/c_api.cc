@@ -310,7 +310,7 @@ void hvdata_abort(int status, int said) {
   Abort(status);
 }
 
-// The counters of this process, a line each: "counter NAME NUMBER".
+// The counters of this process, a line each: "NAME NUMBER".
 const char* hvdata_stats(void) {
   return TextOfEngine([](Engine& engine) { return engine.Stats(); });
 }

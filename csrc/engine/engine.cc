@@ -169,7 +169,7 @@ std::string Engine::Stats() const {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
   std::string text;
   const auto put = [&text](const char* name, uint64_t number) {
-    text += std::string("counter ") + name + " " + std::to_string(number) + "\n";
+    text += std::string(name) + " " + std::to_string(number) + "\n";
   };
 #define HVDATA_PUT(name, shown) put(shown, Count().name.load());
   HVDATA_COUNTERS(HVDATA_PUT)

@@ -77,7 +77,7 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   void SayItEnds(int status);  // to whoever looks for the rank with which the job has ended
-  // The counters of this process, a line each: "counter NAME NUMBER".
+  // The counters of this process, a line each: "NAME NUMBER".
   std::string Stats() const;
   // Where the time of this process's channels goes (engine_times.cc). `reset`: times begin anew.
   std::string Times(bool reset);

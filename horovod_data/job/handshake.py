@@ -17,6 +17,7 @@ from .._version import __version__
 from ..ending.leaving import leaves
 from ..ending.siblings import Absent, Siblings
 from ..errors import explain, place, placed, say, start_thread
+from ..observe import timeline_parts
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
@@ -180,8 +181,7 @@ def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes]
                     where="",
                 )
             else:
-                with open(path, "wb"):
-                    pass
+                timeline_parts.begin(path)
         except (OSError, ValueError) as error:
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Sequence, U
 from ..errors import explain, forked
 from ..job.layout import Layout
 from ..job.settings import PAYLOADS, Settings
-from ..observe.times import flat
+from ..observe import times
 from . import loader
 
 if TYPE_CHECKING:
@@ -173,8 +173,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "call_beside": (c_int, [c_void_p]),
     "join_beside": (c_int, [c_int]),
     "abort": (None, [c_int, c_int]),
-    "stats": (c_char_p, [c_int]),
+    "stats": (c_char_p, []),
+    "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
+    "certificates": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
     "channel_create": (
@@ -226,11 +228,11 @@ def _check(name: str, *args: Any) -> None:
         _raise(code)
 
 
-def _json(name: str, *args: Any) -> Any:
+def _text(name: str, *args: Any) -> str:
     text = _call(name, *args)
     if text is None:
         _raise(_RESOURCE_EXHAUSTED)
-    return json.loads(text)
+    return str(text.decode(errors="replace"))
 
 
 def _waited(call: Callable[[], int], between: Optional[Callable[[], object]] = None) -> int:
@@ -271,7 +273,8 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 def build_info() -> dict[str, Any]:
     """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
-    return _json("build_info")
+    built, mpi = _text("build_info").split("\n", 1)
+    return {**json.loads(built), "mpi": mpi}
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
@@ -451,25 +454,15 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
         raise RuntimeError(forked("stats()"))
     global resets
     resets += reset
-    said: dict[str, Any] = _json("stats", int(reset))
-    said.pop("certificates", None)
-    times = said.pop("times", None)
-    for name, tally in said.pop("channels", {}).items():
-        said |= {f"{name}/{what}": number for what, number in tally.items()}
-    numbers: dict[str, Union[int, float]] = said
-    return {**numbers, **(flat(times) if times else {})}
+    counters = (line.split() for line in _text("stats").splitlines())
+    numbers: dict[str, Union[int, float]] = {name: int(number) for name, number in counters}
+    return numbers | times.flat(own_times(reset))
 
 
-def own_times() -> dict[str, Any]:
-    """Where the time of this process's channels goes, as all_times() has it; {} before init()."""
-    said: dict[str, Any] = _json("stats", 0).get("times", {})
-    return said
-
-
-def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
-    """By channel the epoch under way, or the one before, on this process (its number, rows, steps), and own_times(), together."""
-    said: dict[str, Any] = _json("stats", 0)
-    return said.get("channels", {}), said.get("times", {})
+def own_times(reset: bool = False) -> dict[str, Any]:
+    """Where the time of this process's channels goes, as all_times() has it. {} before init(). `reset`: they begin anew."""
+    processes = times.read(_text("times", int(reset)))
+    return processes[0] if processes else {}
 
 
 # An answer is for one asker: a second one forgets the answers that the first has. A handler of a signal asks within its thread's own
@@ -478,18 +471,17 @@ _asking = threading.RLock()
 
 
 def all_times(seconds: float) -> list[dict[str, Any]]:
-    """Where the time of every process's channels goes, this one's first, of those that answer in time (csrc/engine/engine_times.cc)."""
+    """Where the time of every process's channels goes (times.read()), of the processes that answer in time. This process is first."""
     with _asking:
-        said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
-    return said
+        return times.read(_text("all_times", int(seconds * 1000)))
 
 
 def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises as stats() does."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    said: dict[str, dict[str, Any]] = _json("stats", 0).get("certificates", {})
-    return said
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    return {record["channel"]: record for record in records}
 
 
 def session() -> int:
