@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "base/exceptions.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "engine/engine.h"
@@ -72,6 +71,16 @@ int WithRunning(Body body) try {
   return Caught(thrown);
 }
 
+// The text that `body` makes. Empty where there is no engine.
+template <typename Body>
+const char* TextOfEngine(Body body) try {
+  const std::shared_ptr<Engine> engine = Engine::Current();
+  last_result = engine ? body(*engine) : "";
+  return last_result.c_str();
+} catch (const std::exception& thrown) {
+  return Caught(thrown), nullptr;
+}
+
 // mpi4py hands out the address of the handle, whose type differs between MPI libraries. None: MPI_COMM_WORLD.
 MPI_Comm FromPointer(const void* comm) {
   if (comm == nullptr) return MPI_COMM_WORLD;
@@ -116,8 +125,8 @@ const char* hvdata_last_error(void) { return last_error.c_str(); }
 // One literal that stays in the file: Python looks for it there before it loads a library built for another TensorFlow.
 __attribute__((used)) static const char built_for[] = "\"tensorflow\": \"" HVDATA_TF_VERSION "\"";
 
-// JSON object: {"version", "tensorflow", "cxx11_abi", "mpi"}: what this library was built with and, for "mpi", the
-// library's own version text (MPI_Get_library_version, which may be called before MPI_Init).
+// What this library was built with, as a JSON object {"version", "tensorflow", "cxx11_abi"}, and in a second line what the MPI
+// library says of itself (MPI_Get_library_version, which may be called before MPI_Init).
 const char* hvdata_build_info(void) try {
   // Not MPI_MAX_LIBRARY_VERSION_STRING: with two MPI libraries in the process the other one may be the one to answer.
   char mpi[16384];
@@ -126,8 +135,8 @@ const char* hvdata_build_info(void) try {
   std::string library(mpi, static_cast<size_t>(length));
   library = library.substr(0, library.find('\n'));
   std::replace(library.begin(), library.end(), '\t', ' ');
-  last_result = "{\"version\": " + Quoted(HVDATA_VERSION) + ", " + built_for +
-                ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + ", \"mpi\": " + Quoted(library) + "}";
+  last_result = "{\"version\": \"" HVDATA_VERSION "\", " + std::string(built_for) +
+                ", \"cxx11_abi\": " + std::to_string(_GLIBCXX_USE_CXX11_ABI) + "}\n" + library;
   return last_result.c_str();
 } catch (const std::exception& thrown) {
   return Caught(thrown), nullptr;
@@ -301,22 +310,24 @@ void hvdata_abort(int status, int said) {
   Abort(status);
 }
 
-// JSON: the counters of this process. `reset`: its times begin anew.
-const char* hvdata_stats(int reset) try {
-  const auto engine = Engine::Current();
-  last_result = engine ? engine->StatsJson(reset != 0) : "{}";
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+// The counters of this process, a line each: "NAME NUMBER".
+const char* hvdata_stats(void) {
+  return TextOfEngine([](Engine& engine) { return engine.Stats(); });
 }
 
-// JSON: the times of all processes that answer within `patience_ms`, this one first. Not collective.
-const char* hvdata_all_times(int patience_ms) try {
-  const auto engine = Engine::Current();
-  last_result = engine ? engine->AllTimesJson(std::chrono::milliseconds(patience_ms)) : "[]";
-  return last_result.c_str();
-} catch (const std::exception& thrown) {
-  return Caught(thrown), nullptr;
+// The times of this process (engine/engine_times.cc). `reset`: they begin anew.
+const char* hvdata_times(int reset) {
+  return TextOfEngine([&](Engine& engine) { return engine.Times(reset != 0); });
+}
+
+// The times of all processes that answer within `patience_ms`, this process first. Not collective.
+const char* hvdata_all_times(int patience_ms) {
+  return TextOfEngine([&](Engine& engine) { return engine.AllTimes(std::chrono::milliseconds(patience_ms)); });
+}
+
+// On reader 0: the last record of each verified channel, a line of JSON each.
+const char* hvdata_certificates(void) {
+  return TextOfEngine([](Engine& engine) { return engine.Certificates(); });
 }
 
 // ---- Agreements: every rank's k-th one is matched. Each rank contributes some bytes and gets all of them.

@@ -45,7 +45,7 @@ namespace hvdata {
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                       \
   FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */    \
   FIELD(bool, timeline, false)            /* the same on every rank */                       \
-  FIELD(uint64_t, timeline_bytes, 0)      /* of its file, at most */                         \
+  FIELD(uint64_t, timeline_bytes, 0)      /* of the merged file, at most */                  \
   FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 
@@ -77,10 +77,14 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   void SayItEnds(int status);  // to whoever looks for the rank with which the job has ended
-  // The counters of this process and of its channels, as a JSON object. `reset`: times begin anew.
-  std::string StatsJson(bool reset);
-  // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
-  std::string AllTimesJson(std::chrono::milliseconds patience);
+  // The counters of this process, a line each: "NAME NUMBER".
+  std::string Stats() const;
+  // Where the time of this process's channels goes (engine_times.cc). `reset`: times begin anew.
+  std::string Times(bool reset);
+  // The same of every process that answers within `patience`, one text after the other, this process first.
+  std::string AllTimes(std::chrono::milliseconds patience);
+  // On reader 0: the last record of each verified channel, a line of JSON each.
+  std::string Certificates() const;
 
   Channels& channels() { return channels_; }
   void CreateChannel(const ChannelConfig& config);
@@ -112,7 +116,6 @@ class Engine : public Inbox {
   void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
-  void DispatchToTimeline(int member, wire::Header header);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
@@ -120,7 +123,6 @@ class Engine : public Inbox {
   // takes one.
   bool CheckDescriptors();
   void ResetReaders();
-  std::string TimesJson(bool reset = false);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 
@@ -150,7 +152,7 @@ class Engine : public Inbox {
 
   Mutex mu_;
   CondVar changed_;
-  std::map<int, std::string> times_ GUARDED_BY(mu_);  // what others have said last of theirs, by member
+  std::map<int, std::string> times_ GUARDED_BY(mu_);  // by member: the last answer of the other processes
   std::set<int> byes_ GUARDED_BY(mu_);                // members that need nothing more; those that read serve on
   bool said_bye_ GUARDED_BY(mu_) = false;
   Patience serves_on_ GUARDED_BY(mu_);  // since then, where this process also reads

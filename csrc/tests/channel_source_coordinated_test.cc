@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reader with trainers of its own, which keeps in step with others.
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -29,7 +30,7 @@ class GroupedTest : public SourceTest {
   std::string LogOf(const std::function<void()>& what) {
     testing::internal::CaptureStderr();
     what();
-    return testing::internal::GetCapturedStderr();
+    return CapturedLines();
   }
 };
 

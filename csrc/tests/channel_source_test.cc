@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -124,7 +125,7 @@ TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
   source_->OnOpen(0, 1, 2);
   testing::internal::CaptureStderr();
   Begin(1);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
             "its share of every step is discarded\n");
 }
@@ -135,7 +136,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->Dropped(1, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
@@ -148,7 +149,7 @@ TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->Dropped(0, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n");
 }
@@ -167,7 +168,7 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
     EXPECT_EQ(source_->Linger(), Wish::kStop);
     source_->End();
-    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+    EXPECT_EQ(CapturedLines(),
               "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
                   ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
   }
@@ -377,7 +378,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
     });
     EXPECT_EQ(source_->Await(), Wish::kElement);
     then.join();
-    return testing::internal::GetCapturedStderr();
+    return CapturedLines();
   };
   source_->OnTaken(0, 1, 1, 2);
   EXPECT_EQ(AnySeconds(log_of_a_wait()),
@@ -401,7 +402,7 @@ TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
   });
   EXPECT_EQ(source_->Await(), Wish::kElement);
   then.join();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
 }
 
 TEST_F(SourceTest, TheReaderSaysWhy) {
