@@ -2,7 +2,7 @@
 // Between our outcomes and TensorFlow's statuses.
 //
 // Of TensorFlow's headers these are not for other libraries, and may change; seen to work with 2.15 to 2.21 (the names that
-// Python uses are in horovod_data/tensorflow_private.py):
+// Python uses are in horovod_data/native/tensorflow_private.py):
 //   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
 //   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: what an iterator's state is made of
 //   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints, TraceMeMetadata
