@@ -298,7 +298,7 @@ TEST_F(SinkTest, SavingWaitsForTheReadersWords) {
   ASSERT_EQ(state.lanes.size(), 1u);
   EXPECT_EQ(state.lanes[0].position, 1u);
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
-  EXPECT_EQ(state.lanes[0].words, "words");
+  EXPECT_EQ(state.lanes[0].reader_state, "words");
   outcome = Beside([&] { return sink_->Save(&iterator, &state); },
                    [&] { Say(0, MakeMessage(Kind::kState, 1, 0, 2, kFailedPrecondition, "a stateful function")); });
   EXPECT_EQ(outcome.code, kFailedPrecondition);

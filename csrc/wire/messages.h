@@ -75,7 +75,7 @@ struct Restore {                            // the epoch, not yet open, is to go
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
-  Position position = 0;     // elements that this trainer had behind it, or kAllBehind
+  Position position = 0;     // elements that this trainer had behind it, or kAllTaken
   Turn turn;                 // the reader's step that comes next for it
   TailStep tail_taken = 0;
   std::string words;  // the reader's own, of then
