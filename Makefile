@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-quick test-cpp-rest test-sanitized fuzz soak \
+.PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-sanitized test-sanitized fuzz soak \
   smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
@@ -39,14 +39,14 @@ demo-latest:  ## the same with today's TensorFlow, and Keras 2 as the package tf
 	@TF_USE_LEGACY_KERAS=1 $(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
 
 # Each ends with pytest's summary, so the Python tests come last.
-test: op test-cpp-quick typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
+test: op test-cpp typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
 	@$(call python_tests,--quick,2)
 
-test-rest: op test-cpp-rest  ## what `make test` leaves out of --once: each test of tests/mpi in one world
+test-rest: op test-cpp-sanitized  ## what `make test` leaves out of --once: each test of tests/mpi in one world
 	@$(call python_tests,--rest,0)
 
 test-all: export HVDATA_TEST_ALL_FAULTS := 1
-test-all: op test-cpp typecheck  ## every test in every world, every fault with every reader and way
+test-all: op test-cpp-sanitized typecheck  ## every test in every world, every fault with every reader and way
 	@$(call python_tests,,0)
 
 define python_tests
@@ -55,44 +55,35 @@ $(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
 PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) -n $(or $(WORKERS),$(2)) --durations=25 $(PYTEST_ARGS)
 endef
 
-# build/cpp has twins under TSan, and under all sanitizers of what calls MPI, which then overlook MPI's own libraries.
+# $(call cpp_tests,FOLDER,CMAKE OPTIONS): builds in build/FOLDER and runs what is there, but for valgrind.
 define cpp_tests
 $(SETUP) gtest mpi
 export PATH=$(abspath $(BIN)):$$PATH
 export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
 mkdir -p build
 $(say) "C++ tests: build/$(1)"
-cmake -S . -B build/$(1) -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_WERROR=ON $(2) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+cmake -S . -B build/$(1) -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON $(2) >build/$(1).log 2>&1 ||
+  { cat build/$(1).log; exit 1; }
 cmake --build build/$(1)
-ctest --test-dir build/$(1) -LE 'valgrind|rest' -j$$(($$(nproc) + 1)) --output-on-failure --no-tests=error --progress
+ctest --test-dir build/$(1) -LE valgrind -j$$(($$(nproc) + 1)) --output-on-failure --no-tests=error --progress
 endef
 
-test-cpp: test-cpp-quick test-cpp-rest  ## the C++ tests, plain and under ASan, UBSan and TSan
+test-cpp: venv  ## the C++ tests
+	@$(call cpp_tests,cpp)
 
-test-cpp-quick: venv
-	@$(call cpp_tests,cpp,-DHVDATA_MPI_TESTS=ON)
-
-test-cpp-rest: venv
-	@$(call cpp_tests,cpp-sanitized,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_OPS_TESTS=ON)
+test-cpp-sanitized: test-cpp  ## the C++ tests under ASan and UBSan, under TSan and under valgrind, and the corpus of the fuzz targets
+	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_OPS_TESTS=ON)
 	$(fuzz_targets)
 	ctest --test-dir build/fuzz -j$$(nproc) --output-on-failure --no-tests=error --progress
-	$(other_cpp_tests)
-
-# In build/cpp: valgrind and the sanitizers want a program each for itself. Races are looked for also where there are no threads.
-define other_cpp_tests
-$(say) "C++ tests: the rest of build/cpp"
-cmake -S . -B build/cpp -G Ninja -DHVDATA_CORE=OFF -DHVDATA_TESTS=ON -DHVDATA_MPI_TESTS=ON -DHVDATA_WERROR=ON >build/cpp.log 2>&1 ||
-  { cat build/cpp.log; exit 1; }
-cmake --build build/cpp
-ctest --test-dir build/cpp -L rest -j$$(nproc) --output-on-failure --no-tests=error --progress
-$(SETUP) valgrind
-if type -P valgrind >/dev/null; then
-  $(say) "C++ tests under valgrind: build/cpp"
-  ctest --test-dir build/cpp -L valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
-else
-  $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"
-fi
-endef
+	$(call cpp_tests,cpp-tsan,-DHVDATA_SANITIZE=thread)
+	$(SETUP) valgrind
+	if type -P valgrind >/dev/null; then
+	  $(say) "C++ tests under valgrind: build/cpp"
+	  cmake build/cpp >/dev/null  # which looks for valgrind
+	  ctest --test-dir build/cpp -L valgrind -j$$(nproc) --output-on-failure --no-tests=error --progress
+	else
+	  $(say) "skipped: C++ tests under valgrind, which is not here and can't be installed"
+	fi
 
 # In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
 test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts between our outcomes and TensorFlow's statuses.
 //
-// These headers of TensorFlow are not meant for other libraries, and may change. They work with 2.15 to 2.21. (Python has its own list.)
+// These headers of TensorFlow are not meant for other libraries, and may change. They work with 2.15 to 2.21. (Python has its own list:
+// horovod_data/native/tensorflow_private.py.)
 //   core/data/root_dataset.h           FinalizeDataset, as TensorFlow's own iterators call it
 //   core/data/serialization_utils.h    VariantTensorDataReader and -Writer: what an iterator's state is made of
 //   core/framework/dataset.h           IteratorContext::Params, MakeIteratorFromCheckpoint, symbolic checkpoints, TraceMeMetadata

@@ -10,15 +10,12 @@
 
 #include "mail/placement.h"
 #include "mail/porters.h"
+#include "tests/mail_links_job.h"
 #include "tests/mail_post_fixture.h"
 #include "wire/envelope.h"
 
 namespace hvdata {
 namespace {
-
-Member Rank(const std::string& host, int trainer, int reader = -1, int group = 0) {
-  return {host, 0, 0, reader, trainer, group};
-}
 
 std::vector<int> PortersOf(const std::vector<Member>& members) { return Porters(World::Of(0, members)); }
 

@@ -8,9 +8,10 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from .. import ending, interrupts, membership
-from ..agreement import check_agreement, check_errors
+from ..channel.agreement import check_agreement, check_errors
+from ..ending import shutdown, signals
 from ..errors import explain, text_of, whole
+from ..job import state
 from .exchange import Exchange
 from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
 from .keys import Key, component_of
@@ -63,7 +64,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
       Errors of the reference: on rank 0 as they are, elsewhere one of the same class that quotes them.
       tf.errors.UnavailableError, DeadlineExceededError: a rank has left, or does not come.
     """
-    job = membership.current("audit()")
+    job = state.current("audit()")
     if job.trainer is None:
         return dataset_or_iterable
     if tf.inside_function() or not tf.executing_eagerly():
@@ -75,7 +76,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
             )
         )
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
-    with interrupts.Held() as ctrl_c:
+    with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
     sequence = sequence_class(dataset_or_iterable)
     recorder = Recorder(
@@ -85,7 +86,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         exchange.rank == 0,
         partial=sequence is None,
     ).held()
-    ending.before_shutdown(finish_all)
+    shutdown.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
 
@@ -99,7 +100,7 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
 
 
 def _agreed(
-    job: membership.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: interrupts.Held
+    job: state.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: signals.Held
 ) -> tuple[Key, Reference]:
     """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
     what = "audit()"
@@ -134,9 +135,7 @@ def _agreed(
     return key, known
 
 
-def _said(
-    job: membership.Job, exchange: Exchange, mine: dict[str, Any]
-) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+def _said(job: state.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
     """Everybody's words, as check_errors() and check_agreement() take them."""
     return [((job.layout.trainers[rank],), words) for rank, words in enumerate(exchange.allgather(mine))]
 

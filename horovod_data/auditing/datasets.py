@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .. import elements
-from .. import tensorflow_private as private
+from ..channel import elements
 from ..errors import explain
+from ..native import tensorflow_private as private
 from .iterables import Audit
 from .keys import component_of
 from .record import Recorder

@@ -19,7 +19,7 @@ from typing import Any, Iterator, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from .. import loader
+from ..native import loader
 
 Array = Any
 

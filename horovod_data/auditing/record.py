@@ -15,8 +15,8 @@ from typing import Any, Callable, Optional, Union, cast
 
 import numpy as np
 
+from ..ending.processes import fork_check
 from ..errors import explain, forked, say, start_thread, text_of, without_place
-from ..processes import fork_check
 from .keys import Key, Keys, keys_of
 from .report import Report
 

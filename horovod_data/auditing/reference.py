@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator, Optional
 import numpy as np
 import tensorflow as tf
 
-from .. import interrupts
+from ..ending import signals
 from ..errors import explain, whole, without_place
 from .counting import Part, integer_range
 from .exchange import Exchange
@@ -85,7 +85,7 @@ def kind_of(given: Any, key: Key) -> str:
     return "elements" if hasattr(given, "__iter__") else "function"
 
 
-def make_reference(exchange: Exchange, given: Any, kind: str, key: Key, ctrl_c: interrupts.Held) -> Reference:
+def make_reference(exchange: Exchange, given: Any, kind: str, key: Key, ctrl_c: signals.Held) -> Reference:
     """Collective; `given` counts on rank 0 alone, `kind` is that of rank 0. Ctrl-C is held but where what is given runs.
 
     Raises:
@@ -100,7 +100,7 @@ def make_reference(exchange: Exchange, given: Any, kind: str, key: Key, ctrl_c: 
     return _dealt(exchange, given, key, ctrl_c) if exchange.rank == 0 else _taken(exchange)
 
 
-def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: interrupts.Held) -> Reference:
+def _dealt(exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
     """On rank 0."""
     reference = Reference(0)
     taken: list[Array] = []

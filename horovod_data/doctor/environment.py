@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from typing import Mapping, Optional
 
-from .. import launch_checks, settings
+from ..job import launch_checks, settings
 from .findings import Finding, error, ok, sentences, warning
 
 # All that there are: tests compare with the sources.

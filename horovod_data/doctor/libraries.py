@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Mapping, Optional
 
-from .. import launch_checks
-from ..core import ThreadLevel
+from ..job import launch_checks
+from ..native.bindings import ThreadLevel
 from . import children, environment
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning

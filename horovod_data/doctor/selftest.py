@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import Any, Mapping, Optional, Sequence
 
-from .. import launch_checks
+from ..job import launch_checks
 from . import children, environment, transports
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning

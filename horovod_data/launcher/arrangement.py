@@ -11,7 +11,7 @@ import dataclasses
 from typing import Collection, Optional, Sequence
 
 from ..errors import explain
-from ..settings import too_many_per_node
+from ..job.settings import too_many_per_node
 from . import LaunchError
 from .hosts import Host, together
 

@@ -15,9 +15,9 @@ to init() at all:
 - os._exit between MPI_Init and MPI_Finalize: Open MPI makes status 1 of status 0, Hydra ends the whole job with status 0.
   So it is told as well.
 - The end of the program, with status 0, after MPI has been initialised and before horovod_data.init(): MPI_Finalize waits for
-  ranks that wait in init() for this one. Those on this host are told (horovod_data/siblings.py).
+  ranks that wait in init() for this one. Those on this host are told (horovod_data/ending/siblings.py).
 - The same, or os._exit(0), before MPI has been initialised: if the job has other hosts, and the program has imported
-  horovod_data, the ranks there are told as well (horovod_data/leaving.py), and if one of them waits this is a failure.
+  horovod_data, the ranks there are told as well (horovod_data/ending/leaving.py), and if one of them waits this is a failure.
 
 Hydra is told through the connection that it gave this process (PMI_FD), by the line with which MPI_Abort does it.
 """
@@ -40,10 +40,10 @@ import zipfile
 from typing import Any, NoReturn, Optional
 
 from ..auditing import keras_fit
+from ..ending.processes import fork_check
+from ..ending.siblings import stay_silent, tell_end
 from ..errors import show
-from ..loader import mpi_libraries
-from ..processes import fork_check
-from ..siblings import stay_silent, tell_end
+from ..native.loader import mpi_libraries
 
 _PATIENCE_SECONDS = 5.0  # Python joins threads before it comes to our exit handler; a hang there ends here
 _GRACE_SECONDS = 0.5  # the others may fail from the same cause: let them print their errors before they are killed
@@ -213,7 +213,7 @@ def _left_waiting() -> bool:
     if "horovod_data" not in sys.modules or _mpi_initialized():
         return False
     try:
-        leaving: Any = importlib.import_module("horovod_data.leaving")
+        leaving: Any = importlib.import_module("horovod_data.ending.leaving")
     except ImportError:  # another version
         return False
     return bool(leaving.leave())

@@ -67,7 +67,9 @@ import os, signal, sys, threading, time
 import numpy as np
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import channels, core, dataset
+from horovod_data.channel import create as channels
+from horovod_data.channel import distribute
+from horovod_data.native import bindings
 
 hvdata.init()
 rank, size = hvdata.rank(), hvdata.size()
@@ -101,28 +103,28 @@ try:
             if where == "time limit":  # another handler of the program's
                 signal.signal(signal.SIGALRM, too_slow)
                 press = lambda: os.kill(os.getpid(), signal.SIGALRM)
-            begin = core.agree_begin
+            begin = bindings.agree_begin
             def begins(*args):
-                core.agree_begin = begin
+                bindings.agree_begin = begin
                 threading.Timer(0.5, press).start()
                 return begin(*args)
-            core.agree_begin = begins
+            bindings.agree_begin = begins
         elif where in ("wait", "predict", "time limit"):
             while not os.path.exists(sys.argv[3]):
                 time.sleep(0.1)
         elif where == "at its end" and rank == who:  # when all have said their words
-            create = core.channel_create
+            create = bindings.channel_create
             def creates(*args, **kwargs):
-                core.channel_create = create
+                bindings.channel_create = create
                 create(*args, **kwargs)
                 press()
                 time.sleep(0.2)
-            core.channel_create = creates
+            bindings.channel_create = creates
         elif where == "no memory" and rank == who:  # for what this rank alone makes of the channel
             def no_memory(*_):
-                dataset._shares = shares
+                distribute._shares = shares
                 raise MemoryError("no memory")
-            shares, dataset._shares = dataset._shares, no_memory
+            shares, distribute._shares = distribute._shares, no_memory
         elif where == "twice" and rank == who:
             def expects(*args):
                 channels.watch.expect = expect
@@ -206,17 +208,17 @@ IN_A_GRAPH = """
 import os, signal, sys, threading, time
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import core
+from horovod_data.native import bindings
 
 tf.compat.v1.disable_eager_execution()
 hvdata.init()
-begin = core.agree_begin
+begin = bindings.agree_begin
 def begins(*args):
-    core.agree_begin = begin
+    bindings.agree_begin = begin
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     return begin(*args)
 if hvdata.rank() == 1:
-    core.agree_begin = begins
+    bindings.agree_begin = begins
 rows = []
 same = tf.Graph()
 for number in range(2):
@@ -252,15 +254,15 @@ READER_SERVES = """
 import os, signal, sys, threading, time
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import core
+from horovod_data.native import bindings
 
 hvdata.init(readers=1)
 if hvdata.is_reader():
-    begin = core.agree_begin
+    begin = bindings.agree_begin
     def begins(*args):
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         return begin(*args)
-    core.agree_begin = begins
+    bindings.agree_begin = begins
 else:
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.1)
@@ -308,13 +310,13 @@ HOLDS_AN_ITERATOR = """
 import gc, os, signal, threading
 import tensorflow as tf
 import horovod_data as hvdata
-from horovod_data import core
+from horovod_data.native import bindings
 
 hvdata.init()
 train = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(80), batch="per_rank", prefetch=2)
-begin = core.agree_begin
+begin = bindings.agree_begin
 def begins(*args):
-    core.agree_begin = begin
+    bindings.agree_begin = begin
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     return begin(*args)
 
@@ -327,7 +329,7 @@ def leaves():
     it = iter(train)
     next(it)
     if PRESS:
-        core.agree_begin = begins
+        bindings.agree_begin = begins
     hvdata.CALL
 
 hvdata.DISTRIBUTED = hvdata.distribute_dataset(lambda: tf.data.Dataset.range(4).batch(2), batch="global", remainder="partial")

@@ -277,7 +277,7 @@ def test_horovod_was_initialised_for_others(before, arguments, text):
 
 
 def test_two_mpi_libraries():
-    from horovod_data import loader
+    from horovod_data.native import loader
 
     loader.load()
     ours = loader.mpi_libraries()
@@ -314,7 +314,7 @@ FAILS_BEHIND_THE_MEETING = """
 import contextlib, os, sys, time
 from pathlib import Path
 import horovod_data as hvdata
-from horovod_data import roles
+from horovod_data.job import init as roles
 with contextlib.suppress(ImportError):
     import horovod.tensorflow
 here = Path(sys.argv[1])
@@ -324,7 +324,7 @@ while len(list(here.iterdir())) < 3:  # what they have to load is not limited
 if os.environ["HVDATA_TEST_RANK"] == "1":
     def fails(*_):
         raise KeyboardInterrupt  # as it may come at any time
-    roles.with_horovod.join = roles.core.start = fails
+    roles.with_horovod.join = roles.bindings.start = fails
 try:
     hvdata.init()
 except KeyboardInterrupt:
@@ -355,10 +355,10 @@ AGAIN = """
 import os, signal, threading, time
 from mpi4py import MPI
 import horovod_data as hvdata
-from horovod_data import meeting
+from horovod_data.job import handshake
 if MPI.COMM_WORLD.rank == 0:
     def press():
-        while meeting._Exchange.under_way is None:
+        while handshake._Exchange.under_way is None:
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=press).start()
@@ -389,14 +389,14 @@ def test_init_once_more_where_it_was_interrupted():
 AGAIN_BEHIND_THE_MEETING = """
 import os, signal, time
 import horovod_data as hvdata
-from horovod_data import core
+from horovod_data.native import bindings
 if os.environ["HVDATA_TEST_RANK"] == "1":
-    start = core.start
+    start = bindings.start
     def starts(*args):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         start(*args)
-    core.start = starts
+    bindings.start = starts
 try:
     hvdata.init()
 except KeyboardInterrupt:
@@ -418,13 +418,14 @@ WITHOUT_A_THIRD = """
 import time
 from mpi4py import MPI
 import horovod_data as hvdata
-from horovod_data import core, siblings
+from horovod_data.ending import siblings
+from horovod_data.native import bindings
 rank = MPI.COMM_WORLD.rank
 comm = MPI.COMM_WORLD.Split(rank < 2)
 if rank < 2:
     if rank == 1:
-        start = core.start
-        core.start = lambda *args: (time.sleep(8), start(*args))
+        start = bindings.start
+        bindings.start = lambda *args: (time.sleep(8), start(*args))
     hvdata.init(comm=comm)
     print("began", hvdata.size(), flush=True)
 else:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from horovod_data import limits
 from horovod_data.doctor import children, environment, findings, libraries, machine, sharing
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
+from horovod_data.job import cgroups
 
 ROOT = Path(__file__).parents[2]
 OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
@@ -116,7 +116,7 @@ V1 = "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n0::/\n"
     ({"cpu.max": "150000 100000"}, "", 1.5),
 ])  # fmt: skip
 def test_cores_of_nested_groups(groups, files, cgroup, cores):
-    assert limits.quota(**groups(files, cgroup)) == cores
+    assert cgroups.quota(**groups(files, cgroup)) == cores
 
 
 @pytest.mark.parametrize("files, cgroup, total, available", [
@@ -135,7 +135,7 @@ def test_cores_of_nested_groups(groups, files, cgroup, cores):
 def test_memory_of_nested_groups(groups, tmp_path, files, cgroup, total, available):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n")
-    assert limits.memory_bytes(meminfo, **groups(files, cgroup)) == (total, available)
+    assert cgroups.memory_bytes(meminfo, **groups(files, cgroup)) == (total, available)
 
 
 def test_little_memory():
@@ -210,7 +210,11 @@ def test_rules_of_the_kernel(tmp_path):
 
 def test_all_our_variables_are_known():
     """Also those that were added since."""
-    sources = [*(ROOT / "horovod_data").glob("*.py"), *(ROOT / "csrc").glob("*/*.cc"), *(ROOT / "csrc").glob("*/*.h")]
+    package, csrc = (
+        (ROOT / "horovod_data").rglob("*.py"),
+        [*(ROOT / "csrc").glob("*/*.cc"), *(ROOT / "csrc").glob("*/*.h")],
+    )
+    sources = [*(path for path in package if path.parent.name != "doctor"), *csrc]
     text = "".join(source.read_text() for source in sources if source.parent.name != "tests")
     assert set(environment.KNOWN) == set(re.findall(r'"(HOROVOD_DATA_[A-Z_]+)"', text))
 

@@ -24,7 +24,7 @@ for rank in ranks[1:]:
 """
 LOOKS = """
 import time
-from horovod_data.siblings import Siblings
+from horovod_data.ending.siblings import Siblings
 siblings, end = Siblings(), time.monotonic() + 40
 while not (found := siblings.absent()) and time.monotonic() < end:
     if {most} and time.monotonic() > end - 40 + {most}: break
@@ -69,7 +69,7 @@ def test_one_that_is_gone_where_other_hosts_have_ranks_too():
 
 
 def test_one_whose_program_has_ended():
-    ends = "import time; from horovod_data.siblings import tell_end; tell_end(); time.sleep(600)"
+    ends = "import time; from horovod_data.ending.siblings import tell_end; tell_end(); time.sleep(600)"
     assert looked(OPEN_MPI, 6, 9, ends) == "['rank 7 has come to the end of its program']"
 
 
@@ -90,13 +90,13 @@ def test_a_wrapper_around_another_rank():
 
 
 def test_under_no_launcher():
-    from horovod_data.siblings import Siblings
+    from horovod_data.ending.siblings import Siblings
 
     assert Siblings({}).absent() == []
 
 
 def test_whether_there_are_ranks_on_other_hosts():
-    from horovod_data.siblings import over_hosts
+    from horovod_data.ending.siblings import over_hosts
 
     for names in (OPEN_MPI, HYDRA):
         here, all_of_them = names.split(",")[2:]
