@@ -16,22 +16,20 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from ._version import __version__
-from .siblings import tell_end_at_exit as _tell_end_at_exit
-
-_tell_end_at_exit()
 
 if _typing.TYPE_CHECKING:
     from . import callbacks
     from .auditing.audit import audit
-    from .core import stats
-    from .dataset import distribute_dataset, distribute_datasets_from_function
-    from .ending import shutdown
-    from .gathering import gather
-    from .predicting import predict
-    from .reporting.report import report
-    from .roles import init, is_reader, is_trainer, num_readers, rank, size
-    from .scattering import scatter
-    from .serving import serve
+    from .channel.distribute import distribute_dataset, distribute_datasets_from_function
+    from .channel.reader_thread import serve
+    from .collectives.gather import gather
+    from .collectives.predict import predict
+    from .collectives.scatter import scatter
+    from .ending.shutdown import shutdown
+    from .job.roles import is_reader, is_trainer, num_readers, rank, size
+    from .observe.report.report import report
+    from .observe.stats import stats
+    from .start import init
 
 __all__ = [
     "__version__",
@@ -56,15 +54,16 @@ __all__ = [
 
 _HOMES = {
     "auditing.audit": ("audit",),
-    "core": ("stats",),
-    "dataset": ("distribute_dataset", "distribute_datasets_from_function"),
-    "ending": ("shutdown",),
-    "gathering": ("gather",),
-    "predicting": ("predict",),
-    "reporting.report": ("report",),
-    "roles": ("init", "is_reader", "is_trainer", "num_readers", "rank", "size"),
-    "scattering": ("scatter",),
-    "serving": ("serve",),
+    "channel.distribute": ("distribute_dataset", "distribute_datasets_from_function"),
+    "channel.reader_thread": ("serve",),
+    "collectives.gather": ("gather",),
+    "collectives.predict": ("predict",),
+    "collectives.scatter": ("scatter",),
+    "ending.shutdown": ("shutdown",),
+    "job.roles": ("is_reader", "is_trainer", "num_readers", "rank", "size"),
+    "observe.report.report": ("report",),
+    "observe.stats": ("stats",),
+    "start": ("init",),
 }
 
 
@@ -72,8 +71,8 @@ def __getattr__(name: str) -> _typing.Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # First: an ImportError of ours says more than what the modules would run into.
-    _import_module(".loader", __name__).load()
-    _import_module(".core", __name__).check()
+    _import_module(".native.loader", __name__).load()
+    _import_module(".native.bindings", __name__).check()
     if name == "callbacks":  # a module, which imports Keras: only for those who want it
         return _import_module(".callbacks", __name__)
     for home, names in _HOMES.items():

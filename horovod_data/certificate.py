@@ -45,9 +45,9 @@ def last() -> dict[str, Record]:
     Raises:
       RuntimeError: in a forked child.
     """
-    from . import core  # which loads the library
+    from .native import bindings  # which loads the library
 
-    return core.certificates()
+    return bindings.certificates()
 
 
 def read(path: str) -> dict[tuple[str, int], list[Record]]:

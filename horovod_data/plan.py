@@ -15,7 +15,7 @@ import sys
 from typing import Any, Optional, Sequence, Union
 
 from .errors import explain, whole
-from .settings import too_many_per_node
+from .job.settings import too_many_per_node
 
 # A plan that just keeps up falls behind at the first hiccup: recommended is what needs at most this part of a step.
 HEADROOM = 0.8

@@ -22,6 +22,7 @@
 #include "channel/lanes.h"
 #include "channel/roster.h"
 #include "mail/share.h"
+#include "plan/resumption.h"
 #include "proof/account.h"
 #include "wire/header.h"
 
@@ -45,16 +46,6 @@ inline bool SharesTail(const ChannelConfig& config, const World& world) {
 struct Leftover {
   Step share;
   Step filler;  // the empty or padding share on its model, of no element; without shares where there is none
-};
-
-// Where an epoch goes on.
-struct Resumption {
-  std::vector<Position>
-      positions;            // by trainer: an earlier run has given it its shares up to there; empty: none has had any
-  Turn turn;                // the reader's step of the whole epoch that the lanes are dealt first
-  TailStep tail_taken = 0;  // so many of the last steps have been taken as well
-  bool over = false;        // nothing is left of the epoch, and an earlier run has accounted for it
-  proof::Past past;         // verified channels
 };
 
 // What a reader remembers from one epoch to the next.
@@ -82,8 +73,8 @@ class ReaderEpoch : private LaneOutput {
 
   // ---- The dealer's calls.
 
-  // Opens the lanes.
-  void Start(Resumption at);
+  // Opens the lanes. `past`: a verified channel's account of the earlier runs.
+  void Start(const plan::Resumption& at, proof::Past past);
   // What to do now; nothing while there is not enough credit. `save`: a state is wanted.
   std::optional<Task> Next(bool save);
   // A wait for credit begins: it should be enough. Then: one step is enough.

@@ -10,9 +10,9 @@ namespace hvdata {
 using Says = wire::Ready::Says;
 using Tells = wire::Go::Tells;
 
-// Hosts may go on from different steps of a checkpoint, so READY counts steps of the whole epoch.
+// Hosts may go on from different steps of a checkpoint, so READY counts steps of the whole epoch. Nothing follows kLeftForGood.
 void ReaderEpoch::SendReady(Says says, DealtStep steps, const Outcome& outcome) const {
-  if (!coordinated()) return;
+  if (!coordinated() || roster_.AllDeparted()) return;
   send_(world_.readers[0], wire::Ready{says, TurnOf(steps), outcome.code, outcome.message}, nullptr);
 }
 

@@ -88,9 +88,9 @@ void Source::FailEpoch(uint64_t epoch, const Outcome& outcome) {
   End();
 }
 
-void Source::Start(Resumption at) {
+void Source::Start(const plan::Resumption& at, proof::Past past) {
   MutexLock lock(&mu_);
-  epoch_->Start(std::move(at));
+  epoch_->Start(at, std::move(past));
   const auto go = goes_.find(begun_);  // another reader was quicker
   if (go != goes_.end()) epoch_->OnGo(go->second);
   goes_.erase(goes_.begin(), goes_.upper_bound(begun_));
@@ -359,7 +359,7 @@ void Source::OnDeparted(int trainer) {
 void Source::OnGo(uint64_t epoch, const wire::Go& go) {
   const bool of_steps = go.tells == Tells::kAllHave || go.tells == Tells::kEndsThere;
   if (go.tells == Tells::kExplain) {
-    if (IsCoordinated(config_, *world_))
+    if (IsCoordinated(config_, *world_) && !roster_.AllDeparted())
       SendTo(world_->readers[0], epoch, wire::Ready{Says::kExplains, Turn(), kOk, Explain(-1, epoch)});
   } else if (Deals(epoch) && (epoch_->started() || !of_steps)) {
     epoch_->OnGo(go);

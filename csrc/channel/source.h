@@ -70,7 +70,7 @@ class Source {
 
   // ---- The dealer, in the epoch: see ReaderEpoch.
 
-  void Start(Resumption at);
+  void Start(const plan::Resumption& at, proof::Past past = {});
   // Waits until there is credit for one more step (kPull), a state is wanted (kSave) or the epoch is over (kStop).
   Task Await();
   void Deal(Step step);

@@ -61,13 +61,13 @@ class Dealer {
 
   void Deal(uint64_t number) {
     if (from_.Choice(16) == 15) return source_->FailEpoch(number, {kInternal, "no input"});
-    Resumption at;
+    plan::Resumption at;
     for (const auto& [trainer, restore] : source_->Begin(number, [] {})) {
       at.positions.resize(static_cast<size_t>(world_.audience_count()), restore.position);
       at.positions[static_cast<size_t>(trainer)] = restore.position;
       at.turn = restore.turn;
     }
-    source_->Start(std::move(at));
+    source_->Start(at);
     const int shares = source_->config().schedule == plan::Schedule::kDynamic ? 0 : world_.audience_count();
     const size_t steps = from_.Choice(8);
     for (size_t dealt = 0;; ++dealt) {

@@ -216,23 +216,23 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   Input& input = *made;
   std::map<int, wire::Restore> restores = source->Begin(number, input.Canceller());
   Checkpoint checkpoint(source, &input);
-  Resumption at;
+  plan::Resumption resumption;
+  proof::Past past;
   const bool resumes = !restores.empty();
   // Each epoch has an iterator of its own, also those that an earlier run has had.
   const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
-      Caught([&] { return resumes ? checkpoint.Resume(restores, due, &at, &at.over) : input.Start(due); });
+      Caught([&] { return resumes ? checkpoint.Resume(restores, due, &resumption, &past) : input.Start(due); });
   restores.clear();  // the state of each rank may be as large as a shuffle's buffer
-  if (!status.ok()) at.past = {};
-  const bool over = at.over;
-  source->Start(std::move(at));
+  if (!status.ok()) past = {};
+  source->Start(resumption, std::move(past));
   Dealer dealer(source, &input, &checkpoint, post);
   if (!status.ok() && !resumes)
     dealer.Finish(status);
-  else if (!status.ok() || over)
+  else if (!status.ok() || resumption.over)
     source->Finish(ToOutcome(status));
   dealer.Run();
-  checkpoint.KeepStates();
+  checkpoint.KeepFinalStates();
   input.Close();
   source->End();
 }

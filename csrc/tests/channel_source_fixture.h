@@ -64,7 +64,9 @@ class PlainSource : public Source {
     return Source::Begin(epoch, std::move(cancel));
   }
   void Start(const std::vector<Position>& positions, uint64_t turn = 0, TailStep tail_taken = 0) {
-    Source::Start({positions, Turn(turn), tail_taken, false, {}});
+    plan::Resumption resumption;
+    resumption.positions = positions, resumption.turn = Turn(turn), resumption.tail_taken = tail_taken;
+    Source::Start(resumption);
   }
   void Deal(Step step) {
     Source::Deal(std::move(step));

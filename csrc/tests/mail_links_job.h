@@ -15,6 +15,10 @@
 
 namespace hvdata {
 
+inline Member Rank(const std::string& host, int trainer, int reader = -1, int group = 0) {
+  return {host, 0, 0, reader, trainer, group};
+}
+
 // Member `by` is shown `name` as what member `of` has given as its name.
 struct Lie {
   int by = -1, of = -1;

@@ -11,7 +11,7 @@ namespace {
 
 using Counts = std::vector<uint64_t>;
 
-ShareHash ShareOf(uint64_t first, uint64_t rows) {
+ShareHash AccountedShare(uint64_t first, uint64_t rows) {
   ShareHash share;
   for (uint64_t row = first; row < first + rows; ++row) share.rows.Add(&row, 1);
   return share;
@@ -45,7 +45,7 @@ class OneRun {
   }
   void Deal() {
     StepHashes step;
-    for (size_t t = 0; t < trainers_; ++t) step.shares.push_back(ShareOf(1000 * step_ + 100 * t, step_ + t + 1));
+    for (size_t t = 0; t < trainers_; ++t) step.shares.push_back(AccountedShare(1000 * step_ + 100 * t, step_ + t + 1));
     if (each() == 1)
       step.elements.push_back(ElementOf(step.shares));
     else
@@ -53,9 +53,9 @@ class OneRun {
     account_.Deal(step_ * each(), step);
     ++step_;
   }
-  void Take(int trainer, uint64_t step) { account_.Take(trainer, Owner(trainer, step), Rows(trainer, step)); }
+  void Take(int trainer, uint64_t step) { account_.Take(trainer, Owner(trainer, step), RowsOf(trainer, step)); }
   void TakenBefore(int trainer, uint64_t step) {
-    account_.TakenBefore(trainer, Owner(trainer, step), Rows(trainer, step));
+    account_.TakenBefore(trainer, Owner(trainer, step), RowsOf(trainer, step));
   }
   void DealAndTake(uint64_t steps) {
     for (uint64_t k = 0; k < steps; ++k) {
@@ -69,7 +69,7 @@ class OneRun {
   uint64_t Owner(int trainer, uint64_t step) const {
     return step * each() + (each() == 1 ? 0 : static_cast<uint64_t>(trainer));
   }
-  static uint64_t Rows(int trainer, uint64_t step) { return step + static_cast<uint64_t>(trainer) + 1; }
+  static uint64_t RowsOf(int trainer, uint64_t step) { return step + static_cast<uint64_t>(trainer) + 1; }
 
   const plan::Batch batch_;
   const size_t trainers_;
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Batches, OverACheckpoint, testing::Values(plan::Batch::
 // dynamic: what was taken out of its order, and comes between elements that are still to be dealt.
 TEST(Mark, KnowsWhatAnEarlierRunHadFurtherOn) {
   Account account({0}, plan::Schedule::kDynamic);
-  const Element late = ElementOf({ShareOf(500, 5)});
+  const Element late = ElementOf({AccountedShare(500, 5)});
   Past past;
   past.from = 2;
   account.GoOn(past);
@@ -171,21 +171,27 @@ TEST(Bookmark, OfAnOlderVersionIsNone) {
   EXPECT_TRUE(Bookmark::Is(mark.Encode()));
 }
 
-// A damaged checkpoint may have a bookmark far beyond the elements that come.
-TEST(Bookmark, BeyondTheElementsThatComeLeadsNowhereOutside) {
-  Bookmark mark;
-  mark.first = 1000;
-  OneRun run(2, plan::Batch::kPerRank);
-  run->GoOn({mark, 1000});
-  run.DealAndTake(3);
-  run->LeaveOut(2, 4);
-  EXPECT_EQ(run->Close(1, true, "").delivered.rows, 0u);
+// A damaged checkpoint: its account says that it covers elements that come again.
+TEST(Account, AnElementBeforeItsFirstLeadsNowhere) {
+  for (const uint64_t element : {uint64_t{3}, uint64_t{999}}) {
+    for (const bool verified : {true, false}) {
+      Account account(Ranks(2), plan::Schedule::kStatic);
+      account.GoOn({{}, 1000, verified});
+      const ShareHash share = AccountedShare(0, 2);
+      account.Deal(element, {{ElementOf({share, share})}, {share, share}});
+      account.TakenBefore(0, element, 2);
+      account.Take(1, element, 2);
+      account.LeaveOut(element, 1);
+      EXPECT_EQ(account.Close(1, true, "").delivered.rows, 0u);
+    }
+  }
 }
 
 // Of an element that is cut for all ranks some rows may have no rank, and then the epoch ends before it: all are left out.
 TEST(Account, WhatIsNotHandedOutWithARemainderIsLeftOutWhole) {
   Account account(Ranks(2), plan::Schedule::kStatic);
-  StepHashes step{{ElementOf({ShareOf(0, 2), ShareOf(2, 2)})}, {ShareOf(0, 2), ShareOf(2, 2)}};
+  StepHashes step{{ElementOf({AccountedShare(0, 2), AccountedShare(2, 2)})},
+                  {AccountedShare(0, 2), AccountedShare(2, 2)}};
   step.elements[0].dropped = 1;
   account.Deal(0, step);
   account.LeaveOut(0, 1);

@@ -10,24 +10,24 @@
 namespace hvdata::proof {
 namespace {
 
-using Rows = std::vector<Fingerprint>;
+using Prints = std::vector<Fingerprint>;
 
-ShareHash ShareOf(const Rows& rows) {
+ShareHash ComparedShare(const Prints& rows) {
   ShareHash share;
   share.rows.Add(rows.data(), rows.size());
   share.hash = Hash(rows.data(), rows.size() * sizeof(Fingerprint), 0);
   return share;
 }
 
-wire::Received Came(const Rows& rows, Position position = 7) {
-  wire::Received received{3, position, rows.size(), ShareOf(rows).hash, ""};
+wire::Received Came(const Prints& rows, Position position = 7) {
+  wire::Received received{3, position, rows.size(), ComparedShare(rows).hash, ""};
   for (const Fingerprint row : rows) wire::AppendLittleEndian(row, &received.fingerprints);
   return received;
 }
 
 TEST(Compare, TellsWhatIsWrong) {
   const struct {
-    Rows came;
+    Prints came;
     std::string text;
     uint64_t lost, twice, altered;
   } cases[] = {
@@ -39,7 +39,7 @@ TEST(Compare, TellsWhatIsWrong) {
       {{1, 2, 3, 4, 5}, "2 rows that the pipeline did not yield for it", 0, 0, 0},
       {{1, 1, 9}, "1 row lost, 1 row twice, 1 row altered, from row 1 of 3 on", 1, 1, 1},
   };
-  const ShareHash dealt = ShareOf({1, 2, 3});
+  const ShareHash dealt = ComparedShare({1, 2, 3});
   for (const auto& one : cases) {
     const Difference found = Compare(&dealt, 7, Came(one.came));
     EXPECT_EQ(found.text, one.text);
@@ -53,7 +53,7 @@ TEST(Compare, TellsWhatIsWrong) {
 }
 
 TEST(Compare, AShareOfAnotherPlaceIsLostOrTwice) {
-  const ShareHash dealt = ShareOf({1, 2, 3});
+  const ShareHash dealt = ComparedShare({1, 2, 3});
   const Difference lost = Compare(&dealt, 7, Came({4}, 8)), twice = Compare(&dealt, 7, Came({5, 6}, 6));
   EXPECT_EQ(lost.text, "its share up to element 7 of the reader's epoch is lost: the one up to element 8 came");
   EXPECT_EQ(lost.lost, 3u);
@@ -65,7 +65,7 @@ TEST(Compare, AShareOfAnotherPlaceIsLostOrTwice) {
 // More rows than are kept one by one: that they are others is found, but not which ones.
 TEST(ManyRows, AreKnownByTheirDigestAlone) {
   ShareHash share;
-  const Rows some(RowHashes::kMostKept / 4, 7);
+  const Prints some(RowHashes::kMostKept / 4, 7);
   for (int i = 0; i < 4; ++i) share.rows.Add(some.data(), some.size());
   EXPECT_TRUE(share.rows.has_each());
   share.rows.Add(some.data(), 1);

@@ -18,8 +18,8 @@ import sys
 import time
 from typing import Any, Mapping, Optional, Sequence
 
-from .. import launch_checks
 from ..errors import show_any_text
+from ..job import launch_checks
 from . import environment, libraries, machine, selftest, sharing
 from .findings import Finding, as_json, as_text, error, ok, status
 

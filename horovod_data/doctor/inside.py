@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any, Callable
 
-from .. import core, loader
+from ..native import bindings, loader
 from . import children
 
 
@@ -37,7 +37,7 @@ def look_at_core() -> bool:
         children.say(core_error=str(failure))
         return False
     children.say(
-        core=core.build_info(),
+        core=bindings.build_info(),
         core_path=str(loader.library_path()),
         libraries=loader.mpi_libraries(),
         mpi_text=mpi_text(),
@@ -49,8 +49,8 @@ def look_at_core() -> bool:
 def look_at_mpi() -> None:
     """The core, then MPI, as a job of one."""
     if look_at_core():
-        core.mpi_init()
-        children.say(thread_level=core.mpi_query().thread_level.name)
+        bindings.mpi_init()
+        children.say(thread_level=bindings.mpi_query().thread_level.name)
 
 
 def look_at_horovod() -> None:

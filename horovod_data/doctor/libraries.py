@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Mapping, Optional
 
-from .. import launch_checks
-from ..core import ThreadLevel
+from ..job import launch_checks
+from ..native.bindings import ThreadLevel
 from . import children, environment
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
@@ -196,7 +196,7 @@ def mpi4py(told: Told) -> list[Finding]:
 
 
 def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
-    """Whether all that were built with MPI use the same library. Two in one process see two jobs."""
+    """Says whether all that were built with MPI use the same library. Two in one process see two jobs."""
     name = "MPI.one library"
     uses = {what: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
     users = {what: paths for what, paths in uses.items() if paths}

@@ -8,7 +8,7 @@ import platform
 import socket
 from typing import Optional
 
-from ..limits import memory_bytes, quota
+from ..job.cgroups import memory_bytes, quota
 from .findings import Finding, ok, warning
 
 _LITTLE_MEMORY = 1 << 30

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from typing import Sequence
 
-from .. import loader
+from ..native import loader
 
 _THREAD_MULTIPLE = 3
 _ROOM = 4096  # bytes: more than any variable that is asked for

@@ -17,8 +17,12 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
-from .. import core, ending, loader, membership, roles
-from ..layout import Layout
+from ..ending import shutdown
+from ..job import roles, state
+from ..job.layout import Layout
+from ..native import bindings, loader
+from ..observe.stats import stats
+from ..start import init
 from . import children, inside, mpi_variables, transports
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
@@ -70,8 +74,8 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         inside.look_at_core()
     loader.load()
     began_init = time.monotonic()
-    roles.init()
-    job = membership.current("the doctor")
+    init()
+    job = state.current("the doctor")
     rank, size, layout = job.comm_rank, len(job.hosts), job.layout
     mine: dict[str, Any] = {
         "rank": rank,
@@ -85,7 +89,7 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         "cores_present": os.cpu_count() or 1,
         "import_seconds": began_init - began,
         "init_seconds": time.monotonic() - began_init,
-        "thread_level": core.mpi_query().thread_level.name,
+        "thread_level": bindings.mpi_query().thread_level.name,
         "horovod_threads": _horovod_threads(),
         "variables": mpi_variables.read(("btl_vader_single_copy_mechanism", "mpi_yield_when_idle")),
     }
@@ -101,12 +105,12 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     }
     mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
     everybody: list[dict[str, Any]] = [{}] * size
-    for one in core.agree(json.dumps(mine).encode(), "the doctor's report"):
+    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report")[1]:
         for other in one.ranks:
             everybody[other] = json.loads(one.payload)
     if rank == 0:
         children.say(ranks=everybody)
-    ending.shutdown()
+    shutdown.shutdown()
     children.say(done=True)
 
 
@@ -144,7 +148,7 @@ def check_delivery(rank: int, layout: Layout) -> str:
     dataset = _distribute(
         lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial", name="doctor global"
     )
-    shares = core.agree(
+    _, shares = bindings.agree(
         json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows"
     )
     by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}
@@ -176,11 +180,11 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
         return _ready_made(LARGE, context).take(-1 if context.input_pipeline_id == number else 0)
 
     dataset = _distribute(elements, batch="per_rank", schedule="dynamic", name=f"doctor lane {reader} {to}")
-    before = core.stats()
+    before = stats()
     rate = _bytes_per_second(dataset, seconds) if rank == to else None
     del dataset
-    core.agree(b"", f"the doctor's lane from {reader} to {to}")
-    ways = {way: core.stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
+    bindings.agree(b"", f"the doctor's lane from {reader} to {to}")
+    ways = {way: stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
     return {"reader": reader, "to": to, "rate": rate, **ways}
 
 
@@ -189,7 +193,7 @@ def measure_together(name: str, length: int, seconds: float) -> dict[str, float]
     dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
     rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
-    core.agree(b"", f"the doctor's {name} batches")
+    bindings.agree(b"", f"the doctor's {name} batches")
     return {"steps_per_second": rate / length}
 
 
@@ -199,7 +203,7 @@ def _iterated(dataset: Any) -> Any:
 
 
 def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
-    from ..dataset import distribute_dataset  # here, because it imports TensorFlow, which may fail
+    from ..channel.distribute import distribute_dataset  # here, because it imports TensorFlow, which may fail
 
     return distribute_dataset(make, **arguments)
 
@@ -230,7 +234,7 @@ def _stderr() -> str:
 
 
 def _horovod_threads() -> Optional[bool]:
-    """Whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
+    """Says whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 

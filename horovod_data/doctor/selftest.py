@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import Any, Mapping, Optional, Sequence
 
-from .. import launch_checks
+from ..job import launch_checks
 from . import children, environment, transports
 from .children import Told
 from .findings import Finding, error, ok, sentences, warning
@@ -197,7 +197,7 @@ def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: str) -> list[Finding]:
-    """Whether batches to the reader's own host went through shared memory, where they may."""
+    """Says whether batches to the reader's own host went through shared memory, where they may."""
     if payload == "message":
         return []
     late = {

@@ -12,10 +12,12 @@ import functools
 import inspect
 from typing import Any, Callable
 
-from .. import core, membership, roles
-from ..dataset import distribute_dataset
+from ..channel.distribute import distribute_dataset
+from ..channel.reader_thread import serve
 from ..errors import explain
-from ..serving import serve
+from ..job import roles, state
+from ..native import bindings
+from ..start import init
 
 
 class _Producer:
@@ -78,9 +80,9 @@ def attach(**options: Any) -> bool:
         raise TypeError(
             explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}")
         )
-    if core.state() is core.State.NEVER_STARTED:
-        roles.init()
-    membership.current("returnn.attach()")
+    if bindings.state() is bindings.State.NEVER_STARTED:
+        init()
+    state.current("returnn.attach()")
     _options.clear()
     _options.update({"batch": "per_rank", "remainder": "partial", **options})
     if not _attached:

@@ -11,7 +11,7 @@ import dataclasses
 from typing import Collection, Optional, Sequence
 
 from ..errors import explain
-from ..settings import too_many_per_node
+from ..job.settings import too_many_per_node
 from . import LaunchError
 from .hosts import Host, together
 
@@ -192,5 +192,5 @@ def _check(request: Request) -> None:
 
 
 def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
-    """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
+    """Says whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
     return any(host.slots > cores for host in arrangement.hosts)

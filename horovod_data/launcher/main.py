@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Iterable, Mapping, NoReturn, Optional, Sequence
 
 from ..errors import explain
-from ..limits import quota
+from ..job.cgroups import quota
 from . import LaunchError, hydra, open_mpi, options
 from .allocation import Allocation, find_allocation, read_hostfile
 from .arrangement import Arrangement, arrange, is_oversubscribed

@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .._version import __version__
 from ..errors import explain
-from ..settings import read_roles
+from ..job.settings import read_roles
 from . import LaunchError
 from .arrangement import Request
 from .command import Extras

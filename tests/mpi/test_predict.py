@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from together import Raised, outcomes, raises_everywhere, results, same_on_all_ranks
 
+pytestmark = pytest.mark.world(np=2)
+
 
 def numbers(rows, batch):
     return tf.data.Dataset.range(rows).batch(batch)
@@ -180,7 +182,7 @@ def test_stages_that_mix_rows(hvdata, comm, kind, stage):
 
 
 def test_stages_that_mix_rows_behind_an_audit_and_in_tf1(hvdata, comm):
-    from horovod_data import tensorflow_private as private
+    from horovod_data.native import tensorflow_private as private
 
     shares = hvdata.distribute_dataset(
         given_to(hvdata, numbers(8 * comm.size, 4 * comm.size)), batch="global", remainder="partial", name="mixed"
@@ -287,7 +289,7 @@ def test_a_rank_whose_model_raises(hvdata, comm):
 @pytest.mark.parametrize("when", ["in the model", "while it waits for the others", "before the last word"])
 def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
     """It ends that rank's call, and with it that of the others: nobody waits for what it owes them."""
-    from horovod_data import predicting
+    from horovod_data.collectives import predict
 
     who = comm.size - 1
     gathers = []
@@ -313,8 +315,8 @@ def test_ctrl_c_that_one_rank_catches(hvdata, comm, monkeypatch, when):
             return "interrupted"
 
     outcome = {"gathers": -1}
-    theirs = predicting.gather
-    monkeypatch.setattr(predicting, "gather", gather)
+    theirs = predict.gather
+    monkeypatch.setattr(predict, "gather", gather)
     if when == "before the last word":
         hvdata.predict(lambda x: x, given_to(hvdata, numbers(400, 2 * comm.size)))
         outcome["gathers"] = len(gathers)

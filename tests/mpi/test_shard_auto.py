@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from together import raises_everywhere, results
 
-pytestmark = [pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 
 
 @pytest.fixture(autouse=True)
@@ -398,20 +398,22 @@ def test_wrong_arguments(hvdata, comm, wrong):
         )
 
 
-def test_a_cache_that_readers_might_share(hvdata, comm, files, capfd, tmp_path, monkeypatch):
-    """In memory each reader has its own part. In a file it might find another one's: there each keeps all of it."""
-    folder = tmp_path / f"of rank {comm.rank}"  # a disk of its own
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    told = []
-    for path in "", "cache":
-        assert rows(hvdata, comm, lambda path=path: tf.data.TextLineDataset(files).batch(2).cache(path)) == lines_of(
-            files
+def test_a_cache_in_memory_divides_files(hvdata, comm, files, capfd):
+    assert rows(hvdata, comm, lambda: tf.data.TextLineDataset(files).batch(2).cache()) == lines_of(files)
+    assert any("its own files, of 7." in text for text in results(comm, lambda: capfd.readouterr().err))
+
+
+def test_a_cache_file_that_readers_would_share(hvdata, comm, files, tmp_path):
+    """Readers that wrote one cache file failed with AlreadyExistsError at the first batch."""
+    path = comm.bcast(f"{tmp_path}/cache", 0)
+    for make in (
+        lambda: tf.data.TextLineDataset(files).batch(2).cache(path),
+        lambda: tf.data.Dataset.range(10).cache(path).batch(2),
+    ):
+        raises_everywhere(
+            comm,
+            lambda make=make: hvdata.distribute_dataset(make, batch="per_rank", shard="auto"),
+            ValueError,
+            r'shard="auto" gives the pipeline to \d readers, and its cache\(\) has a file: each of them would write that file with '
+            r"other elements, or find it locked\. Use cache\(\) without a file; or leave shard out",
         )
-        told += [
-            line
-            for text in results(comm, lambda: capfd.readouterr().err)
-            for line in text.splitlines()
-            if "shard=" in line
-        ]
-    assert len(told) == 2 and "its own files, of 7." in told[0] and "(cache() has a file)" in told[1], told

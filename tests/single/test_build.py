@@ -46,15 +46,18 @@ def test_a_warning_stops_the_build_only_on_request(tmp_path, options, strict):
     assert "-Wextra" in commands and ("-Werror" in commands) == strict, commands
 
 
-def test_sanitized_tests_run_without_address_space_randomisation_where_that_is_permitted(tmp_path):
+@pytest.mark.parametrize("sanitizer", ["", "thread"])
+def test_sanitized_tests_run_without_address_space_randomisation_where_that_is_permitted(tmp_path, sanitizer):
     if not any(Path(prefix, "include/gtest/gtest.h").exists() for prefix in ("/usr", "/usr/local")):
         pytest.skip("needs GoogleTest")
     setarch = shutil.which("setarch")
     permitted = setarch is not None and subprocess.run([setarch, platform.machine(), "-R", "true"]).returncode == 0
-    configure(tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_TESTS=ON", fails=False)
-    for line in (tmp_path / "csrc/tests/CTestTestfile.cmake").read_text().splitlines():
-        if line.startswith("add_test(") and "links_neither" not in line and "_test" in line:
-            assert ('"-R"' in line) == (permitted and "_tsan" in line), line
+    configure(tmp_path, "-DHVDATA_CORE=OFF", "-DHVDATA_TESTS=ON", f"-DHVDATA_SANITIZE={sanitizer}", fails=False)
+    lines = (tmp_path / "csrc/tests/CTestTestfile.cmake").read_text().splitlines()
+    tests = [line for line in lines if line.startswith("add_test(") and "links_neither" not in line]
+    assert len(tests) > 8
+    for line in tests:
+        assert ('"-R"' in line) == (permitted and sanitizer != ""), line
 
 
 def test_no_tensorflow(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_data import core
+from horovod_data.native import bindings
 
 SOURCE = (Path(__file__).parents[2] / "csrc" / "engine" / "c_api.cc").read_text()
 # Bytes with a length come back as c_void_p: c_char_p ends at the first NUL.
@@ -29,7 +29,7 @@ def test_every_function_has_its_prototype():
     assert len(declared) > 20
     prototypes = {
         name: (result and result.__name__, [argument.__name__ for argument in arguments])
-        for name, (result, arguments) in core._PROTOTYPES.items()
+        for name, (result, arguments) in bindings._PROTOTYPES.items()
     }
     assert prototypes == declared
 
@@ -47,7 +47,7 @@ def test_no_function_lets_an_exception_through():
 
 
 def test_the_structures_are_those_of_the_library():
-    settings, options = (core._structures()[name] for name in ("EngineSettings", "ChannelOptions"))
+    settings, options = (bindings._structures()[name] for name in ("EngineSettings", "ChannelOptions"))
     assert settings._fields_[0] == ("stall_seconds", ctypes.c_double)
     assert ("prefetch", ctypes.c_int32) in options._fields_
     assert ("batch", ctypes.c_uint8) in options._fields_
@@ -65,18 +65,18 @@ def test_the_structures_are_those_of_the_library():
     ],
 )
 def test_a_structure_that_does_not_fit_is_found(monkeypatch, text, says):
-    monkeypatch.setattr(core, "_call", lambda name: text)
-    monkeypatch.setattr(core, "_structures", core._structures.__wrapped__)
+    monkeypatch.setattr(bindings, "_call", lambda name: text)
+    monkeypatch.setattr(bindings, "_structures", bindings._structures.__wrapped__)
     with pytest.raises(ImportError, match=says):
-        core._structure("ChannelOptions", {"prefetch": 2})
+        bindings._structure("ChannelOptions", {"prefetch": 2})
 
 
 def test_records():
     data = struct.pack("<Q", 3) + b"a\0b" + struct.pack("<Q", 0) + struct.pack("<Q", 1) + b"c"
-    assert core._records(data) == [b"a\0b", b"", b"c"]
-    assert core._records(b"") == []
+    assert bindings._records(data) == [b"a\0b", b"", b"c"]
+    assert bindings._records(b"") == []
 
 
 def test_contributions():
     data = struct.pack("<4Q", 2, 0, 2, 2) + b"xy" + struct.pack("<3Q", 1, 1, 0)
-    assert core._contributions(data) == [core.Contribution((0, 2), b"xy"), core.Contribution((1,), b"")]
+    assert bindings._contributions(data) == [bindings.Contribution((0, 2), b"xy"), bindings.Contribution((1,), b"")]

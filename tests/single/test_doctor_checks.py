@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from horovod_data import limits
 from horovod_data.doctor import children, environment, findings, libraries, machine, sharing
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
+from horovod_data.job import cgroups
 
 ROOT = Path(__file__).parents[2]
 OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
@@ -116,7 +116,7 @@ V1 = "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n0::/\n"
     ({"cpu.max": "150000 100000"}, "", 1.5),
 ])  # fmt: skip
 def test_cores_of_nested_groups(groups, files, cgroup, cores):
-    assert limits.quota(**groups(files, cgroup)) == cores
+    assert cgroups.quota(**groups(files, cgroup)) == cores
 
 
 @pytest.mark.parametrize("files, cgroup, total, available", [
@@ -135,7 +135,7 @@ def test_cores_of_nested_groups(groups, files, cgroup, cores):
 def test_memory_of_nested_groups(groups, tmp_path, files, cgroup, total, available):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n")
-    assert limits.memory_bytes(meminfo, **groups(files, cgroup)) == (total, available)
+    assert cgroups.memory_bytes(meminfo, **groups(files, cgroup)) == (total, available)
 
 
 def test_little_memory():
@@ -173,23 +173,6 @@ def test_descriptors_that_do_not_arrive(monkeypatch):
     assert sharing.try_arena() != ""
 
 
-def test_a_real_read_from_process_to_process():
-    """Whatever the kernel says here: the same as between any two processes of one parent."""
-    assert sharing.try_cma(False) in (0, errno.EPERM, errno.ENOSYS)
-    assert sharing.try_cma(True) <= sharing.try_cma(False)  # leave never makes it worse
-
-
-@pytest.mark.parametrize("plain, allowed, scope, level, text", [
-    (0, 0, 0, "ok", "works (ptrace_scope 0"),
-    (errno.EPERM, 0, 1, "ok", "gives leave, as those of Open MPI do (ptrace_scope 1"),
-    (errno.EPERM, errno.EPERM, 3, "warning", "not permitted: process_vm_readv: Operation not permitted (ptrace_scope 3"),
-])  # fmt: skip
-def test_what_is_said_of_cma(plain, allowed, scope, level, text):
-    found = sharing.cma(plain, allowed, scope, 2)
-    assert found.level == level and text in found.value
-    assert ("--cap-add=SYS_PTRACE" in found.advice) == (level == "warning")
-
-
 def test_dev_shm(tmp_path):
     (missing,) = sharing.dev_shm(str(tmp_path / "none"), 4)
     assert missing.level == "warning" and "mount a tmpfs" in missing.advice
@@ -198,19 +181,16 @@ def test_dev_shm(tmp_path):
     assert sharing.dev_shm(str(tmp_path), 0)[0].level == "ok"
 
 
-def test_rules_of_the_kernel(tmp_path):
-    (tmp_path / "scope").write_text("2\n")
-    (tmp_path / "status").write_text("Name: x\nSeccomp:\t2\nSeccomp_filters:\t1\n")
-    assert (sharing.ptrace_scope(tmp_path / "scope"), sharing.seccomp(tmp_path / "status")) == (2, 2)
-    assert (sharing.ptrace_scope(tmp_path / "no"), sharing.seccomp(tmp_path / "no")) == (None, None)
-
-
 # ---- The environment.
 
 
 def test_all_our_variables_are_known():
     """Also those that were added since."""
-    sources = [*(ROOT / "horovod_data").glob("*.py"), *(ROOT / "csrc").glob("*/*.cc"), *(ROOT / "csrc").glob("*/*.h")]
+    package, csrc = (
+        (ROOT / "horovod_data").rglob("*.py"),
+        [*(ROOT / "csrc").glob("*/*.cc"), *(ROOT / "csrc").glob("*/*.h")],
+    )
+    sources = [*(path for path in package if path.parent.name != "doctor"), *csrc]
     text = "".join(source.read_text() for source in sources if source.parent.name != "tests")
     assert set(environment.KNOWN) == set(re.findall(r'"(HOROVOD_DATA_[A-Z_]+)"', text))
 

@@ -12,7 +12,7 @@ from horovod_data.doctor import rank as rank_of_job
 from horovod_data.doctor import selftest, transports
 from horovod_data.doctor.children import Told
 from horovod_data.doctor.findings import Finding
-from horovod_data.layout import make_layout
+from horovod_data.job.layout import make_layout
 
 OPEN_MPI = """\
 [vm:04033] select: component v not in the include list

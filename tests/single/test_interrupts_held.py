@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from horovod_data.interrupts import Held
+from horovod_data.ending.signals import Held
 
 
 def press():

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from horovod_data import launch_checks, settings
+from horovod_data.job import launch_checks, settings
 
 OPEN_MPI, MPICH = "Open MPI v4.1.4", "MPICH 4.0.2"
 GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_RANK": "0"}

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horovod_data.job.layout import make_layout
 from horovod_data.launcher import LaunchError, hydra, open_mpi
 from horovod_data.launcher.arrangement import Arrangement, Group, Request, arrange, is_oversubscribed
 from horovod_data.launcher.command import Extras
 from horovod_data.launcher.hosts import Host
-from horovod_data.layout import make_layout
 
 TWO = (Host("a", 2), Host("b", 2))
 

@@ -13,12 +13,12 @@ from launched import ask_launcher
 
 import horovod_data
 from horovod_data import _version
+from horovod_data.job.settings import read_roles
 from horovod_data.launcher import LaunchError, hydra, main, open_mpi
 from horovod_data.launcher import options as options_of
 from horovod_data.launcher.arrangement import Request, arrange
 from horovod_data.launcher.command import Command, Extras, exportable, on_rank
 from horovod_data.launcher.hosts import Host
-from horovod_data.settings import read_roles
 
 TWO = (Host("a", 2), Host("b", 2))
 RUN = "-m horovod_data.launcher.rank"

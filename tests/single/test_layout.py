@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod_data.layout import make_layout
+from horovod_data.job.layout import make_layout
 
 
 def test_rank_0_reads_and_trains():

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from horovod_data import core, loader
+from horovod_data.native import bindings, loader
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -29,12 +29,12 @@ def compile_library(path, text, *arguments):
 
 
 def test_the_built_library_tells_its_tensorflow_without_being_loaded():
-    assert loader._built_for(loader._PATH) == core.build_info()["tensorflow"]
+    assert loader._built_for(loader._PATH) == bindings.build_info()["tensorflow"]
     assert loader._same_tensorflow(loader._built_for(loader._PATH), tf.__version__)
 
 
 def test_build_info_names_the_mpi():
-    assert re.match(r"Open MPI|MPICH|Intel|MVAPICH", core.build_info()["mpi"])
+    assert re.match(r"Open MPI|MPICH|Intel|MVAPICH", bindings.build_info()["mpi"])
 
 
 def test_not_built_in_a_source_tree(monkeypatch, tmp_path):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod_data import plan
+from horovod_data.job.settings import read_settings
 from horovod_data.plan import Costs, Job, Readers, plans, predict, recommend
-from horovod_data.settings import read_settings
 
 # Round numbers, for sums in the head: a line of 8 Gbit/s is 1 GB/s of payload.
 ROUND = Costs(goodput=1.0, seconds_per_batch=0.0, copy_bytes_per_second=1e12, send_bytes_per_second=1e12)

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from horovod_data import settings, times
+from horovod_data.job import settings
 from horovod_data.launcher import options
-from horovod_data.progress import display, watch
-from horovod_data.progress.epochs import Ended, Epochs, Tally, Total
-from horovod_data.reporting import verdict
+from horovod_data.observe import times
+from horovod_data.observe.progress import display, watch
+from horovod_data.observe.progress.epochs import Ended, Epochs, Tally, Total
+from horovod_data.observe.report import verdict
 
 
 def looks(epochs, *given):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import horovod_data
-from horovod_data import tensorflow_private
+from horovod_data.native import tensorflow_private
 
 PRIVATE = re.compile(
     r"tensorflow\.python|tf\.__internal__|\._(?:variant_tensor|inputs|functions|as_serialized_graph|py_funcs\w+)\b"
@@ -34,7 +34,7 @@ def test_its_table_has_them_all():
 GRAPHS = """
 import tensorflow as tf
 tf.compat.v1.disable_v2_behavior()
-from horovod_data import tensorflow_private as private
+from horovod_data.native import tensorflow_private as private
 from tensorflow.python.eager import context
 before = tf.config.get_visible_devices()
 runtime, hidden = context.context(), []

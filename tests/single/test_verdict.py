@@ -3,8 +3,8 @@
 
 import pytest
 
-from horovod_data import times
-from horovod_data.reporting import report, verdict
+from horovod_data.observe import times
+from horovod_data.observe.report import report, verdict
 
 
 def trainer(rank, wait, step, receive=0.0, steps=100, host="node0", reader=0, first=0.0):
@@ -65,6 +65,21 @@ def test_readers_that_are_too_few():
     )
     assert found.bound_by == "reader" and found.readers == 3 and round(found.gain, 2) == 1.5
     assert "; three readers would give 1.5x (HOROVOD_DATA_READERS=3" in found.text
+
+
+def test_one_slow_reader_of_two():
+    """Readers take turns: a third one takes turns from the slow one, and gains 1.5x. The mean of both said 3x."""
+    slow, quick = reader(0.060, 0, 0, 0, steps=50), reader(0.002, 0, 0.058, 1, steps=50, host="node1")
+    found = judged([trainer(r, 0.029, 0.001) for r in range(2)], [slow, quick])
+    assert found.text == (
+        "reader-bound: ranks wait 97 % of a step for the pipeline. Reader 0 on node0 is slow: it takes 60 ms for a step, the "
+        "other readers 2 ms. Readers take turns, so the slowest sets the pace; three readers would give 1.5x "
+        "(HOROVOD_DATA_READERS=3, or init(readers=3)), if each has its cores"
+    )
+    assert (found.bound_by, found.readers, round(found.gain, 2)) == ("reader", 3, 1.5)
+    assert found.brief(2) == "ranks wait 97 % for the slow reader 0 on node0"
+    alike = judged([trainer(r, 0.029, 0.001) for r in range(2)], [slow, reader(0.050, 0, 0.01, 1, steps=50)])
+    assert "is slow" not in alike.text
 
 
 def test_a_reader_that_copies():

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all ranks said in a call that they make together: they must mean the same, and an error of one is an error of all."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from ..errors import explain, placed, without_place
+from ..job import state
+
+
+def _ranks(job: state.Job, ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(job.name(rank) for rank in ranks[:8])
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def check_agreement(job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]]) -> None:
+    """Raises ValueError, on every rank the same, when the ranks' arguments differ."""
+    sides: list[str] = []
+    for key in said[0][1]["arguments"]:
+        values: dict[str, tuple[int, ...]] = {}
+        for ranks, words in said:
+            value = repr(words["arguments"][key])
+            values[value] = tuple(sorted(values.get(value, ()) + ranks))
+        if len(values) > 1:
+            sides += [
+                f"{key}={value} on {_ranks(job, ranks)}"
+                for value, ranks in sorted(values.items(), key=lambda item: item[1])
+            ]
+    if sides:
+        raise ValueError(
+            explain(
+                f"the ranks disagree in {what}: {'; '.join(sides)}",
+                "Every rank must make the same calls in the same order with the same arguments",
+            )
+        )
+
+
+def raised(kind: str, text: str) -> Exception:
+    """An error of the class that TensorFlow or Python has under this name; otherwise a RuntimeError."""
+    for module, arguments in ((tf.errors, (None, None, text)), (builtins, (text,))):
+        named = getattr(module, kind, None)
+        if isinstance(named, type) and issubclass(named, Exception):
+            try:
+                return named(*arguments)
+            except TypeError:  # it wants to be told more than a text
+                break
+    return RuntimeError(text)
+
+
+def check_errors(
+    job: state.Job, what: str, said: list[tuple[tuple[int, ...], dict[str, Any]]], failure: Optional[BaseException]
+) -> None:
+    """Raises the error of whoever had one: on that rank as it was, on all others with its class if that is known there."""
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        failure = None  # or it would keep itself, and the program's frames, by this one
+    for ranks, words in said:
+        if "error" in words:
+            kind, text = words["error"]
+            text = without_place(text, job.name(ranks[0]))
+            raise raised(kind, placed(_ranks(job, ranks), f"{what} failed: {kind}: {text}"))

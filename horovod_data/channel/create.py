@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A channel is made: its arguments, and what all ranks agree on."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from typing import Any, Callable, Optional, Union
+
+import tensorflow as tf
+
+from ..ending import signals
+from ..errors import explain, say, words_of
+from ..job import state
+from ..native import bindings
+from ..native import tensorflow_private as private
+from ..observe.progress import watch
+from . import elements, reader_thread
+from .agreement import check_agreement, check_errors
+from .options import AUTO, BATCH, MIB, REMAINDER, SCHEDULE, UNLESS_SHARDED, Options
+from .reader_dataset import Reading, checked_dataset_or_fn, steps_of
+from .shard.parts import PartSummary, ReaderPart, check_parts
+
+_INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
+
+DatasetFn = Optional[Callable[..., tf.data.Dataset]]
+DatasetOrFn = Union[tf.data.Dataset, DatasetFn]
+
+
+@dataclasses.dataclass
+class Channel:
+    """A channel as the Python side of one rank knows it."""
+
+    number: int
+    label: str
+    options: Options
+    spec: Any  # of the reader's elements
+    steps: int
+    made_of: Callable[[], Any] = lambda: None  # the dataset function, while it lives
+    told: bool = False  # that another one is ignored
+
+
+def make(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
+    """Makes a channel, of which the caller is a user. Collective; the order in which all ranks call it is that of the channels.
+
+    Every rank takes part in the agreement, also one whose own work has failed: so all ranks raise that error. `ctrl_c` delivers
+    signals only while the program's own code runs. From then on they wait until the channel is made on all ranks.
+    """
+    mine: dict[str, Any] = {"arguments": dataclasses.asdict(options)}
+    reading: Optional[Reading] = None
+    dealer: Optional[reader_thread.Dealer] = None
+    failure: Optional[BaseException] = None
+    try:
+        try:
+            ctrl_c.open()
+            checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
+            if job.reader is not None:
+                reading = Reading.make(
+                    dataset_or_fn,
+                    options.batch,
+                    options.remainder,
+                    options.shard is not None,
+                    options.shard == UNLESS_SHARDED,
+                    job.reader,
+                    len(job.layout.readers),
+                    len(job.layout.trainers),
+                    len(job.layout.audience(job.comm_rank)),
+                )
+        finally:
+            ctrl_c.close()
+        if reading is not None:
+            proto = private.nested_structure_coder.encode_structure(elements.by_place(reading.spec))
+            mine["spec"] = base64.b64encode(proto.SerializeToString()).decode()
+            mine["keys"] = elements.key_order(reading.spec)
+            mine["count"] = reading.count
+            mine["arena"] = job.settings.arena_bytes
+            mine["fingerprint"] = reading.fingerprint
+            mine["part"] = None if reading.part is None else dataclasses.asdict(reading.part.summary())
+            dealer = reader_thread.Dealer(reading)
+    except BaseException as error:  # also Ctrl-C and sys.exit()
+        failure = error
+        mine["error"] = words_of(error)
+        if reading is not None and dealer is None:
+            reading.close()
+
+    what = f"distribute_dataset(name={options.name!r})" if options.name is not None else "distribute_dataset()"
+    made = False
+    try:
+        number, said = _exchanged(mine, what, failure)
+        check_agreement(job, what, said)
+        check_errors(job, what, said, failure)
+        channel, arenas = _agreed(job, options, number, what, said, reading)
+        _create(channel, arenas, reading)
+        watch.expect(channel.label, channel.steps)
+        if dealer is not None:
+            dealer.begin(channel.number, channel.label)
+        made = True
+        return channel
+    finally:
+        if dealer is not None and not made:
+            dealer.cancel()
+        failure = None  # or it would keep itself, and the program's frames, by this one
+
+
+def _exchanged(
+    mine: dict[str, Any], what: str, failure: Optional[BaseException]
+) -> tuple[int, list[tuple[tuple[int, ...], dict[str, Any]]]]:
+    """The number of the agreement, and what all ranks say in it. Where nobody hears of this rank's own failure, raises that."""
+    try:
+        number, said = bindings.agree(json.dumps(mine, sort_keys=True).encode(), what)
+    except Exception as error:
+        if failure is not None:
+            raise failure from error
+        raise
+    finally:
+        failure = None
+    return number, [(one.ranks, json.loads(one.payload)) for one in said]
+
+
+def _agreed(
+    job: state.Job,
+    options: Options,
+    number: int,
+    what: str,
+    said: list[tuple[tuple[int, ...], dict[str, Any]]],
+    reading: Optional[Reading],
+) -> tuple[Channel, list[int]]:
+    """The channel, if what all ranks say fits; and of each reader how much shared memory it has."""
+    by_rank = {rank: words for ranks, words in said for rank in ranks}
+    readers = [by_rank[rank] for rank in job.layout.readers]
+    if options.shard is not None:
+        check_parts(
+            [None if words["part"] is None else PartSummary(**words["part"]) for words in readers],
+            [words["fingerprint"] for words in readers],
+            [f"reader {number} on {job.hosts[rank]}" for number, rank in enumerate(job.layout.readers)],
+            what,
+        )
+    spec = _spec(what, readers, reading)
+    steps = _steps(job, options, spec, [int(words["count"]) for words in readers])
+    channel = Channel(number, options.name or f"channel{number}", options, spec, steps)
+    if reading is None or reading.part is None:
+        _warn_of_duplicates(job, channel.label, [words["fingerprint"] for words in readers])
+    elif job.reader == 0:
+        _tell_part(job, channel.label, reading.part)
+    return channel, [int(words["arena"]) for words in readers]
+
+
+def _create(channel: Channel, arenas: list[int], reading: Optional[Reading]) -> None:
+    options = channel.options
+    watch.renew(channel.label)
+    bindings.channel_create(
+        channel.label,
+        [_component(part) for part in elements.components(channel.spec)],
+        number=channel.number,
+        batch=BATCH.index(options.batch),
+        schedule=SCHEDULE.index(options.schedule),
+        remainder=REMAINDER.index(options.remainder),
+        prefetch=0 if options.prefetch == AUTO else options.prefetch,
+        prefetch_bytes=_prefetch_bytes(options, arenas),
+        on_error_continue=options.on_reader_error == "continue",
+        add_weight=options.remainder == "pad",
+        verify=options.verify,
+        weight_component=elements.weight_component(channel.spec),
+        is_source=reading is not None,
+        elements=_UNKNOWN if reading is None else reading.count,
+    )
+
+
+def _component(part: elements.Component) -> bindings.Component:
+    static = part.shape if part.says is None else part.says
+    shape = None if static.rank is None else static.as_list()
+    return bindings.Component(part.name, part.rule, part.dtype.as_datatype_enum, part.row_length, shape)
+
+
+def _prefetch_bytes(options: Options, arenas: list[int]) -> int:
+    """What may be on its way is a part of what the readers have for all channels, and for what ranks keep."""
+    return min(int((options.prefetch_mb or 0) * MIB), min(arenas) // 4)
+
+
+def _spec(what: str, readers: list[dict[str, Any]], reading: Optional[Reading]) -> Any:
+    """The spec of the elements of all readers, from what each said of its own."""
+    specs = []
+    for words in readers:
+        proto = private.nested_structure_coder.struct_pb2.StructuredValue.FromString(base64.b64decode(words["spec"]))
+        specs.append(elements.in_order(private.nested_structure_coder.decode_proto(proto), words["keys"]))
+    try:
+        spec = elements.common_spec(specs)
+    except ValueError as error:
+        raise ValueError(
+            explain(
+                f"the readers' datasets in {what} have different elements: {error}",
+                "Let the dataset function return the same kind of dataset on every reader",
+            )
+        ) from None
+    # A reader has the classes of its namedtuples.
+    return spec if reading is None else tf.nest.pack_sequence_as(reading.spec, tf.nest.flatten(spec))
+
+
+def _steps(job: state.Job, options: Options, spec: Any, counts: list[int]) -> int:
+    """The cardinality that every trainer sees."""
+    if options.on_reader_error == "continue" and len(job.layout.readers) > 1:  # Keras would count on more than may come
+        counts = [count if count == _INFINITE else _UNKNOWN for count in counts]
+
+    def steps(count: int, reader: int) -> int:
+        return steps_of(
+            count, spec, options.batch, options.schedule, options.remainder, len(job.layout.audience(reader))
+        )
+
+    if len(set(job.layout.group)) == 1:
+        unknown = _UNKNOWN if _UNKNOWN in counts else _INFINITE
+        return steps(unknown if min(counts) < 0 else sum(counts), job.layout.readers[0])
+    if options.schedule == "dynamic":  # the hosts have nothing to do with each other
+        return _UNKNOWN
+    each = [steps(count, reader) for count, reader in zip(counts, job.layout.readers)]
+    finite = [one for one in each if one != _INFINITE]
+    if _UNKNOWN in each or not finite:
+        return _UNKNOWN if _UNKNOWN in each else _INFINITE
+    if options.remainder == "drop":
+        return min(finite)
+    return max(finite) if len(finite) == len(each) else _INFINITE
+
+
+def _tell_part(job: state.Job, label: str, part: ReaderPart) -> None:
+    readers = len(job.layout.readers)
+    how = (
+        f"each of {readers} readers reads its own files, of {len(part.files)}"
+        if part.kind == "files"
+        else f"each of {readers} readers reads everything and delivers one element in {readers} ({part.why})"
+    )
+    say(explain(f'shard="auto": {how}', where=f"reader 0 on {job.hosts[job.comm_rank]}, channel {label}"))
+
+
+def _warn_of_duplicates(job: state.Job, label: str, fingerprints: list[Optional[str]]) -> None:
+    """A line on the first of readers that seem to read the same, and so deliver everything several times."""
+    mine = None if job.reader is None else fingerprints[job.reader]
+    same = [reader for reader, one in enumerate(fingerprints) if mine is not None and one == mine]
+    if len(same) < 2 or same[0] != job.reader:
+        return
+    names = ", ".join(f"reader {reader} on {job.hosts[job.layout.readers[reader]]}" for reader in same[:8])
+    say(
+        explain(
+            f"{names}{' and others' if len(same) > 8 else ''} have the same pipeline: if they find "
+            "the same data too, every element is delivered several times",
+            "Let the dataset function take a tf.distribute.InputContext and shard its files by num_input_pipelines and "
+            "input_pipeline_id",
+            f"reader {job.reader} on {job.hosts[job.comm_rank]}, channel {label}",
+        )
+    )

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an element is made of: component tensors, their names, and the specs of the shares that trainers get.
+
+The C++ core knows plain tensors only. Ragged and sparse tensors are taken apart by a map on the reader and put together
+by one on the trainers. A None is structure alone: no tensor of an element stands for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from typing import Any, Callable, Optional, Sequence
+
+import tensorflow as tf
+
+from ..errors import explain
+from ..native import tensorflow_private as private
+
+
+class EmptyRule(enum.IntEnum):
+    """What a component is in a share that has no element of its own; the numbers are those of csrc/ops/leaves.h."""
+
+    ROWS = 0
+    ROW_SPLITS = 1
+    DENSE_SHAPE = 2
+    ENTRIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One tensor of a flattened element."""
+
+    name: str
+    dtype: tf.DType
+    shape: tf.TensorShape
+    rule: EmptyRule
+    row_length: int = -1  # of the splits of a ragged tensor's axis that is not ragged: its size
+    says: Optional[tf.TensorShape] = None  # of a sparse tensor's dense shape: what it says
+
+
+def is_none(leaf: Any) -> bool:
+    """Says whether a leaf of an element, or of its spec, is None."""
+    return leaf is None or isinstance(leaf, private.NoneTensorSpec)
+
+
+def filled(spec: Any, parts: Sequence[Any]) -> Any:
+    """The structure of `spec` with `parts` in the places of its leaves, and each None as it stands there."""
+    rest = iter(parts)
+    return tf.nest.pack_sequence_as(spec, [leaf if is_none(leaf) else next(rest) for leaf in tf.nest.flatten(spec)])
+
+
+def leaves(spec: Any, path: str = "") -> list[tuple[str, Any]]:
+    """The leaf specs of an element_spec with their paths, in tf.nest's order: `['image']`, `[1]['length']`; not those of None."""
+    if is_none(spec):
+        return []
+    if isinstance(spec, dict):
+        return [leaf for key in sorted(spec) for leaf in leaves(spec[key], f"{path}[{key!r}]")]
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return [leaf for key in spec._fields for leaf in leaves(getattr(spec, key), f"{path}.{key}")]
+    if isinstance(spec, (tuple, list)):
+        return [leaf for i, part in enumerate(spec) for leaf in leaves(part, f"{path}[{i}]")]
+    return [(path or "the element", spec)]
+
+
+def by_place(spec: Any) -> Any:
+    """`spec` with the keys of its dicts replaced by their places, as text, and the specs of None by None: TensorFlow's proto of a
+    structure takes no others."""
+    if is_none(spec):
+        return None
+    if isinstance(spec, dict):
+        return {str(i): by_place(part) for i, part in enumerate(spec.values())}
+    if isinstance(spec, (tuple, list)):
+        parts = [by_place(part) for part in spec]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
+
+
+def key_order(spec: Any) -> Any:
+    """The keys of every dict in `spec` in their order, as JSON can say it."""
+    if isinstance(spec, dict):
+        return [isinstance(spec, collections.OrderedDict), [[key, key_order(part)] for key, part in spec.items()]]
+    if isinstance(spec, (tuple, list)):
+        return [key_order(part) for part in spec]
+    return None
+
+
+def in_order(spec: Any, order: Any) -> Any:
+    """The spec of which by_place() is `spec` and key_order() is `order`."""
+    if spec is None:
+        return private.NoneTensorSpec()
+    if isinstance(spec, dict):
+        kind = collections.OrderedDict if order[0] else dict
+        return kind((key, in_order(spec[str(i)], part)) for i, (key, part) in enumerate(order[1]))
+    if isinstance(spec, (tuple, list)):
+        parts = [in_order(part, its) for part, its in zip(spec, order)]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
+
+
+def _keys(spec: Any) -> list[Any]:
+    """All keys of all dicts in `spec`."""
+    if isinstance(spec, dict):
+        return [*spec, *[key for part in spec.values() for key in _keys(part)]]
+    return [key for part in spec for key in _keys(part)] if isinstance(spec, (tuple, list)) else []
+
+
+def _is_ragged(spec: Any) -> bool:
+    return isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank > 0
+
+
+def has_composites(spec: Any) -> bool:
+    """Says whether some leaf is not a plain tensor."""
+    return any(not isinstance(leaf, tf.TensorSpec) for _, leaf in leaves(spec))
+
+
+def check_types(spec: Any) -> None:
+    """Raises TypeError for a component, or a key of a dict, that can't be sent to another process."""
+    for key in _keys(spec):
+        if not isinstance(key, (str, int, float)):
+            raise TypeError(
+                explain(
+                    f"the dataset's elements have a dict with the key {key!r}, a {type(key).__name__}, which "
+                    "can't be sent to another rank",
+                    "Use strings or numbers as keys",
+                )
+            )
+    for name, leaf in leaves(spec):
+        if isinstance(leaf, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+            continue
+        if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
+            continue
+        if not isinstance(
+            leaf, tf.TypeSpec
+        ):  # a Mapping, or of a class of attrs or dataclasses: other ranks don't have it
+            raise TypeError(
+                explain(
+                    f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
+                    "can't be sent to another rank",
+                    "Let a map() make dicts, tuples or namedtuples of such",
+                )
+            )
+        raise TypeError(
+            explain(
+                f"component {name} of the dataset's elements is a {type(leaf).__name__} ({leaf}), which "
+                "can't be sent to another rank",
+                "Elements may hold tensors of every dtype but variant and resource, ragged and sparse ones",
+            )
+        )
+
+
+def components(spec: Any) -> list[Component]:
+    """The tensors that an element of this spec is taken apart into, in order."""
+    found: list[Component] = []
+    for name, leaf in leaves(spec):
+        if isinstance(leaf, tf.SparseTensorSpec):
+            rank = leaf.shape.rank
+            found += [
+                Component(name, tf.int64, tf.TensorShape([None, rank]), EmptyRule.ENTRIES),
+                Component(name, leaf.dtype, tf.TensorShape([None]), EmptyRule.ENTRIES),
+                Component(name, tf.int64, tf.TensorShape([rank]), EmptyRule.DENSE_SHAPE, says=leaf.shape),
+            ]
+        elif _is_ragged(leaf):
+            inner = leaf.shape[leaf.ragged_rank + 1 :] if leaf.shape.rank is not None else None
+            values = tf.TensorShape(None) if inner is None else tf.TensorShape([None]).concatenate(inner)
+            flat = leaf.flat_values_spec
+            if flat is not None:
+                values = tf.TensorShape([None]).concatenate(flat.shape[1:])
+            found.append(Component(name, leaf.dtype, values, EmptyRule.ROWS))
+            rows = leaf.shape[0] if leaf.shape.rank is not None else None
+            splits = [None if rows is None else rows + 1] + [None] * (leaf.ragged_rank - 1)
+            lengths = (
+                [-1] * leaf.ragged_rank if leaf.shape.rank is None else leaf.shape[1 : leaf.ragged_rank + 1].as_list()
+            )
+            found += [
+                Component(
+                    name,
+                    leaf.row_splits_dtype,
+                    tf.TensorShape([n]),
+                    EmptyRule.ROW_SPLITS,
+                    -1 if length is None else length,
+                )
+                for n, length in zip(splits, lengths)
+            ]
+        else:
+            found.append(Component(name, leaf.dtype, leaf.shape, EmptyRule.ROWS))
+    return found
+
+
+def weight_component(spec: Any) -> int:
+    """The component whose rows the weights of remainder="pad" count: of the first leaf, the one that knows them."""
+    first = leaves(spec)[0][1]
+    if isinstance(first, tf.SparseTensorSpec):
+        return 2
+    return 1 if _is_ragged(first) else 0
+
+
+def common_spec(specs: Sequence[Any]) -> Any:
+    """The spec that fits the elements of several readers: what they don't agree on in their shapes is unknown.
+
+    Raises:
+      ValueError: they have other components, or components of another type; says which.
+    """
+    named = [leaves(spec) for spec in specs]
+    for reader, others in enumerate(named):
+        if [name for name, _ in others] != [name for name, _ in named[0]]:
+            raise ValueError(
+                f"reader 0 has {', '.join(name for name, _ in named[0])}, "
+                f"reader {reader} has {', '.join(name for name, _ in others)}"
+            )
+    common = []
+    for same in zip(*named):
+        leaf = same[0][1].most_specific_common_supertype([other for _, other in same[1:]])
+        if leaf is None:
+            reader = next(
+                i for i, (_, other) in enumerate(same) if same[0][1].most_specific_common_supertype([other]) is None
+            )
+            raise ValueError(f"for reader 0 {same[0][0]} is {same[0][1]}, for reader {reader} it is {same[reader][1]}")
+        common.append(leaf)
+    return filled(specs[0], common)
+
+
+def take_apart(*element: Any) -> tuple[tf.Tensor, ...]:
+    """The component tensors of an element, as Dataset.map hands it over."""
+    tensors: list[tf.Tensor] = []
+    for leaf in tf.nest.flatten(element):
+        if isinstance(leaf, tf.SparseTensor):
+            tensors += [leaf.indices, leaf.values, leaf.dense_shape]
+        elif isinstance(leaf, tf.RaggedTensor):
+            tensors += [leaf.flat_values, *leaf.nested_row_splits]
+        elif leaf is not None:
+            tensors.append(leaf)
+    return tuple(tensors)
+
+
+def put_together(spec: Any) -> Callable[..., Any]:
+    """The inverse of take_apart, for Dataset.map. What the map makes needs `spec` in place of its own."""
+
+    def pack(*tensors: tf.Tensor) -> Any:
+        rest = list(tensors)
+        parts: list[Any] = []
+        for _, leaf in leaves(spec):
+            if isinstance(leaf, tf.SparseTensorSpec):
+                parts.append(tf.SparseTensor(rest.pop(0), rest.pop(0), rest.pop(0)))
+            elif _is_ragged(leaf):
+                values = rest.pop(0)
+                splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
+                parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
+            elif isinstance(
+                leaf, tf.RaggedTensorSpec
+            ):  # a row of a ragged tensor: boxed in a dataset, plain outside of it
+                parts.append(
+                    tf.raw_ops.RaggedTensorToVariant(
+                        rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False
+                    )
+                )
+            else:
+                parts.append(rest.pop(0))
+        return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, filled(spec, parts))
+
+    return pack
+
+
+def with_weight(spec: Any, weight: Any) -> Any:
+    """(x, y) becomes (x, y, weight), as Keras takes it; anything else (element, weight)."""
+    if type(spec) is tuple and len(spec) == 2:
+        return (*spec, weight)
+    return (spec, weight)
+
+
+# ---- Specs of shares.
+
+
+def rows_of(leaf: Any) -> Optional[int]:
+    """The static size of axis 0; None if unknown."""
+    return leaf.shape[0] if leaf.shape.rank else None
+
+
+def _replace_rows(leaf: Any, rows: Optional[int]) -> Any:
+    if not leaf.shape.rank:  # unknown, or a scalar
+        return leaf
+    shape = tf.TensorShape([rows]).concatenate(leaf.shape[1:])
+    if isinstance(leaf, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(shape, leaf.dtype)
+    if isinstance(leaf, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits_dtype)
+    return tf.TensorSpec(shape, leaf.dtype, leaf.name)
+
+
+def share_spec(spec: Any, batch: str, schedule: str, remainder: str, trainers: int) -> Any:
+    """The element_spec that every trainer sees, the weight of "pad" included."""
+
+    def of_leaf(leaf: Any) -> Any:
+        if is_none(leaf):
+            return leaf
+        rows = rows_of(leaf)
+        if batch == "per_rank":
+            return _replace_rows(leaf, None) if remainder == "partial" and schedule == "static" else leaf
+        if rows is None or remainder == "partial":
+            return _replace_rows(leaf, None)
+        return _replace_rows(leaf, rows // trainers if remainder == "drop" else -(-rows // trainers))
+
+    shared = tf.nest.map_structure(of_leaf, spec)
+    if remainder != "pad":
+        return shared
+    first = leaves(shared)[0][1]
+    shape = tf.TensorShape(None) if first.shape.rank is None else first.shape[:1]
+    return with_weight(shared, tf.TensorSpec(shape, tf.float32))
+
+
+def check_global(spec: Any, remainder: str, trainers: int) -> None:
+    """Raises ValueError where batch="global" can be seen to be wrong before the first element."""
+    named = [(name, leaf) for name, leaf in leaves(spec) if leaf.shape.rank is not None]
+    for name, leaf in named:
+        if leaf.shape.rank == 0:
+            raise ValueError(
+                explain(
+                    f'batch="global" cuts every component along axis 0, but {name} is a scalar',
+                    'Give it an axis 0, or use batch="per_rank"',
+                )
+            )
+    known = [(name, rows_of(leaf)) for name, leaf in named if rows_of(leaf) is not None]
+    for name, rows in known[1:]:
+        if rows != known[0][1]:
+            raise ValueError(
+                explain(
+                    f'batch="global" needs one axis 0 for all components, but {known[0][0]} has '
+                    f"{known[0][1]} rows and {name} has {rows}",
+                    'Make them equal, or use batch="per_rank"',
+                )
+            )
+    if known and remainder == "drop" and (known[0][1] or 0) % trainers:
+        rows = known[0][1] or 0
+        raise ValueError(
+            explain(
+                f'every global batch has {rows} rows, which {trainers} ranks don\'t divide: with remainder="drop" '
+                f"{rows % trainers} rows of every batch would be lost",
+                f'Use batches of {max(rows // trainers, 1) * trainers} rows, or remainder="partial" or "pad"',
+            )
+        )
+
+
+def flat_types(parts: Sequence[Component]) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+    """dtypes and shapes, as ops take them."""
+    return [part.dtype for part in parts], [part.shape for part in parts]

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends the job with the status of a process that fails.
+
+A rank that fails must neither leave other ranks waiting in a collective, nor wait for them itself in MPI_Finalize. So a
+failure ends the job by MPI_Abort, with the same status. There are three ways to end:
+
+- An uncaught exception. Python calls sys.excepthook.
+- An exit with a status. Python tells nobody which status it exits with, atexit handlers included. But on its way out the
+  interpreter reads the attribute `code` of the SystemExit, while no Python code runs. So we replace that attribute by one
+  that notes such a read. A program that catches the exception reads it from Python code, or not at all, and nothing is
+  noted. (Before Python 3.12 the interpreter reads no attribute where sys.exit has made no object. Our sys.exit makes one.)
+- Anything else is a normal exit, which does shutdown().
+
+Two exits escape this: before Python 3.12, a sys.exit that the program imported by name before init(), and a subclass of
+SystemExit with a `code` of its own. The exit handler of the C++ core catches them. It sees the status, but it runs after the
+atexit handlers of Python.
+
+The process acts in an atexit handler. By then Python has printed the error, and newer handlers have run.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import ctypes
+import gc
+import re
+import signal
+import sys
+import threading
+import time
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Callable, NoReturn, Optional
+
+from ..errors import fork_check, show, text_of
+from ..native import bindings
+
+# An error often strikes several ranks at once. MPI_Abort kills the others, so they have this long to print their errors.
+GRACE_SECONDS = 0.5
+# Between the failure and the atexit handler Python joins threads and runs other handlers. If it hangs there, it ends after this.
+PATIENCE_SECONDS = 5.0
+
+_INTERRUPTED = 130
+_NAMES_A_PLACE = re.compile(r"\[(rank|reader) \d+ on ")
+_EXIT_IN_PIPELINE = re.compile(r"\] SystemExit: (-?\d+)\s*$", re.MULTILINE)
+_EXIT_IN_CALL = re.compile(r"\] (?:predict|distribute_dataset)\(.*\) failed: SystemExit: (-?\d+)$")
+
+_CODE: Any = vars(SystemExit)["code"]  # the descriptor of the attribute
+
+_forked: Optional[Callable[[], bool]] = None  # whether this is a child of the process that called install()
+_root: Optional[CodeType] = None  # the program: the outermost code of the main thread
+_status: Optional[int] = None  # the status of a failure; None: no failure
+_said = False  # the failure's text names the rank, or the user caused the failure
+_on_exit: Callable[[], object] = lambda: None
+
+
+def install(on_exit: Callable[[], object]) -> None:
+    """From now on a failure of this process ends the job. A further call makes our atexit handler the newest, which runs first.
+
+    Args:
+      on_exit: a normal exit calls it, before Python's older atexit handlers run.
+    """
+    global _forked, _root, _on_exit
+    _on_exit = on_exit
+    if not in_charge():
+        if _forked is None:
+            _wrap_hooks()
+        _forked, _root = fork_check(), _main_root()
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def in_charge() -> bool:
+    """Says whether install() has been called in this process, and not only in its parent."""
+    return _forked is not None and not _forked()
+
+
+def failing() -> bool:
+    """Says whether this process is about to end with a status other than 0."""
+    return _status is not None
+
+
+def _wrap_hooks() -> None:
+    previous_hook = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> Any:
+        try:
+            return previous_hook(kind, value, trace)
+        finally:
+            # A program may call the hook itself to print an error that it has caught. Then it is still running.
+            if _in_main() and not _interactive() and not _running():
+                _note_uncaught(value)
+
+    sys.excepthook = excepthook
+    previous_exit = sys.exit
+
+    def exit(status: Any = None, /) -> NoReturn:  # the name shows in help() and tracebacks
+        try:
+            previous_exit(status)
+        except SystemExit:  # which makes an object of it
+            raise
+
+    exit.__doc__ = previous_exit.__doc__
+    sys.exit = exit
+    _watch_code()
+
+
+def _watch_code() -> None:
+    """Makes the attribute `code` of SystemExit call _note() when the interpreter reads it to end the process."""
+
+    def code(error: SystemExit) -> Any:
+        value = _CODE.__get__(error)
+        if sys._getframe().f_back is None and _in_main() and not _interactive():
+            _note(status_of(value))
+        return value
+
+    noted = property(code, _CODE.__set__, _CODE.__delete__, _CODE.__doc__)
+    attributes = gc.get_referents(vars(SystemExit))
+    if len(attributes) == 1 and isinstance(attributes[0], dict) and attributes[0].get("code") is _CODE:
+        attributes[0]["code"] = noted
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))  # attributes are looked up in a cache
+
+
+def status_of(code: Any) -> int:
+    """The status that Python makes of sys.exit(code)."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _status_of_uncaught(error: Optional[BaseException]) -> int:
+    """The status of the job when nobody has caught this error.
+
+    After sys.exit in a pipeline (in a generator, for example) every rank has an error of TensorFlow, whose text has the status. After
+    sys.exit in a dataset function, or in a model that predicts, the other ranks have an error whose text has it.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    of_tensorflow = type(error).__module__.startswith("tensorflow")
+    told = (_EXIT_IN_PIPELINE if of_tensorflow else _EXIT_IN_CALL).search(text_of(error)) if error is not None else None
+    return (int(told[1]) & 0xFF or 1) if told else 1
+
+
+def _note_uncaught(error: Optional[BaseException]) -> None:
+    global _said
+    if error is not None and _status is None:
+        _said = isinstance(error, KeyboardInterrupt) or bool(_NAMES_A_PLACE.search(text_of(error)))
+    _note(_status_of_uncaught(error))
+
+
+def _note(status: int) -> None:
+    """Remembers that this process is about to end with `status`, and sets a limit for that."""
+    global _status
+    if status == 0 or not in_charge() or _status is not None:
+        return
+    _status = status
+    if _alone():  # no other rank waits
+        return
+
+    def end() -> None:
+        time.sleep(PATIENCE_SECONDS)
+        _abort(status)
+
+    # Thread.start() of `threading` would wait for ever for a thread that finds no memory to begin with. If no thread can be
+    # started, the alarm ends this process.
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(end, ())
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS + 2)
+
+
+def fail(status: int, said: bool) -> NoReturn:
+    """Ends the job with `status`, from any thread. The other ranks have a moment to print their errors.
+
+    `said`: a line has said already why and where the job ends.
+    """
+    global _said
+    _said = said
+    time.sleep(0 if _alone() else GRACE_SECONDS)
+    _abort(status)
+    raise AssertionError("the process goes on")
+
+
+def _at_exit() -> None:
+    global _status
+    if not in_charge():
+        return
+    try:
+        if _status is None and _uncaught():
+            _note_uncaught(getattr(sys, "last_value", None))
+        if _status is None or _alone():
+            _on_exit()
+    except KeyboardInterrupt:
+        _status = _status or _INTERRUPTED
+    except SystemExit as error:  # raised by the handler of a signal
+        _status = _status or status_of(error.code) or 1
+        if error.code is not None and not isinstance(error.code, int):
+            with contextlib.suppress(Exception):  # str() of it may fail
+                show(str(error.code))
+    except BaseException:  # other ranks may wait for this process
+        _status = _status or 1
+        sys.__excepthook__(*sys.exc_info())
+    if _status is not None and not _alone():
+        time.sleep(GRACE_SECONDS)
+        _abort(_status)
+
+
+def _abort(status: int) -> None:
+    flush()
+    bindings.abort(status, said=_said)
+
+
+def flush() -> None:
+    """Writes out stdout and stderr, where they can be written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is closed, a broken pipe, None, or an object of the program's own
+            stream.flush()
+
+
+def _alone() -> bool:
+    """Says whether no other rank can wait for this process: MPI is not running, or the job has one process."""
+    return not bindings.mpi_query().usable or bindings.comm_info(None)[1] == 1
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _interactive() -> bool:
+    """An uncaught exception ends a program, but not a prompt."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
+
+
+def _outermost(frame: Optional[FrameType]) -> Optional[CodeType]:
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code if frame is not None else None
+
+
+def _main_root() -> Optional[CodeType]:
+    return _outermost(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _running() -> bool:
+    return _root is not None and _outermost(sys._getframe()) is _root
+
+
+def _uncaught() -> bool:
+    """Says whether an exception ended the program and Python called another excepthook. Python sets sys.last_value first."""
+    value = getattr(sys, "last_value", None)
+    trace = getattr(value, "__traceback__", None)
+    return _root is not None and trace is not None and trace.tb_frame.f_code is _root and not _interactive()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Initialises Horovod with the job, and ends it with the job."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from types import ModuleType
+from typing import Any, Callable, NoReturn, Optional
+
+from ..errors import explain, fork_check
+from ..job import launch_checks
+from ..job.layout import Layout
+from ..native import bindings
+
+
+@dataclasses.dataclass
+class _Horovod:
+    """How to end Horovod on this process."""
+
+    shutdown: int  # the address of its C function
+    ends_mpi: bool  # Horovod has initialised MPI, and finalises it when it ends
+    ending: bool = False
+
+
+_here: Optional[_Horovod] = None  # on trainers with Horovod
+
+
+def load() -> Optional[ModuleType]:
+    try:
+        import horovod.tensorflow as horovod
+    except Exception:  # not installed, or unusable with this TensorFlow, so the program doesn't use it either
+        return None
+    return horovod
+
+
+def place(horovod: Any) -> Optional[tuple[int, int]]:
+    """(hvd.rank(), hvd.size()) if Horovod has been initialised."""
+    if horovod is None or not horovod.is_initialized():
+        return None
+    return horovod.rank(), horovod.size()
+
+
+def join(horovod: Any, layout: Layout, rank: int, trainers: list[int], mpi: str, where: str) -> None:
+    """Initialises Horovod on the trainers (ranks of MPI_COMM_WORLD), and checks that it counts as we do."""
+    if not horovod.is_initialized():
+        if not horovod.mpi_built() and len(trainers) > 1:
+            raise RuntimeError(
+                explain(
+                    f"Horovod was built without MPI, horovod_data with {mpi}",
+                    "Reinstall Horovod with `HOROVOD_WITH_MPI=1 pip install --no-cache-dir --force-reinstall horovod`",
+                    where,
+                )
+            )
+        if trainers == list(range(bindings.comm_info(None)[1])):
+            horovod.init()
+        else:
+            horovod.init(comm=trainers)
+    ours = layout.trainer_index[rank], len(trainers)
+    theirs = horovod.rank(), horovod.size()
+    if ours != theirs:
+        raise RuntimeError(
+            explain(
+                f"Horovod says that this is rank {theirs[0]} of {theirs[1]}, horovod_data says rank {ours[0]} of {ours[1]}",
+                f"Let both use MPI: unset HOROVOD_CONTROLLER and start with {launch_checks.command(mpi, ours[1])}",
+                where,
+            )
+        )
+
+
+def refuse(where: str) -> None:
+    """Makes hvd.init(), of all of Horovod's modules, raise on this dedicated reader, where it would wait for ever."""
+    try:
+        from horovod.common.basics import HorovodBasics
+    except Exception:  # not installed, or unusable
+        return
+
+    def init(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(
+            explain(
+                "hvd.init() was called on a dedicated reader, which takes no part in Horovod",
+                "horovod_data.init() has initialised Horovod on the ranks that train: leave hvd.init() out, and use Horovod only "
+                "behind horovod_data.serve(), where a dedicated reader never comes",
+                where,
+            )
+        )
+
+    HorovodBasics.init = init
+
+
+def end_with_mpi(horovod: Any, ends_mpi: bool) -> None:
+    """Makes MPI_Finalize end Horovod first where the program itself calls it, as an exit does.
+
+    Then collectives of other ranks, for which this rank will not be there, fail at once.
+    """
+    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    if library is not None and hasattr(library, "horovod_shutdown"):
+        global _here
+        # By index, because the attribute may have been replaced by a Python function.
+        _here = _Horovod(ctypes.cast(library["horovod_shutdown"], ctypes.c_void_p).value or 0, ends_mpi)
+        bindings.on_finalize(_here.shutdown)
+
+
+def end_before(horovod: Any, hears: Callable[[], object], ends: Callable[[], bool]) -> bool:
+    """Makes hvd.shutdown() of this process, also at exit, do our shutdown() first. Returns whether that is possible.
+
+    A Horovod that was initialised before us has initialised MPI as well. When it ends on one rank, it ends on all, and each
+    rank's Horovod thread finalises MPI. But other ranks still need MPI for their data. So MPI_Finalize waits for our shutdown(),
+    and our shutdown() comes before the call that waits for Horovod's thread.
+
+    Args:
+      hears: is called first.
+      ends: does our shutdown(), and returns whether our communication thread has ended.
+    """
+    library = getattr(getattr(horovod.shutdown, "__self__", None), "MPI_LIB_CTYPES", None)
+    original = getattr(library, "horovod_shutdown", None)
+    if original is None:
+        return False
+    in_child = fork_check()
+
+    def shut_down() -> Any:
+        if in_child():  # a forked child is not part of the job
+            return original()
+        hears()
+        ended = ends()
+        if _here is not None and _here.ending:
+            return bindings.join_beside()
+        if ended:
+            return original()
+        bindings.hush(True)
+        try:
+            return original()
+        finally:
+            bindings.hush(False)
+
+    setattr(library, "horovod_shutdown", shut_down)
+    return True
+
+
+def begin_to_end() -> None:
+    """Begins to end Horovod in a program that ends while this process waits for other ranks.
+
+    They may wait for this rank in a collective of Horovod, which fails only then. At exit Horovod itself would do that after us.
+    """
+    if _here is not None and not _here.ending:
+        _here.ending = bindings.call_beside(_here.shutdown)
+
+
+def join_end() -> None:
+    """Waits for the end that begin_to_end() has begun. Except where it ends MPI: that waits for the other ranks."""
+    if _here is not None and _here.ending and not _here.ends_mpi:
+        bindings.join_beside()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defers Ctrl-C and other signals in a call that ranks make together, so that an interrupted rank does its part of the call first.
+
+This is for signals whose handlers are Python functions, which may raise. The program's own code in such a call is interrupted at
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Optional, Type
+
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGALRM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+
+
+class Held:
+    """A context that defers signals, except between open() and close(), where they are delivered normally.
+
+    The next open(), or the end of the context, delivers a deferred signal, once. Outside of the main thread the context does
+    nothing, because Python delivers signals to the main thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._theirs: dict[int, Any] = {}
+        self._open = False
+        self._waiting: list[int] = []
+        self._process = os.getpid()
+
+    def __enter__(self) -> Held:
+        if threading.current_thread() is threading.main_thread():
+            try:
+                for number in _SIGNALS:
+                    if callable(handler := signal.getsignal(number)):
+                        self._theirs[number] = handler  # before the next line: the signal may come at once
+                        signal.signal(number, self._came)
+            except BaseException:  # raised by the handler of a signal that is not deferred yet
+                self._end()
+                raise
+        return self
+
+    def open(self) -> None:
+        """Delivers signals from now on, and those that were deferred."""
+        self._open = True
+        self._handle_what_waits()
+
+    def close(self) -> None:
+        """Defers signals from now on."""
+        self._open = False
+
+    def let_come(self) -> None:
+        """Delivers the signals that were deferred."""
+        try:
+            self.open()
+        finally:
+            self.close()
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        # An exception of a handler replaces that of the body, which becomes its context. Except: a program that ends goes on to end.
+        ends = isinstance(error, (SystemExit, GeneratorExit))
+        with contextlib.suppress(BaseException) if ends else contextlib.nullcontext():
+            self._end()
+
+    def _end(self) -> None:
+        """Gives the program its handlers back, and calls each that is due, whatever the one before it raises."""
+        # First, and for good: from now on our handler calls theirs, also where a signal interrupts this, or the program has kept it.
+        self._open = True
+        try:
+            for number, handler in self._theirs.items():
+                if signal.getsignal(number) == self._came:  # else the program has set another one meanwhile
+                    signal.signal(number, handler)
+        finally:
+            self._handle_all()
+
+    def _handle_what_waits(self) -> None:
+        while self._waiting:
+            number = self._waiting.pop(
+                0
+            )  # before the call: signals may come while the handler runs, this one among them
+            self._theirs[number](number, sys._getframe())
+
+    def _handle_all(self) -> None:
+        try:
+            self._handle_what_waits()
+        finally:
+            if self._waiting:
+                self._handle_all()
+
+    def _came(self, number: int, frame: Optional[FrameType]) -> None:
+        if self._open or os.getpid() != self._process:
+            self._theirs[number](number, frame)
+        elif number not in self._waiting:
+            self._waiting.append(number)

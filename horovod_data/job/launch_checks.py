@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Was this process started in a way that can work? Pure: looks at what it is given, says what to do.
+
+`mpi` is mpi_name() of the MPI library that the core was built with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import re
+import socket
+from typing import Mapping, Optional, Sequence
+
+from ..errors import explain, place
+
+# Open files: MPI, with its connections, and TensorFlow have most of them; ours are a few, and one for each process of the host.
+_MPI_FILES, _OUR_FILES = 24, 12
+
+_LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
+
+
+# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """What started this process, as far as its environment tells."""
+
+    name: str
+    size: int  # processes in the job; at least that many where the launcher doesn't say
+    evidence: str  # the variable that says so
+
+
+def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
+    """The innermost launcher that says how many processes it started; None for a plain `python`."""
+    sizes = (
+        ("horovodrun with Gloo", "HOROVOD_SIZE"),
+        ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE"),
+        ("a PMI launcher (mpirun of MPICH or Intel MPI, or srun --mpi=pmi2)", "PMI_SIZE"),
+        # Not SLURM_NTASKS: it is also set in the shell of an allocation, where a plain `python` is a job of one.
+        ("Slurm's srun", "SLURM_STEP_NUM_TASKS"),
+    )
+    for name, variable in sizes:
+        size = _number(environ, variable)
+        if size is not None and size > 0:
+            return Launcher(name, size, f"{variable}={size}")
+    rank = _number(environ, "PMIX_RANK")
+    if rank is not None:
+        return Launcher("a PMIx launcher", rank + 1, f"PMIX_RANK={rank}")
+    return None
+
+
+def place_before_mpi(environ: Mapping[str, str]) -> str:
+    """This process as error texts name it, by what its launcher says."""
+    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
+    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+
+
+def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:
+    """Refuses to begin where MPI would hang, or TensorFlow end the process, for lack of file descriptors.
+
+    Raises:
+      RuntimeError: this process may open too few files.
+    """
+    least = _OUR_FILES + (0 if mpi_runs else _MPI_FILES)
+    if spare < least:
+        raise RuntimeError(
+            explain(
+                f"This process may open only {spare} more files (it may have {limit}): too few for MPI, TensorFlow and shared "
+                f"memory, which need at least {least}, besides those of your program",
+                "Raise the limit where the job is started, with `ulimit -n 1024`, say, or the one of its container",
+                where,
+            )
+        )
+
+
+def check_main_guard(where: str) -> None:
+    """Refuses the processes that multiprocessing starts by "spawn" or "forkserver": each imports the program before it does its work,
+    with the environment of the rank that has started it.
+
+    Raises:
+      RuntimeError: this is one, and still about its import.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            explain(
+                "init() was called by a process that multiprocessing has started: such a process imports the program, and what stands "
+                "at its top level is done once more there",
+                'Put the program\'s work behind `if __name__ == "__main__":`',
+                where,
+            )
+        )
+
+
+def check_before_mpi(environ: Mapping[str, str], mpi: str) -> None:
+    """Refuses what is known to fail before MPI is touched.
+
+    Raises:
+      RuntimeError: started by Horovod's Gloo launcher, or MPI is forbidden to be used from several threads.
+    """
+    size = _number(environ, "HOROVOD_SIZE") or 1
+    gloo = [
+        f"{name}={environ[name]}"
+        for name in ("HOROVOD_CONTROLLER", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+        if environ.get(name) and (name != "HOROVOD_CONTROLLER" or environ[name].lower() == "gloo")
+    ]
+    if gloo and size > 1:
+        raise RuntimeError(
+            explain(
+                f"This job of {size} processes was started by horovodrun with Gloo ({gloo[0]}): there is no MPI between "
+                f"its processes, but horovod_data delivers batches over MPI (built with {mpi})",
+                f"Start it with {command(mpi, size)}",
+            )
+        )
+    if (_number(environ, "HOROVOD_MPI_THREADS_DISABLE") or 0) > 0:
+        raise RuntimeError(
+            explain(
+                "HOROVOD_MPI_THREADS_DISABLE=1 forbids the use of MPI from several threads, but horovod_data has a "
+                "communication thread of its own beside Horovod's",
+                "Unset HOROVOD_MPI_THREADS_DISABLE on all ranks",
+            )
+        )
+
+
+def check_thread_level(level: int, initialized_by_us: bool, mpi: str) -> None:
+    """Requires MPI_THREAD_MULTIPLE.
+
+    Raises:
+      RuntimeError: below that; says who is to change what.
+    """
+    if level >= 3:
+        return
+    needs = (
+        f"MPI runs with {_LEVELS.get(level, f'level {level}')}, but horovod_data needs MPI_THREAD_MULTIPLE: "
+        "its communication thread works beside Horovod's"
+    )
+    if initialized_by_us:
+        raise RuntimeError(
+            explain(
+                needs,
+                f"That is all that {mpi} gives: use an MPI library that was built with "
+                "thread support, and rebuild Horovod and horovod_data with it",
+            )
+        )
+    raise RuntimeError(
+        explain(
+            needs,
+            "MPI was initialised before horovod_data.init(): call horovod_data.init() first, "
+            "or have MPI initialised with MPI_THREAD_MULTIPLE (mpi4py: set "
+            "mpi4py.rc.thread_level = 'multiple' before `from mpi4py import MPI`)",
+        )
+    )
+
+
+def check_world(environ: Mapping[str, str], world_size: int, mpi: str, horovod_size: Optional[int] = None) -> None:
+    """Requires that MPI sees the whole job.
+
+    Raises:
+      RuntimeError: MPI sees only this process, but the launcher or Horovod knows of several.
+    """
+    if world_size != 1:
+        return
+    launcher = find_launcher(environ)
+    if launcher is not None and launcher.size > 1:
+        seen, size = f"{launcher.name} started more of them ({launcher.evidence})", launcher.size
+    elif horovod_size is not None and horovod_size > 1:
+        seen, size = f"hvd.size() is {horovod_size}", horovod_size
+    else:
+        return
+    slurm = launcher is not None and launcher.evidence.startswith(("SLURM_", "PMIX_")) and "SLURM_JOB_ID" in environ
+    raise RuntimeError(
+        explain(
+            f"MPI sees this process alone, but {seen}: the launcher doesn't belong to the MPI that horovod_data was built "
+            f"with, {mpi}",
+            f"Start the job with {command(mpi, size, slurm)}",
+        )
+    )
+
+
+def check_one_mpi(libraries: Sequence[str], mpi: str) -> None:
+    """Requires that all extensions of this process use the same MPI library.
+
+    Raises:
+      RuntimeError: several are loaded.
+    """
+    if len(libraries) > 1:
+        raise RuntimeError(
+            explain(
+                f"This process has loaded {len(libraries)} MPI libraries: {', '.join(libraries)}. Each of them sees a job "
+                f"of its own. horovod_data was built with {mpi}",
+                "Install Horovod and mpi4py for that one too (mpi4py: `MPICC=<its mpicc> pip install --force-reinstall "
+                "--no-binary mpi4py mpi4py`), or rebuild horovod_data with theirs",
+            )
+        )
+
+
+def command(mpi: str, size: int, slurm: bool = False, program: str = "train.py") -> str:
+    """The command lines that start `size` processes under the MPI library `mpi`."""
+    open_mpi = mpi.startswith("Open MPI")
+    if slurm:
+        return f"`srun --mpi={'pmix' if open_mpi else 'pmi2'} -n {size} python {program}`"
+    if open_mpi:
+        return f"`horovodrun --mpi -np {size} python {program}` or `mpirun -np {size} python {program}`"
+    return f"`mpirun -np {size} python {program}`, with the mpirun of {mpi}"
+
+
+def mpi_name(version_text: str) -> str:
+    """ "Open MPI v4.1.4" or "MPICH 4.0.2" out of the much longer text of MPI_Get_library_version."""
+    line = (version_text.strip().splitlines() or ["an unknown MPI"])[0]
+    return re.sub(r"\s*Version:\s*", " ", line.split(",")[0]).strip()
+
+
+def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
+    try:
+        return int(environ[name])
+    except (KeyError, ValueError):
+        return None

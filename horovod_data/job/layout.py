@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which process of the communicator reads and which trains. Pure: no MPI, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional, Sequence
+
+from ..errors import explain
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The part of every rank of the communicator: its number among the readers and among the trainers, -1 for none.
+
+    Batches travel within a group only: one for the whole job, or one per host.
+    """
+
+    reader_index: tuple[int, ...]
+    trainer_index: tuple[int, ...]
+    group: tuple[int, ...]
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """Ranks of the communicator that read, by reader index."""
+        return tuple(rank for rank, index in enumerate(self.reader_index) if index >= 0)
+
+    @property
+    def trainers(self) -> tuple[int, ...]:
+        """Ranks of the communicator that train, by trainer index."""
+        return tuple(rank for rank, index in enumerate(self.trainer_index) if index >= 0)
+
+    def name(self, rank: int, host: str) -> str:
+        """A process, as texts name it (and as the C++ core does): a trainer by its rank, a dedicated reader by its number."""
+        trainer = self.trainer_index[rank]
+        return f"rank {trainer} on {host}" if trainer >= 0 else f"reader {self.reader_index[rank]} on {host}"
+
+    def audience(self, rank: int) -> tuple[int, ...]:
+        """Ranks of the communicator that train in the group of `rank`: those between which an element is divided."""
+        return tuple(trainer for trainer in self.trainers if self.group[trainer] == self.group[rank])
+
+
+def make_layout(
+    hosts: Sequence[str], readers: int = 0, readers_per_node: Optional[int] = None, embedded: bool = False
+) -> Layout:
+    """Decides who reads and who trains.
+
+    Dedicated readers are the last ranks, of the job or of each host, so that the trainers among the first ranks keep
+    their numbers. Trainers and readers are numbered in the order of their ranks.
+
+    Args:
+      hosts: the host name of every rank of the communicator.
+      readers: 0: rank 0 reads and trains; R > 0: the last R ranks read and do nothing else.
+      readers_per_node: if not None, counted for each host, and `readers` is not looked at: the last rank of each host
+        reads, for the trainers of its host, and does nothing else.
+      embedded: with readers_per_node, the first rank of each host reads and trains instead.
+
+    Raises:
+      ValueError: no process would be left to train.
+    """
+    size = len(hosts)
+    names = list(dict.fromkeys(hosts))
+    if readers_per_node is None:
+        groups = [list(range(size))]
+        each = readers
+    else:
+        groups = [[rank for rank in range(size) if hosts[rank] == host] for host in names]
+        each = 0 if embedded else readers_per_node
+    for group in groups:
+        if each >= len(group):
+            raise ValueError(_too_few(len(group), each, None if readers_per_node is None else hosts[group[0]]))
+    if each == 0:
+        reading = {group[0] for group in groups}
+        training = set(range(size))
+    else:
+        reading = {rank for group in groups for rank in group[-each:]}
+        training = set(range(size)) - reading
+    group_of = [0 if readers_per_node is None else names.index(host) for host in hosts]
+    return Layout(_numbered(size, reading), _numbered(size, training), tuple(group_of))
+
+
+def _numbered(size: int, chosen: set[int]) -> tuple[int, ...]:
+    order = {rank: index for index, rank in enumerate(sorted(chosen))}
+    return tuple(order.get(rank, -1) for rank in range(size))
+
+
+def _too_few(processes: int, readers: int, host: Optional[str]) -> str:
+    ours = f"{processes} process{'' if processes == 1 else 'es'}"
+    if host is not None:
+        return explain(
+            f"readers_per_node={readers} leaves no process to train on host {host}, which runs {ours}",
+            f"Start at least {readers + 1} processes on every host, or let each host's first trainer read as "
+            "well: embedded=True",
+        )
+    return explain(
+        f"readers={readers} sets {readers} process{'' if readers == 1 else 'es'} aside for reading, "
+        f"which leaves none to train: this job has {ours}",
+        f"At least {readers + 1} are needed: for N trainers start N+{readers} processes, "
+        f"`mpirun -np {readers + 1} python train.py` or more",
+    )

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job as this process sees it, from init() on: what every call asks for first."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from typing import Any, Callable, Iterator, Optional
+
+from ..errors import explain, forked
+from ..native import bindings
+from .layout import Layout
+from .settings import Settings
+
+
+@dataclasses.dataclass
+class Job:
+    """The job as this process sees it. Ranks are ranks of the communicator that init() was given."""
+
+    settings: Settings
+    comm: Any  # the mpi4py communicator that init() was given; None: MPI_COMM_WORLD
+    comm_rank: int
+    hosts: tuple[str, ...]
+    layout: Layout
+    forked: Callable[[], bool]
+    environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
+    waits_at_exit: bool = False  # shutdown() was called while an exception was handled: the exit waits for other ranks
+    ended: bool = False
+
+    @property
+    def reader(self) -> Optional[int]:
+        """This process's number among the readers; None if it doesn't read."""
+        index = self.layout.reader_index[self.comm_rank]
+        return index if index >= 0 else None
+
+    @property
+    def trainer(self) -> Optional[int]:
+        """This process's number among the trainers; None if it doesn't train."""
+        index = self.layout.trainer_index[self.comm_rank]
+        return index if index >= 0 else None
+
+    def name(self, comm_rank: int) -> str:
+        """A process of the communicator, as texts name it."""
+        return self.layout.name(comm_rank, self.hosts[comm_rank])
+
+    @property
+    def where(self) -> str:
+        """This process, as error texts name it."""
+        return self.name(self.comm_rank)
+
+
+_job: Optional[Job] = None
+_reads = threading.local()
+
+
+def begin(job: Job) -> None:
+    """This process has joined it."""
+    global _job
+    _job = job
+
+
+def joined() -> Optional[Job]:
+    """What it has joined, also when that has ended, and in a forked child."""
+    return _job
+
+
+def current(what: str) -> Job:
+    """The running job, for `what` (a call, as the user wrote it).
+
+    Raises:
+      RuntimeError: there is none: before init(), after shutdown(), or in a forked child; or this is a dataset function.
+    """
+    job = known(what)
+    if getattr(_reads, "now", False) and what != "init()":
+        raise RuntimeError(
+            explain(
+                f"{what} was called in a dataset function, which runs on readers only",
+                "Make all calls that ranks make together outside of it",
+                job.where,
+            )
+        )
+    if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
+        raise RuntimeError(
+            explain(
+                f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "
+                "finalised (by hvd.shutdown(), say)",
+                "Shut down when nothing more is to be read; a process can't join again",
+                job.where,
+            )
+        )
+    return job
+
+
+def known(what: str) -> Job:
+    """The job, also when it has ended.
+
+    Raises:
+      RuntimeError: before init(), or in a forked child.
+    """
+    if _job is None:
+        raise RuntimeError(explain(f"{what} was called before horovod_data.init()", "Call horovod_data.init() first"))
+    if _job.forked():
+        raise RuntimeError(forked(what))
+    return _job
+
+
+@contextlib.contextmanager
+def reads() -> Iterator[None]:
+    """Around a dataset function: on this thread nothing is called that all ranks call."""
+    before = getattr(_reads, "now", False)
+    _reads.now = True
+    try:
+        yield
+    finally:
+        _reads.now = before

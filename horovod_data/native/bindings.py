@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C functions of csrc/engine/c_api.cc, typed. Errors are raised; waits come up for Ctrl-C in every slice."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import functools
+import json
+import struct
+import threading
+from ctypes import (
+    POINTER,
+    byref,
+    c_bool,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any, Callable, NoReturn, Optional, Sequence
+
+from ..errors import explain, forked
+from . import loader
+
+# A signal's Python handler runs between two slices: short enough for a hand on Ctrl-C, long enough to cost nothing.
+SLICE_MS = 100
+_PENDING = -1
+_RESOURCE_EXHAUSTED = 8
+
+# absl::StatusCode to what Python calls it; anything else is a RuntimeError.
+_EXCEPTIONS: dict[int, type[Exception]] = {3: ValueError, 4: TimeoutError}
+
+
+class State(enum.IntEnum):
+    """What hvdata_state() says of this process's engine."""
+
+    NEVER_STARTED = 0
+    RUNNING = 1
+    SHUT_DOWN = 2
+    BROKEN = 3
+    FORKED = 4
+
+
+class ThreadLevel(enum.IntEnum):
+    """MPI's thread levels; NONE while MPI is not initialised."""
+
+    NONE = -1
+    SINGLE = 0
+    FUNNELED = 1
+    SERIALIZED = 2
+    MULTIPLE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class MpiState:
+    """Says whether MPI is there, and how many threads may call it."""
+
+    initialized: bool
+    finalized: bool
+    thread_level: ThreadLevel
+
+    @property
+    def usable(self) -> bool:
+        """MPI has been initialised and not yet finalised."""
+        return self.initialized and not self.finalized
+
+
+@dataclasses.dataclass(frozen=True)
+class Contribution:
+    """What some ranks of the communicator, all of them alike, put into an agreement."""
+
+    ranks: tuple[int, ...]
+    payload: bytes
+
+
+# The types that C++ names in hvdata_structures().
+_FIELD_TYPES: dict[str, Any] = {
+    "bool": c_bool,
+    "double": c_double,
+    "int32_t": c_int32,
+    "uint32_t": c_uint32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "Payload": c_int32,
+    "plan::Batch": c_uint8,
+    "plan::Schedule": c_uint8,
+    "plan::Remainder": c_uint8,
+}
+
+
+@functools.lru_cache(maxsize=None)
+def _structures() -> dict[str, type[ctypes.Structure]]:
+    """The structures that C++ takes, by name, made of what it says of them."""
+    made: dict[str, type[ctypes.Structure]] = {}
+    for line in _call("structures").decode().splitlines():
+        name, size, text = line.split(" ", 2)
+        try:
+            fields = [(field.split()[1], _FIELD_TYPES[field.split()[0]]) for field in text.split(";") if field]
+        except KeyError as unknown:
+            raise ImportError(
+                explain(
+                    f"horovod_data's C++ core has a field of type {unknown.args[0]} in {name}, which its Python "
+                    "side does not know",
+                    "Install horovod_data anew",
+                )
+            ) from None
+        made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        if ctypes.sizeof(made[name]) != int(size):
+            raise ImportError(
+                explain(
+                    f"horovod_data's C++ core has a structure {name} of {size} bytes, its Python side one of "
+                    f"{ctypes.sizeof(made[name])}",
+                    "Install horovod_data anew",
+                )
+            )
+    return made
+
+
+def check() -> None:
+    """Raises ImportError if the library's structures can't be filled from here."""
+    _structures()
+
+
+def _structure(name: str, values: dict[str, Any]) -> ctypes.Structure:
+    """One of them with these values, all of them."""
+    structure = _structures()[name]
+    wanted = [field[0] for field in structure._fields_]
+    if sorted(values) != sorted(wanted):
+        raise ImportError(
+            explain(
+                f"horovod_data's C++ core takes {', '.join(wanted)} in {name}, its Python side gives "
+                f"{', '.join(values)}",
+                "Install horovod_data anew",
+            )
+        )
+    return structure(**values)
+
+
+# Results that are bytes come as a pointer and a length; c_char_p would stop at the first NUL.
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "last_error": (c_char_p, []),
+    "build_info": (c_char_p, []),
+    "structures": (c_char_p, []),
+    "mpi_query": (c_int, [POINTER(c_int), POINTER(c_int), POINTER(c_int)]),
+    "mpi_init": (c_int, []),
+    "comm_info": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int)]),
+    "comm_world_ranks": (c_int, [c_void_p, POINTER(c_int)]),
+    "comm_exchange": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
+    "start": (c_int, [c_void_p, POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p), c_void_p]),
+    "state": (c_int, []),
+    "leave_channels": (c_int, []),
+    "bye": (c_int, []),
+    "wait_all_bye": (c_int, [c_int]),
+    "refuse_agreements": (c_int, [c_char_p]),
+    "stop": (c_int, []),
+    "wait_left": (c_int, [c_int]),
+    "hush": (c_int, [c_int]),
+    "on_finalize": (c_int, [c_void_p]),
+    "call_beside": (c_int, [c_void_p]),
+    "join_beside": (c_int, [c_int]),
+    "abort": (None, [c_int, c_int]),
+    "stats": (c_char_p, []),
+    "times": (c_char_p, [c_int]),
+    "all_times": (c_char_p, [c_int]),
+    "certificates": (c_char_p, []),
+    "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
+    "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
+    "channel_create": (
+        c_int,
+        [
+            c_void_p,
+            c_char_p,
+            c_int,
+            POINTER(c_char_p),
+            POINTER(c_int),
+            POINTER(c_int),
+            POINTER(c_int64),
+            POINTER(c_int),
+            POINTER(c_int64),
+        ],
+    ),
+    "channel_use": (c_int, [c_uint32]),
+    "channel_unuse": (c_int, [c_uint32]),
+    "source_wait": (c_int, [c_uint32, c_int, POINTER(c_uint64), POINTER(c_uint64)]),
+    "source_fail": (c_int, [c_uint32, c_uint64, c_int, c_char_p]),
+    "session": (c_uint64, []),
+}
+
+_functions: dict[str, Any] = {}
+
+
+def _call(name: str, *args: Any) -> Any:
+    """Calls hvdata_<name>, without the GIL."""
+    function = _functions.get(name)
+    if function is None:
+        function = getattr(loader.load().dll, "hvdata_" + name)
+        function.restype, function.argtypes = _PROTOTYPES[name]
+        _functions[name] = function
+    return function(*args)
+
+
+def _raise(code: int) -> NoReturn:
+    text = (_call("last_error") or b"").decode(errors="replace") or f"the C++ core failed with status code {code}"
+    raise _EXCEPTIONS.get(code, RuntimeError)(text if text.startswith("[") else explain(text))
+
+
+def _check(name: str, *args: Any) -> None:
+    code = _call(name, *args)
+    if code != 0:
+        _raise(code)
+
+
+def _text(name: str, *args: Any) -> str:
+    text = _call(name, *args)
+    if text is None:
+        _raise(_RESOURCE_EXHAUSTED)
+    return str(text.decode(errors="replace"))
+
+
+def _wait(call: Callable[[], int]) -> None:
+    """Repeats a sliced wait until it is over. In the main thread Python handles signals between the slices."""
+    while (code := call()) == _PENDING:
+        pass
+    if code != 0:
+        _raise(code)
+
+
+def _records(data: bytes) -> list[bytes]:
+    """Splits a sequence of (uint64 length, bytes)."""
+    records, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        at += 8
+        records.append(data[at : at + length])
+        at += length
+    return records
+
+
+def _contributions(data: bytes) -> list[Contribution]:
+    """Splits a sequence of (uint64 count, count x uint64 rank, uint64 length, bytes)."""
+    contributions, at = [], 0
+    while at < len(data):
+        (count,) = struct.unpack_from("<Q", data, at)
+        *ranks, length = struct.unpack_from(f"<{count + 1}Q", data, at + 8)
+        at += 8 * (count + 2)
+        contributions.append(Contribution(tuple(ranks), data[at : at + length]))
+        at += length
+    return contributions
+
+
+def build_info() -> dict[str, Any]:
+    """What the library was built with: version, tensorflow, cxx11_abi, mpi."""
+    built, mpi = _text("build_info").split("\n", 1)
+    return {**json.loads(built), "mpi": mpi}
+
+
+# ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
+
+
+def mpi_query() -> MpiState:
+    """Says whether MPI has been initialised, by whomever."""
+    initialized, finalized, level = c_int(), c_int(), c_int()
+    _check("mpi_query", byref(initialized), byref(finalized), byref(level))
+    return MpiState(bool(initialized.value), bool(finalized.value), ThreadLevel(level.value))
+
+
+def mpi_init() -> None:
+    """MPI_Init_thread(MPI_THREAD_MULTIPLE): collective over the launched job."""
+    _check("mpi_init")
+
+
+def comm_info(comm: Optional[int]) -> tuple[int, int]:
+    """(rank, size) in `comm`."""
+    rank, size = c_int(), c_int()
+    _check("comm_info", comm, byref(rank), byref(size))
+    return rank.value, size.value
+
+
+def comm_world_ranks(comm: Optional[int]) -> list[int]:
+    """The rank in MPI_COMM_WORLD of every rank of `comm`."""
+    ranks = (c_int * comm_info(comm)[1])()
+    _check("comm_world_ranks", comm, ranks)
+    return list(ranks)
+
+
+def comm_exchange(comm: Optional[int], mine: bytes) -> list[bytes]:
+    """Everybody's `mine`, in rank order. Collective on `comm`; blocks."""
+    data, size = c_void_p(), c_size_t()
+    _check("comm_exchange", comm, mine, len(mine), byref(data), byref(size))
+    return _records(ctypes.string_at(data.value or 0, size.value))
+
+
+# ---- The engine.
+
+
+def start(
+    comm: Optional[int],
+    hosts: Sequence[str],
+    reader_index: Sequence[int],
+    trainer_index: Sequence[int],
+    group: Sequence[int],
+    **settings: Any,
+) -> None:
+    """Starts the engine: the duplicate communicator and the communication thread. Collective on `comm`.
+
+    Args:
+      hosts, reader_index, trainer_index, group: of each rank, as job/layout.py has them.
+      settings: the fields of EngineSettings in C++. With `finalize_waits`, a thread that calls MPI_Finalize waits there until
+        stop() has been called.
+    """
+    n = len(hosts)
+    _check(
+        "start",
+        comm,
+        (c_int * n)(*reader_index),
+        (c_int * n)(*trainer_index),
+        (c_int * n)(*group),
+        (c_char_p * n)(*[host.encode() for host in hosts]),
+        byref(_structure("EngineSettings", settings)),
+    )
+
+
+def state() -> State:
+    """The state of this process's engine. Never fails."""
+    return State(_call("state"))
+
+
+def leave_channels() -> None:
+    """Closes this trainer's lanes: the others need not wait for it."""
+    _check("leave_channels")
+
+
+def bye() -> None:
+    """Closes this trainer's lanes and says that it is done. May be repeated."""
+    _check("bye")
+
+
+def wait_all_bye(seconds: Optional[float] = None) -> bool:
+    """Waits until every trainer has said bye(), or for so long. Which?"""
+    if seconds is not None:
+        return bool(_call("wait_all_bye", int(seconds * 1000)) != _PENDING)
+    _wait(lambda: int(_call("wait_all_bye", SLICE_MS)))
+    return True
+
+
+def refuse_agreements(why: str) -> None:
+    """From now on this process refuses the agreements that others begin, and tells them why."""
+    _check("refuse_agreements", why.encode())
+
+
+def stop() -> None:
+    """Ends all sources and leaves the transport; after bye() and, on a reader, wait_all_bye()."""
+    _check("stop")
+
+
+def wait_left(seconds: float) -> bool:
+    """After stop(): waits until every process has stopped, and the communication thread has ended; or for so long. Which?"""
+    return bool(_call("wait_left", int(seconds * 1000)) != _PENDING)
+
+
+def hush(on: bool) -> None:
+    """After stop(), for some seconds at most: the communication thread makes no call of MPI until MPI_Finalize begins."""
+    _call("hush", int(on))
+
+
+def on_finalize(function: int) -> None:
+    """Has the C function of this address called where the program itself calls MPI_Finalize."""
+    _check("on_finalize", function)
+
+
+def call_beside(function: int) -> bool:
+    """Has the C function of this address called on a thread of C++, which Python's end does not mind. False: none can be had."""
+    return bool(_call("call_beside", function) == 0)
+
+
+def join_beside() -> None:
+    """Waits until that call has returned."""
+    _wait(lambda: int(_call("join_beside", SLICE_MS)))
+
+
+def abort(status: int, *, said: bool) -> NoReturn:
+    """Ends the whole job at once with `status`. Says which rank that was, and how far it had come, if it has not been `said`."""
+    _call("abort", status, said)
+    raise AssertionError("hvdata_abort returned")
+
+
+def counters() -> dict[str, int]:
+    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
+
+
+def own_times(reset: bool) -> str:
+    """The times of this process, as observe/times.py reads them. `reset`: they begin anew."""
+    return _text("times", int(reset))
+
+
+# An answer is for one asker: a second one forgets the answers that the first has. A handler of a signal asks within its thread's own
+# question, behind that one's call.
+_asking = threading.RLock()
+
+
+def all_times(seconds: float) -> str:
+    """The times of every process that answers in time, as observe/times.py reads them. This process is first."""
+    with _asking:
+        return _text("all_times", int(seconds * 1000))
+
+
+def certificates() -> dict[str, dict[str, Any]]:
+    """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
+    if state() is State.FORKED:
+        raise RuntimeError(forked("certificates()"))
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    return {record["channel"]: record for record in records}
+
+
+def session() -> int:
+    """A number that no other process nor engine has."""
+    return int(_call("session"))
+
+
+# ---- Agreements.
+
+
+def agree(mine: bytes, what: str) -> tuple[int, list[Contribution]]:
+    """The number of this agreement, and every rank's contribution to it, equal ones joined. Collective on the engine's communicator.
+
+    `what` names the call for ranks that wait for it: "distribute_dataset(name='train')".
+    """
+    number, data, size = c_int64(), c_void_p(), c_size_t()
+    _check("agree_begin", mine, len(mine), what.encode(), byref(number))
+    _wait(lambda: int(_call("agree_wait", number, SLICE_MS, byref(data), byref(size))))
+    return number.value, _contributions(ctypes.string_at(data.value or 0, size.value))
+
+
+# ---- Channels.
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A flat tensor of a channel's elements, as C++ takes it."""
+
+    name: str
+    rule: int
+    dtype: int  # a DataType of TensorFlow
+    row_length: int
+    shape: Optional[Sequence[Optional[int]]]  # None: the rank is not known
+
+
+def channel_create(name: str, components: Sequence[Component], **options: Any) -> None:
+    """Creates the channel that an agreement was about, in this process. `options`: the fields of ChannelOptions in C++."""
+    n = len(components)
+    known = [-1 if size is None else size for part in components for size in part.shape or ()]
+    _check(
+        "channel_create",
+        byref(_structure("ChannelOptions", options)),
+        name.encode(),
+        n,
+        (c_char_p * n)(*[part.name.encode() for part in components]),
+        (c_int * n)(*[part.rule for part in components]),
+        (c_int * n)(*[part.dtype for part in components]),
+        (c_int64 * n)(*[part.row_length for part in components]),
+        (c_int * n)(*[-1 if part.shape is None else len(part.shape) for part in components]),
+        (c_int64 * len(known))(*known),
+    )
+
+
+def channel_use(channel: int) -> None:
+    """Counts one more user of the channel."""
+    _check("channel_use", channel)
+
+
+def channel_unuse(channel: int) -> None:
+    """Takes back a channel_use(). The channel is released when nothing uses it."""
+    _check("channel_unuse", channel)
+
+
+def source_wait(channel: int) -> Optional[tuple[int, int]]:
+    """Reader: waits for the channel's next epoch to deal; None: the channel has ended.
+
+    Returns (epoch, number): both from 1, but the number goes on from that of an epoch that was restored.
+    """
+    epoch, number = c_uint64(), c_uint64()
+    _wait(lambda: int(_call("source_wait", channel, SLICE_MS, byref(epoch), byref(number))))
+    return (epoch.value, number.value) if epoch.value else None
+
+
+def source_fail(channel: int, epoch: int, code: int, message: str) -> None:
+    """Reader: the epoch failed outside the deal op; every trainer gets the error (an absl::StatusCode)."""
+    _check("source_fail", channel, epoch, code, message.encode(errors="backslashreplace"))  # it may quote a file's name

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and loads _core.so, the C++ core: once as TensorFlow ops and once as C functions, the same library in memory.
+
+Nothing is loaded RTLD_GLOBAL. TensorFlow opens op libraries RTLD_LOCAL, and MPI is content with that: the plugins of
+Open MPI 3 and later and of MPICH name the libraries they need themselves. So our symbols, and the MPI that we were
+built with, stay out of the way of Horovod's and of other extensions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Iterable, NamedTuple, Optional
+
+from ..errors import explain
+
+_PATH = Path(__file__).parents[1] / "_core.so"
+_REBUILD = "`pip install --force-reinstall --no-deps --no-build-isolation .` in its source folder"
+# The literal in csrc/engine/c_api.cc.
+_BUILD_INFO = re.compile(rb'"tensorflow": *"([\w.+-]+)"')
+# libmpi.so.40 (Open MPI), libmpi.so.12, libmpich.so.12 (MPICH, Intel, MVAPICH), libmpi_cray.so.12, ...;
+# not libmpi_cxx and the like.
+_MPI_LIBRARY = re.compile(r"lib(mpi|mpich|mpi_cray|mpi_ibm|mpi_abi)\.so(\.[\d.]+)?")
+
+
+class Library(NamedTuple):
+    """The loaded core."""
+
+    ops: ModuleType  # the Python functions of the TensorFlow ops
+    dll: ctypes.CDLL  # the functions of csrc/engine/c_api.cc
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> Library:
+    """Loads the core. Called when a name of horovod_data is first used; needs no MPI launch and starts nothing.
+
+    Raises:
+      ImportError: it is not built, was built for another TensorFlow, or a library that it needs is missing. Says which,
+        and the command that helps.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            explain(
+                f"horovod_data needs TensorFlow, which can't be imported ({error})",
+                "Install TensorFlow first, then horovod_data",
+            )
+        ) from error
+    running = str(tf.__version__)
+    if not _PATH.exists():
+        raise ImportError(_not_built(_PATH))
+    built = _built_for(_PATH)
+    if built and not _same_tensorflow(built, running):
+        raise ImportError(_other_tensorflow(built, running))
+    try:
+        ops = tf.load_op_library(str(_PATH))
+        dll = ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        dll.hvdata_build_info.restype = ctypes.c_char_p
+        built = str(json.loads(dll.hvdata_build_info())["tensorflow"])
+    except (tf.errors.OpError, OSError, AttributeError) as error:
+        raise ImportError(_cannot_load(getattr(error, "message", None) or str(error), built, running)) from error
+    if not _same_tensorflow(built, running):
+        raise ImportError(_other_tensorflow(built, running))
+    return Library(ops, dll)
+
+
+def library_path() -> Path:
+    """Where the core lies, or should."""
+    return _PATH
+
+
+def mpi_libraries(maps: Optional[Iterable[str]] = None) -> list[str]:
+    """The MPI libraries in this process, as real paths. More than one can't work: each has its own idea of the world.
+
+    Args:
+      maps: lines as in /proc/self/maps, which is read if None.
+    """
+    if maps is None:
+        try:
+            maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+    paths = (line.split(maxsplit=5)[-1].strip() for line in maps if "/" in line)
+    return sorted({os.path.realpath(path) for path in paths if _MPI_LIBRARY.fullmatch(os.path.basename(path))})
+
+
+def _built_for(library: Path) -> Optional[str]:
+    """The TensorFlow version in the file, found without loading it: with another TensorFlow it may not load at all."""
+    found = _BUILD_INFO.search(library.read_bytes())
+    return found[1].decode() if found else None
+
+
+def _same_tensorflow(built: str, running: str) -> bool:
+    """TensorFlow keeps its C++ interface within a minor version only."""
+    return built.split(".")[:2] == running.split(".")[:2]
+
+
+def _not_built(library: Path) -> str:
+    root = library.parent.parent
+    if (root / "setup.py").exists():
+        return explain(
+            f"{library} is missing: this is horovod_data's source tree, and its C++ core has not been built here",
+            f"Run `pip install --no-build-isolation -e {root}`, or `pip install --no-build-isolation {root}` and start "
+            "Python in another folder",
+        )
+    return explain(f"{library} is missing: horovod_data was installed without its C++ core", f"Run {_REBUILD}")
+
+
+def _other_tensorflow(built: str, running: str) -> str:
+    return explain(
+        f"horovod_data was built for TensorFlow {built}, but this is TensorFlow {running}",
+        f"Rebuild it for this one: {_REBUILD}; or install TensorFlow {built}",
+    )
+
+
+def _cannot_load(reason: str, built: Optional[str], running: str) -> str:
+    missing = re.search(r"(\S+): cannot open shared object file", reason)
+    if missing and re.match(r"lib(open-)?(mpi|pmi|rte|pal)", missing[1]):
+        return explain(
+            f"{missing[1]}, the MPI library that horovod_data was built with, can't be found ({reason})",
+            "Install that MPI, or put its folder into LD_LIBRARY_PATH; "
+            f"to use another MPI, put its mpicxx first in PATH and run {_REBUILD}",
+        )
+    if "undefined symbol" in reason or (missing and missing[1].startswith("libtensorflow")):
+        other = f"TensorFlow {built}" if built else "another TensorFlow"
+        return explain(
+            f"horovod_data was built for {other} and doesn't fit TensorFlow {running} ({reason})",
+            f"Rebuild it for this one: {_REBUILD}",
+        )
+    return explain(f"horovod_data's C++ core {_PATH} can't be loaded ({reason})", f"Rebuild it: {_REBUILD}")

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this package uses of TensorFlow that TensorFlow doesn't promise to keep, all of it. When a new version breaks something,
+look here first, and in csrc/ops/status.h for the C++ side.
+
+Seen to work: 2.15 to 2.21.
+
+| Name | What for |
+|---|---|
+| `tensorflow.python.data.ops.dataset_ops` | `DatasetSource`, `UnaryDataset`, `DatasetV1Adapter`: a dataset of an op |
+| `tensorflow.python.data.ops.iterator_ops` | `OwnedIterator`; its `_iterator_resource`, `_dataset`, `_next_internal`: ending/forks.py |
+| `._save`, `._restore`, `._serialize_to_tensors`, `._restore_from_tensors` | methods of it: ending/forks.py |
+| `Dataset._apply_debug_options` | what `iter()` calls first: ending/forks.py |
+| `tensorflow.python.client.session` | `BaseSession`; its `_do_call`, `_call_tf_sessionrun`: ending/forks.py |
+| `tensorflow.python.eager.context` | `eager_mode()`: a dataset is made eagerly also while a graph is being built; `default_execution_mode` |
+| `context_safe()`, `Context.remove_function` | what a forked child must not do when it ends: ending/forks.py |
+| `context().ensure_initialized()`, `._visible_device_list` | an eager context without GPUs, in a program whose sessions have them |
+| `context().is_async()`, `.executor`; `tensorflow.python.eager.executor` | an op that runs in its caller's thread, also where the program has others run later |
+| `tensorflow.python.saved_model.nested_structure_coder` | specs as protos: nothing is ever unpickled |
+| `tf.__internal__` | `EagerTensor`, `tf2.enabled()` |
+| `Dataset._variant_tensor` | the input of an op of ours |
+| `Dataset._inputs`, `._functions`, `._tensors`, `._seed`, `._seed2`, `._filenames`, `._filename`, `._as_serialized_graph` | what a pipeline is made of |
+| `Dataset._num_shards`, `._index`, `._count`, `._buffer_size`, `._deterministic` and others of `_NUMBERS` | the numbers of its stages |
+| `tensorflow.python.data.experimental.ops.distribute` | `_AutoShardDataset`, for shard="auto" |
+| `tensorflow.python.framework.none_tensor` | `NoneTensorSpec`, what stands for None in a spec |
+| `Graph._py_funcs_used_in_graph` | keeps the bodies of a graph's generators and py_functions |
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
+
+import tensorflow as tf
+from tensorflow.python.client.session import BaseSession as BaseSession
+from tensorflow.python.data.experimental.ops import distribute
+from tensorflow.python.data.ops.dataset_ops import DatasetSource as DatasetSource
+from tensorflow.python.data.ops.dataset_ops import DatasetV1Adapter as DatasetV1Adapter
+from tensorflow.python.data.ops.dataset_ops import UnaryDataset as UnaryDataset
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterator
+from tensorflow.python.eager import context, executor
+from tensorflow.python.eager.context import eager_mode as eager_mode
+from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
+from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
+
+# All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
+# iter() of a dataset calls first.
+ITERATOR_CALLS = (
+    "_next_internal",
+    "get_next_as_optional",
+    "_save",
+    "_restore",
+    "_serialize_to_tensors",
+    "_restore_from_tensors",
+)
+SESSION_CALLS = ("run", "_do_call", "_call_tf_sessionrun")
+DATASET_CALL = "_apply_debug_options"
+
+# What a stage holds of numbers that decide about its elements, and that no host has a reason to choose for itself.
+_NUMBERS = (
+    "_num_shards",
+    "_index",
+    "_count",
+    "_batch_size",
+    "_drop_remainder",
+    "_cycle_length",
+    "_block_length",
+    "_start",
+    "_stop",
+    "_step",
+)
+
+
+def begin_without_gpus() -> None:
+    """Begins the eager context, where it hasn't begun, without GPUs: in a TF1 program we are the only ones to use it, and it would take
+    all of them, whatever visible_device_list the program gives its own sessions; TensorFlow wants one mapping of GPUs in a process.
+    What it says of the GPUs stays: sessions that are given no config ask it."""
+    if not is_tf1_program():
+        return
+    runtime = context.context()
+    with contextlib.suppress(RuntimeError):  # it runs already
+        visible = runtime.get_visible_devices()
+        runtime.set_visible_devices([], "GPU")
+        runtime.ensure_initialized()
+        runtime._visible_device_list = visible
+
+
+def is_tf1_program() -> bool:
+    """Says whether graphs are this program's default."""
+    return bool(context.default_execution_mode == context.GRAPH_MODE)
+
+
+def tf2() -> bool:
+    return tf.__internal__.tf2.enabled()
+
+
+def variant(dataset: tf.data.Dataset) -> tf.Tensor:
+    return dataset._variant_tensor
+
+
+def is_eager(tensor: tf.Tensor) -> bool:
+    return isinstance(tensor, tf.__internal__.EagerTensor)
+
+
+def resource_of(iterator: OwnedIterator) -> Any:
+    """What is destroyed with the iterator; None: it has none yet."""
+    return vars(iterator).get("_iterator_resource")
+
+
+def dataset_of(iterator: OwnedIterator) -> Optional[tf.data.Dataset]:
+    """None: it was an argument of a tf.function, which knows its resource alone."""
+    return getattr(iterator, "_dataset", None)
+
+
+def keep_functions() -> None:
+    """Those that are freed from now on stay in the runtime: where a forked child ends it may be gone before them."""
+    if (runtime := context.context_safe()) is not None:
+        vars(runtime)["remove_function"] = lambda name: None
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """On this thread ops are done when they return, also after tf.config.experimental.set_synchronous_execution(False). What other
+    threads have under way is not waited for, as TensorFlow's own execution_mode() does: it may wait for us."""
+    if not context.context().is_async():
+        yield
+        return
+    before, ours = context.context().executor, executor.new_executor(False)
+    context.context().executor = ours
+    try:
+        yield
+    finally:
+        context.context().executor = before
+        ours.wait()
+
+
+def inputs(stage: tf.data.Dataset) -> Iterable[tf.data.Dataset]:
+    filenames = getattr(stage, "_filenames", None)  # of a TextLineDataset and its like, which say nothing of it
+    return [filenames] if isinstance(filenames, tf.data.Dataset) else stage._inputs()
+
+
+def name(stage: tf.data.Dataset) -> str:
+    """Of its kind, without what stands for a version of TensorFlow's interface."""
+    return type(stage).__name__.lstrip("_").removesuffix("V1").removesuffix("V2").removesuffix("Dataset")
+
+
+def numbers(stage: tf.data.Dataset) -> list[str]:
+    held = [*_NUMBERS, "_buffer_size"] if name(stage) == "Shuffle" else _NUMBERS
+    values = [(one, getattr(stage, one, None)) for one in held]
+    return [f"{one.strip('_')}={tf.get_static_value(value)}" for one, value in values if isinstance(value, tf.Tensor)]
+
+
+def small_numbers(stage: tf.data.Dataset) -> list[str]:
+    """What of captured() is numbers, and few enough to be looked at."""
+    few = [
+        tensor
+        for tensor in captured(stage)
+        if (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool)
+        and tensor.shape.is_fully_defined()
+        and tensor.shape.num_elements() <= 64
+    ]
+    return [repr(value.tolist()) for value in map(tf.get_static_value, few) if value is not None]
+
+
+def unordered(stage: tf.data.Dataset) -> bool:
+    """Says whether a stage was told itself that the order of its elements doesn't matter."""
+    if hasattr(stage, "_deterministic"):
+        return bool(stage._deterministic == "false")
+    if name(stage) != "ParallelInterleave":
+        return False
+    try:  # it hides what it was told; its op knows
+        nodes = serialized_graph(stage).node
+    except Exception:  # what can't be serialised, or is too large
+        return False
+    own = [node for node in nodes if node.op.startswith("ParallelInterleaveDataset")]
+    return any(node.attr["deterministic"].s == b"false" for node in own)
+
+
+def unwrapped(stage: tf.data.Dataset) -> tf.data.Dataset:
+    """The stage itself, where TF1 has put another interface around it, which passes for one with the same inputs."""
+    while isinstance(stage, DatasetV1Adapter):
+        stage = stage._dataset
+    return stage
+
+
+_DIVIDE_ANEW = (
+    "Batch",
+    "Unbatch",
+    "FlatMap",
+    "Interleave",
+    "Shuffle",
+    "ShuffleAndRepeat",
+    "Window",
+    "Rebatch",
+    "GroupByReducer",
+)
+
+
+def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
+    """Says whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
+    `in_order`: what the pipeline's options say of stages that say nothing themselves."""
+    asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
+    return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
+
+
+def has_functions(stage: tf.data.Dataset) -> bool:
+    return bool(list(stage._functions()))
+
+
+def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
+    """The ops in a stage's functions and in functions that these call, as NodeDefs; constants have no values."""
+    for function in stage._functions():
+        graph = function.function.graph
+        yield from (op.node_def for op in graph.get_operations() if op.type != "Const")
+        if any(op.type != "Const" and _calls(op) for op in graph.get_operations()):
+            for called in graph.as_graph_def().library.function:
+                yield from (node for node in called.node_def if node.op != "Const")
+
+
+def _calls(op: tf.Operation) -> bool:
+    return any(attribute.HasField("func") or attribute.list.func for attribute in op.node_def.attr.values())
+
+
+def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
+    """The tensors that a stage holds, that its functions capture, and arrays that have become constants in them."""
+    tensors = [tensor for tensor in getattr(stage, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
+    for function in stage._functions():
+        tensors += function.function.captured_inputs
+        tensors += [op.outputs[0] for op in function.function.graph.get_operations() if op.type == "Const"]
+    return tensors
+
+
+def caches_in_a_file(stage: tf.data.Dataset) -> bool:
+    """Says whether a stage is a cache() with a filename."""
+    name = (
+        tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
+    )
+    return isinstance(name, bytes) and name != b""
+
+
+def seeds(stage: tf.data.Dataset) -> Iterator[tuple[str, list[tf.Tensor]]]:
+    """What draws random numbers in a stage, itself and datasets in its functions, and its two seeds."""
+    if hasattr(stage, "_seed"):
+        yield type(stage).__name__.strip("_"), [tf.convert_to_tensor(seed) for seed in (stage._seed, stage._seed2)]
+    for function in stage._functions():
+        for op in function.function.graph.get_operations():
+            names = (
+                [argument.name for argument in op.op_def.input_arg]
+                if "Dataset" in op.type and op.op_def is not None
+                else []
+            )
+            if "seed" in names and "seed2" in names and len(names) == len(op.inputs):
+                yield f"{op.type} in a function", [op.inputs[names.index(name)] for name in ("seed", "seed2")]
+
+
+def serialized_graph(dataset: tf.data.Dataset) -> Any:
+    return tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+
+
+def shard_files(dataset: tf.data.Dataset, shard: int, shards: int) -> tf.data.Dataset:
+    """The elements of every `shards`-th file. Raises tf.errors.OpError where TensorFlow does not see how."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    return distribute._AutoShardDataset(dataset.with_options(options), shards, shard)
+
+
+def keep_python_functions(source: tf.Graph, copy: tf.Graph) -> None:
+    """Bodies of generators and py_functions live as long as the graph that they were made for."""
+    copy._py_funcs_used_in_graph = getattr(source, "_py_funcs_used_in_graph", [])

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HOROVOD_DATA_PROGRESS: a thread of rank 0 that reads the channels' numbers a few times per second, and shows them.
+
+Only rank 0 of the trainers has this thread, because programs write their own lines there, too. The other processes' times say who waits
+for whom. This process asks for them in the background, at most as often as it writes a new line. No step waits for the thread, and the
+thread waits for no step.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import threading
+import time
+from typing import Mapping, Optional
+
+from ...errors import fork_check, say, start_thread
+from ...native import bindings
+from .. import times
+from ..report import verdict
+from . import display
+from .epochs import Ended, Epochs, Tally, Total, rows_per_second
+
+_LOOK_SECONDS = 0.25
+# Other processes are asked again when their answers are as old as the first, and as the second times the number of processes.
+_FRESH_SECONDS, _FRESH_SECONDS_OF_EACH = 2.0, 0.02
+# A process that has not answered by then keeps its last answer. The second is for the end of the job.
+_PATIENCE_SECONDS, _LAST_PATIENCE_SECONDS = 0.5, 0.2
+# In an epoch under way, "who waits" is about the last so many seconds, and about one step at least.
+_LATELY_SECONDS = 10.0
+# A terminal that takes no output must not keep the job from its end.
+_JOIN_SECONDS = 2.0
+
+_Times = Mapping[tuple[int, int], times.Process]  # by times.who()
+_UNKNOWN = -1
+_watch: Optional[Watch] = None
+_expected: dict[str, Optional[int]] = {}  # steps of an epoch, by channel
+
+
+def start(how: str, seconds: float) -> None:
+    """Starts the thread. On rank 0, once the job runs. `how`: one of settings.PROGRESS."""
+    global _watch
+    if how == "0" or sys.stderr is None:
+        return
+    watch = Watch(display.make(how, seconds))
+    try:
+        start_thread(watch.thread)
+    except RuntimeError as error:  # the job runs without it
+        say(f"no progress is shown: {error}")
+        return
+    _watch = watch
+    os.register_at_fork(before=watch.before_fork, after_in_parent=watch.after_fork, after_in_child=watch.in_child)
+
+
+def stop() -> None:
+    """Writes the last lines, and ends the thread. Call it while the job runs, because other processes are asked a last time."""
+    if _watch is not None and not _watch.forked():
+        _watch.stop()
+
+
+def renew(channel: str) -> None:
+    """Keeps the numbers of the last channel of this name, because the channel that is about to be made replaces them."""
+    expected = _expected.get(channel, _UNKNOWN)
+    if _watch is not None and expected != _UNKNOWN and not _watch.forked() and (own := times.own()):
+        _watch.replaced.append((own, {channel: expected}))
+
+
+def expect(channel: str, steps: int) -> None:
+    """The channel is made. `steps`: of an epoch, as tf.data counts them."""
+    if _watch is not None:
+        _expected[channel] = steps if steps >= 0 else None
+
+
+def _of(name: str, all_times: _Times) -> _Times:
+    """The times of this channel alone."""
+    return {
+        who: {**one, "channels": {name: one["channels"][name]} if name in one["channels"] else {}}
+        for who, one in all_times.items()
+    }
+
+
+class Watch:
+    """The thread, and what it knows."""
+
+    def __init__(self, shown_by: display.Display) -> None:
+        self.thread = threading.Thread(target=self._run, name="horovod_data progress", daemon=True)
+        self.forked = fork_check()
+        # Own times before a channel was replaced by a new one of its name, and the steps that the old one's epochs have.
+        self.replaced: collections.deque[tuple[times.Process, Mapping[str, Optional[int]]]] = collections.deque()
+        self._display = shown_by
+        self._stopped = threading.Event()
+        self._showing = threading.Lock()  # held while nobody may fork: a child would inherit what a display locks
+        self._held = False
+        # By channel:
+        self._epochs: dict[str, Epochs] = {}
+        self._numbers: dict[str, int] = {}  # tells channels of one name apart
+        self._begun: dict[str, _Times] = {}  # the times when its epoch began
+        self._lately: dict[
+            str, collections.deque[tuple[float, int, _Times]]
+        ] = {}  # when, rank 0's steps, the times then
+        self._times: dict[tuple[int, int], times.Process] = {}  # the last answer of each process
+        self._asked = 0.0  # when
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(_LOOK_SECONDS):
+                if bindings.state() is not bindings.State.RUNNING:
+                    return
+                self._look(_PATIENCE_SECONDS)
+            for _ in range(2):  # an epoch is over when the second look finds no more time spent in it
+                if bindings.state() is bindings.State.RUNNING:
+                    self._look(_LAST_PATIENCE_SECONDS)
+            with self._showing:
+                self._display.close()
+        except (OSError, ValueError):  # stderr is closed
+            return
+
+    def stop(self) -> None:
+        """Returns when the last line is written."""
+        self._stopped.set()
+        self.thread.join(_JOIN_SECONDS)
+
+    def _look(self, patience: float) -> None:
+        now = time.monotonic()
+        ended: list[tuple[str, Ended]] = []
+        while True:
+            own = times.own()
+            if not self.replaced:  # all that is in there came before `own`
+                break
+            while self.replaced:
+                before, expected = self.replaced.popleft()
+                ended += self._seen(now, before, expected)
+        if not own:
+            return
+        self._times[times.who(own)] = own
+        ended += self._seen(now, own)
+        ended += self._forget(own)
+        running = {name: epochs for name, epochs in self._epochs.items() if epochs.under_way}
+        if self._due(now, at_once=bool(ended), running=bool(running)):
+            self._times |= {times.who(one): one for one in times.of_all(patience)}
+            self._asked = now
+        lines = [
+            (name, display.line_of(name, each.text(), self._waits(name, self._begun.get(name, {}))))
+            for name, each in ended
+        ]
+        for name in {name for name, _ in ended} & self._epochs.keys():
+            self._begun[name] = _of(name, self._times)
+            self._lately.pop(name, None)
+        shown = {name: self._shown(name, epochs, now) for name, epochs in running.items()}
+        with self._showing:
+            for name, line in lines:
+                self._display.end(name, line)
+            self._display.show(shown, now)
+
+    def _seen(
+        self, now: float, own: times.Process, expected: Mapping[str, Optional[int]] = {}
+    ) -> list[tuple[str, Ended]]:
+        """The epochs that have ended in these times of rank 0. `expected`: steps of an epoch, for channels that are replaced."""
+        ended: list[tuple[str, Ended]] = []
+        numbers = times.numbers(own)
+        for name, one in times.trainers(own).items():
+            if self._numbers.setdefault(name, numbers[name]) != numbers[name]:
+                ended += [(name, each) for each in self._epochs.pop(name).over()]
+                self._numbers[name] = numbers[name]
+            epochs = self._epochs.setdefault(name, Epochs())
+            epochs.expected = expected.get(name, _expected.get(name))
+            tally = own["channels"][name]["tally"]
+            looked = epochs.look(
+                now, Tally(tally["epoch"], tally["steps"], tally["rows"]), Total(one.steps, one.rows, one.total)
+            )
+            ended += [(name, each) for each in looked]
+        return ended
+
+    def _forget(self, own: times.Process) -> list[tuple[str, Ended]]:
+        """Forgets the channels that the core has forgotten. Their epochs end."""
+        ended: list[tuple[str, Ended]] = []
+        for name in self._epochs.keys() - own["channels"].keys():
+            ended += [(name, each) for each in self._epochs.pop(name).over()]
+            for known in (self._numbers, self._begun, self._lately, _expected):
+                known.pop(name, None)
+        return ended
+
+    def _due(self, now: float, at_once: bool, running: bool) -> bool:
+        """Whether to ask the other processes again. Answers of many processes cost something."""
+        least = _FRESH_SECONDS_OF_EACH * len(self._times)
+        return (at_once and now - self._asked >= least) or (running and now - self._asked >= max(_FRESH_SECONDS, least))
+
+    def _shown(self, name: str, epochs: Epochs, now: float) -> display.Shown:
+        lately = self._lately.setdefault(name, collections.deque([(now, 0, self._begun.get(name, {}))]))
+        if lately[-1][0] < self._asked:
+            lately.append((self._asked, epochs.steps, _of(name, self._times)))
+        while len(lately) > 2 and now - lately[1][0] >= _LATELY_SECONDS and lately[1][1] < epochs.steps:
+            lately.popleft()
+        return display.Shown(
+            epochs.text(),
+            self._waits(name, lately[0][2]),
+            epochs.number,
+            epochs.steps,
+            epochs.whole,
+            epochs.guessed,
+            rows_per_second(epochs.rate()),
+        )
+
+    def _waits(self, name: str, before: _Times) -> str:
+        """Who has waited for whom since then."""
+        if name not in self._epochs:  # the core has forgotten its times
+            return ""
+        for channel in times.channels(times.since(self._times.values(), before)):
+            if channel.name == name:
+                return verdict.judge(channel).brief(len(channel.trainers))
+        return "" if self._epochs[name].steps else "rank 0 waits for its first batch"
+
+    # ---- Forks.
+
+    def before_fork(self) -> None:
+        # With a limit, because a write that is stuck must not keep the program from forking.
+        self._held = self._showing.acquire(timeout=_JOIN_SECONDS)
+
+    def after_fork(self) -> None:
+        if self._held:
+            self._showing.release()
+
+    def in_child(self) -> None:
+        """A child has no such thread, and must not close its parent's bars."""
+        self.after_fork()  # the child may fork, too
+        self._display.forget()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvdata.report(): where the time of every channel goes, as a table and one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from statistics import fmean
+from typing import Iterable, Mapping, Sequence
+
+from ...errors import explain, forked, show
+from ...native import bindings
+from .. import times
+from . import verdict
+
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Where the time of the channels goes, of all processes that have answered. str() of it is what report() prints."""
+
+    channels: Mapping[str, times.Channel]
+    verdicts: Mapping[str, verdict.Verdict]
+
+    def __str__(self) -> str:
+        if not self.channels:
+            return "horovod_data report: no batch has been delivered yet, or none since stats(reset=True)"
+        return "\n".join(
+            line for name, channel in self.channels.items() for line in _table(channel, self.verdicts[name])
+        )
+
+
+def report() -> Report:
+    """Prints where the time of every channel goes, on all ranks, as a table, and one sentence that says what it comes to.
+
+    Not collective: any process may call it at any time; the others answer from the background. One that doesn't within five
+    seconds is left out. Seconds are those since the channel was made, or since `stats(reset=True)` on the process.
+
+    Per rank: steps, the time of a step, how much of it the rank waited for batches, how much it took to make tensors of them, how
+    much was the program's own, and how many batches were there, on average, when one was asked for. Per reader: how much of its time the
+    pipeline worked, how much went into cutting, copying and sending, and how long it waited for room in the window of a rank.
+
+    Returns:
+      What was printed, with its numbers: `.channels["train"].trainers[0].wait` (seconds), `.verdicts["train"].bound_by`
+      ("trainer", "reader", "link" or "rank"), `.gain`.
+
+    Raises:
+      RuntimeError: before init(), after shutdown(), or in a forked child.
+    """
+    if bindings.state() is bindings.State.FORKED:
+        raise RuntimeError(forked("report()"))
+    if bindings.state() is bindings.State.NEVER_STARTED:
+        raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
+    if bindings.state() is bindings.State.SHUT_DOWN:  # nobody answers any more
+        raise RuntimeError(
+            explain(
+                "report() was called after horovod_data.shutdown()",
+                "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
+            )
+        )
+    made = make(times.of_all(_PATIENCE_SECONDS))
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
+        try:
+            print(made, flush=True)
+        except UnicodeEncodeError:  # it can't show a channel's name as it is
+            encoding = sys.stdout.encoding or "ascii"
+            print(str(made).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    return made
+
+
+def make(processes: Iterable[Mapping[str, object]]) -> Report:
+    """The report of what times.of_all() says."""
+    channels = {channel.name: channel for channel in times.channels(processes)}
+    return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
+
+
+def at_end() -> None:
+    """On reader 0, when all ranks are done: HOROVOD_DATA_REPORT=1."""
+    show(str(make(times.of_all(_PATIENCE_SECONDS))))
+
+
+def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
+    ranks, readers = channel.trainers, channel.readers
+    steps = sum(one.steps for one in ranks)
+    lines = [
+        f"horovod_data report: channel {channel.name}: {len(ranks)} rank{'s' * (len(ranks) > 1)}, {len(readers)} "
+        f"reader{'s' * (len(readers) > 1)}, {steps:,} batches, {fmean(one.total for one in ranks):.1f} s"
+    ]
+    rows: list[Sequence[str]] = [("", "steps", "a step", "waits", "receives", "own", "queue")]
+    for one in _shown(ranks):
+        rows.append(
+            (
+                one.name,
+                f"{one.steps:,}",
+                _time(one.seconds_per_step),
+                *_parts(one.total, one.wait, one.receive, one.step),
+                f"{one.queued / one.steps:.1f}" if one.steps else "-",
+            )
+        )
+    lines += _aligned(rows)
+    if len(ranks) > len(rows) - 1:
+        lines.append(f"  ... and {len(ranks) - len(rows) + 1} more ranks between these")
+    if readers:
+        rows = [("", "elements", "pipeline", "deals", "no room", "of rank", "at the end")]
+    for reader in readers:
+        most = max(reader.room_of, key=lambda rank: reader.room_of[rank], default=None)
+        whose = (
+            f"{most} ({_percent(reader.room_of[most], reader.room)}, {reader.room_times_of[most]:,}x)"
+            if most is not None and reader.room_of[most]
+            else "-"
+        )
+        pipeline, deals, room, serve = _parts(reader.total, reader.pipeline, reader.deal, reader.room, reader.serve)
+        rows.append((reader.name, f"{reader.elements:,}", pipeline, deals, room, whose, serve))
+    if readers:
+        lines += _aligned(rows)
+    return [*lines, f"  {judged.text}"]
+
+
+def _shown(ranks: Sequence[times.Trainer]) -> Sequence[times.Trainer]:
+    """All of them; of very many those that waited most and least."""
+    most = 16
+    if len(ranks) <= most:
+        return ranks
+    ordered = sorted(ranks, key=lambda one: one.wait_share)
+    return sorted([*ordered[: most // 2], *ordered[-most // 2 :]], key=lambda one: one.rank)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _parts(whole: float, *parts: float) -> list[str]:
+    return [_percent(part, whole) for part in parts]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.3f} ms"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a channel's ranks waiting, in one sentence, and what would change it. Pure arithmetic."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from statistics import fmean
+from typing import Optional, Sequence
+
+from ... import plan
+from ..times import Channel, Reader, Trainer
+
+# Where ranks wait for less than that part of a step, data is not what holds them up.
+LITTLE = 0.05
+# A rank that itself hardly waits, while the others wait for at least so many times as long, is the slow one.
+_SLOWER = 3.0
+# A reader that takes so many times as long for a step as the other readers is named.
+_SLOW_READER = 1.5
+# Advice that gains less is not worth its words.
+_WORTH = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`bound_by`: "trainer", "reader", "link" or "rank". `gain`: how many times as fast the advice makes a step; None: it has none."""
+
+    bound_by: str
+    text: str
+    wait_share: float  # of a step, mean over the ranks
+    rank: Optional[int] = None  # the slow one
+    readers: Optional[int] = None  # dedicated ones that are advised
+    gain: Optional[float] = None
+    awaited: str = "pipeline"  # what ranks wait for, if they wait
+
+    def brief(self, ranks: int) -> str:
+        """In a few words, for a line that has others to say too."""
+        waits = f"{'ranks wait' if ranks > 1 else 'rank 0 waits'} {_percent(self.wait_share)}"
+        return f"{waits} of the time" if self.bound_by == "trainer" else f"{waits} for the {self.awaited}"
+
+
+def judge(channel: Channel) -> Verdict:
+    """What binds the channel's steps."""
+    trainers = [one for one in channel.trainers if one.steps]
+    share = fmean(one.wait_share for one in trainers)
+    delivery = fmean((one.wait + one.receive) / one.total for one in trainers if one.total) if share else 0.0
+    slow = _slow_rank(channel, trainers)
+    if slow is not None:
+        return slow
+    if fmean(one.later_share for one in trainers) < LITTLE:
+        text = f"trainer-bound: delivery costs {_percent(delivery)} of a step"
+        if delivery - share >= LITTLE:
+            text += ", most of it making tensors of batches (verify=True looks at every row)"
+        elif share >= LITTLE:
+            text += f", most of it before the first batch of an epoch ({_time(fmean(one.first / max(1, one.epochs) for one in trainers))})"
+        return Verdict("trainer", text, share)
+    reader = _awaited(channel, trainers)
+    if reader is None or reader.room <= reader.pipeline + reader.deal:
+        return _reader_bound(channel, trainers, share)
+    if channel.grouped or all(one.host == reader.host for one in trainers) or share + reader.room / reader.total <= 1:
+        # Memory of one host is no link, and elsewhere they need not have waited at the same time.
+        text = (
+            f"reader-bound in a part of the time: ranks wait {_percent(share)} of a step for the pipeline, and at other times "
+            "the reader for them; stats(reset=True) on all ranks between the parts tells them apart"
+        )
+        return Verdict("reader", text, share)
+    return _link_bound(channel, trainers, reader, share)
+
+
+def _slow_rank(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Verdict]:
+    """Where all step together, one rank that takes its batches late has the others wait for theirs, and does not wait itself."""
+    if len(trainers) < 2 or channel.dynamic:
+        return None
+    most = max(one.later_share for one in trainers)
+    slow = [one for one in trainers if one.later_share * _SLOWER <= most]
+    others = [one for one in trainers if one not in slow]
+    theirs = fmean(one.later_share for one in others) if others else 0.0
+    room = {one.rank: sum(reader.room_of.get(one.rank, 0.0) for reader in channel.readers) for one in trainers}
+    whole = sum(room.values())
+    if theirs < LITTLE or not slow or whole < LITTLE * sum(one.total for one in channel.readers):
+        return None  # the readers don't wait for ranks: their pipelines are what all wait for
+    if sum(room[one.rank] for one in slow) < 0.5 * whole:
+        return None
+    worst = max(slow, key=lambda one: room[one.rank])
+    if worst.step / worst.steps < _WORTH * min(one.step / one.steps for one in others):
+        return None  # its steps are no longer than theirs: it is nearer to the data
+    wait = fmean((one.wait - one.first) / one.steps for one in others)
+    at_theirs = max(_own(others), _pace(channel))
+    gain = worst.seconds_per_step / at_theirs if at_theirs else 1.0
+    if gain < _WORTH:
+        return None
+    who = (
+        f"{worst.name} is slow"
+        if len(slow) == 1
+        else (
+            f"ranks {', '.join(str(one.rank) for one in slow[:4])}{' ...' if len(slow) > 4 else ''} are slow, {worst.name} most"
+        )
+    )
+    text = (
+        f"{who}: the others wait {_time(wait)} of each step for {'it' if len(slow) == 1 else 'them'}; at their pace a step would take "
+        f'{_time(at_theirs)} ({gain:.1f}x). schedule="dynamic" gives each rank as many batches as it can take'
+    )
+    return Verdict("rank", text, theirs, rank=worst.rank, gain=gain, awaited=f"slow {worst.name}")
+
+
+def _awaited(channel: Channel, trainers: Sequence[Trainer]) -> Optional[Reader]:
+    """The reader that ranks wait for most."""
+
+    def waited(reader: Reader) -> float:
+        return sum(one.waited_for.get(reader.reader, 0.0) for one in trainers)
+
+    if channel.grouped:  # all hosts go at the pace of the slowest one's
+        return max(
+            channel.readers, key=lambda one: (one.pipeline + one.deal) / one.steps if one.steps else 0.0, default=None
+        )
+    return max(channel.readers, key=waited, default=None)
+
+
+def _reader_bound(channel: Channel, trainers: Sequence[Trainer], share: float) -> Verdict:
+    text = f"reader-bound: ranks wait {_percent(share)} of a step for the pipeline"
+    if not channel.readers or channel.grouped:  # of each host's own there is one
+        return Verdict("reader", text, share)
+    copying = sum(one.deal for one in channel.readers) > sum(one.pipeline for one in channel.readers)
+    if copying:
+        text = f"reader-bound: ranks wait {_percent(share)} of a step while the reader copies and sends"
+    awaited = "reader, which copies and sends" if copying else "pipeline"
+    if (found := _slow_reader(channel)) is not None:
+        slow, mine, others = found
+        text += (
+            f". {slow.name[0].upper()}{slow.name[1:]} is slow: it takes {_time(mine)} for a step, the other readers "
+            f"{_time(others)}. Readers take turns, so the slowest sets the pace"
+        )
+        awaited = f"slow {slow.name}"
+    more = max(2, len(channel.readers) + 1)
+    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(dedicated=more))
+    gain = now / then if then else 1.0
+    if gain < _WORTH:
+        return Verdict("reader", text, share, awaited=awaited)
+    many = {2: "two", 3: "three", 4: "four"}.get(more, str(more))
+    text += f"; {many} readers would give {gain:.1f}x (HOROVOD_DATA_READERS={more}, or init(readers={more})), if each has its cores"
+    return Verdict("reader", text, share, readers=more, gain=gain, awaited=awaited)
+
+
+def _link_bound(channel: Channel, trainers: Sequence[Trainer], reader: Reader, share: float) -> Verdict:
+    hosts = sorted({one.host for one in trainers} - {reader.host})
+    way = (
+        f"from {reader.host} to {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}"
+        if hosts
+        else f"on {reader.host}"
+    )
+    now, then = _now(channel, trainers), _predicted(channel, trainers, plan.Readers(per_node=1))
+    text = f"link-bound: ranks wait {_percent(share)} of a step for batches on their way {way}"
+    if then and now / then >= _WORTH and hosts:
+        text += f"; a reader on every host (readers_per_node=1) would give {now / then:.1f}x, if each has its cores; smaller elements some of it"
+        return Verdict("link", text, share, gain=now / then, awaited="network")
+    return Verdict("link", text, share, awaited="network")
+
+
+def _predicted(channel: Channel, trainers: Sequence[Trainer], readers: plan.Readers) -> float:
+    """Seconds of a step with such readers and links that are never full, by plan's model with what was measured here."""
+    ranks, hosts = len(trainers), collections.Counter(one.host for one in trainers)
+    busy = max(_busy(channel), 1e-9)
+    job = plan.Job(
+        ranks=ranks,
+        ranks_per_host=max(hosts.values()),
+        batch_bytes=1.0,
+        step_seconds=_own(trainers),
+        link_gbit=1e6,
+        prefetch=max(channel.prefetch, readers.dedicated),
+        pipeline_bytes_per_second=ranks / busy,
+    )
+    costs = dataclasses.replace(plan.MEASURED, seconds_per_batch=0.0)  # is in `busy`
+    return 1 / plan.predict(job, readers, costs).steps_per_second
+
+
+def _busy(channel: Channel) -> float:
+    """Seconds that a reader takes for one of its own steps: its pipeline's, and for dealing.
+
+    Static readers take turns, so the slowest one's count. Dynamic ones deal whenever they can, so it is the mean.
+    """
+    if channel.dynamic:
+        steps = sum(one.steps for one in channel.readers) / len(channel.trainers)  # a step there is one rank's element
+        return sum(_seconds(one, channel) for one in channel.readers) / steps if steps else 0.0
+    return max((_seconds_per_step(one, channel) for one in channel.readers), default=0.0)
+
+
+def _seconds(reader: Reader, channel: Channel) -> float:
+    """Seconds that the reader worked after its pipeline had filled its buffers."""
+    return max(0.0, reader.pipeline - _filling(channel)) + reader.deal
+
+
+def _seconds_per_step(reader: Reader, channel: Channel) -> float:
+    return _seconds(reader, channel) / reader.steps if reader.steps else 0.0
+
+
+def _slow_reader(channel: Channel) -> Optional[tuple[Reader, float, float]]:
+    """The reader that sets the pace of readers that take turns, with its seconds for a step and the mean of the others'."""
+    if channel.dynamic or channel.grouped or len(channel.readers) < 2:
+        return None
+    slow = max(channel.readers, key=lambda one: _seconds_per_step(one, channel))
+    others = fmean(_seconds_per_step(one, channel) for one in channel.readers if one is not slow)
+    mine = _seconds_per_step(slow, channel)
+    return (slow, mine, others) if mine >= _SLOW_READER * others else None
+
+
+def _pace(channel: Channel) -> float:
+    """Seconds of a step if only the readers took time: they take turns, or each serves its own host."""
+    if channel.grouped:
+        return max(((one.pipeline + one.deal) / one.steps for one in channel.readers if one.steps), default=0.0)
+    return _busy(channel) / max(1, len(channel.readers))
+
+
+def _own(trainers: Sequence[Trainer]) -> float:
+    """Seconds of a step of the slowest rank if it never waited."""
+    return max((one.step + one.receive) / one.steps for one in trainers)
+
+
+def _now(channel: Channel, trainers: Sequence[Trainer]) -> float:
+    filling = _filling(channel)
+    return fmean(max(0.0, one.total - filling) / one.steps for one in trainers)
+
+
+def _filling(channel: Channel) -> float:
+    """Seconds in which pipelines filled their buffers before an epoch's first batch, however many read. What a first batch takes
+    beyond that is the way's: the link is full of others' batches, or a rank has come early and others still end the epoch before."""
+    worked = max((one.pipeline for one in channel.readers), default=0.0)
+    return min([worked, *(one.first for one in channel.trainers if one.steps)])
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %" if part >= 0.0995 else f"{100 * part:.1f} %"
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds * 1e3:.0f} ms"
+        if seconds >= 0.0095
+        else f"{seconds * 1e3:.2g} ms"
+        if seconds >= 1e-4
+        else f"{seconds * 1e6:.0f} us"
+    )

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a channel goes, on every process: what the C++ core has measured (csrc/channel/times.h), in seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable, Mapping
+
+from ..native import bindings
+
+_NS = 1e-9
+
+# In the order of csrc/engine/engine_times.cc, which says what a line is. Times are nanoseconds.
+_OPTIONS = ("batch", "schedule", "prefetch", "number")
+_TALLY = ("epoch", "rows", "steps", "dropped")
+_TRAINER = ("wait", "receive", "step", "steps", "rows", "waits", "queued", "epochs", "window", "first")
+_READER = ("pipeline", "deal", "room", "serve", "elements", "steps", "untaken")
+_OF_NOW = ("untaken", "window")  # a state of this moment, not a sum
+
+Process = Mapping[str, Any]  # what read() makes of the lines of a process
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Times of one rank over its epochs: from the first `next()` of each to its end."""
+
+    rank: int
+    host: str
+    steps: int
+    rows: int
+    wait: float  # for batches, inside next()
+    receive: float  # making tensors of them, inside next()
+    step: float  # the program's own, between one next() and the next
+    waits: int  # steps whose batch was not there
+    queued: int  # sum over the steps: batches that were there when one was asked for
+    waited_for: Mapping[int, float]  # by reader
+    epochs: int = 1
+    first: float = 0.0  # part of `wait`: for the first batch of each epoch
+    window: int = 0  # steps that may be on their way, now
+
+    @property
+    def total(self) -> float:
+        """Seconds of its epochs."""
+        return self.wait + self.receive + self.step
+
+    @property
+    def later_share(self) -> float:
+        """The part of its time that it waits for batches that are not an epoch's first."""
+        return max(0.0, self.wait - self.first) / (self.total - self.first) if self.total > self.first else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait / self.total if self.total else 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.total / self.steps if self.steps else 0.0
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Times of one reader over its epochs: from the begin of each until all ranks have taken what was dealt."""
+
+    reader: int
+    host: str
+    trains: bool
+    elements: int
+    steps: int
+    pipeline: float  # the user's dataset works
+    deal: float  # cutting, copying, sending
+    room: float  # some rank's window is full
+    serve: float  # everything is dealt, and some rank has not taken it yet
+    room_of: Mapping[int, float]  # by the rank whose window was the last to be full
+    room_times_of: Mapping[int, int]
+    untaken: int = 0  # steps (dynamic: elements) that are dealt and that some rank has not taken, now
+
+    @property
+    def total(self) -> float:
+        """Seconds of its epochs."""
+        return self.pipeline + self.deal + self.room + self.serve
+
+    @property
+    def name(self) -> str:
+        return f"reader {self.reader} on {self.host}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Channel:
+    """All processes' times of one channel, by their numbers."""
+
+    name: str
+    dynamic: bool
+    prefetch: int
+    trainers: tuple[Trainer, ...]
+    readers: tuple[Reader, ...]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each reader serves the ranks of its own host (readers_per_node), and no others."""
+        return len({tuple(one.waited_for) for one in self.trainers}) > 1
+
+
+def own(reset: bool = False) -> dict[str, Any]:
+    """The times of this process. {} before init(). `reset`: they begin anew."""
+    processes = read(bindings.own_times(reset))
+    return processes[0] if processes else {}
+
+
+def of_all(seconds: float) -> list[dict[str, Any]]:
+    """The times of every process that answers within so many seconds. This process is first."""
+    return read(bindings.all_times(seconds))
+
+
+def read(text: str) -> list[dict[str, Any]]:
+    """The times of processes, from the text of the C++ core (csrc/engine/engine_times.cc)."""
+    processes: list[dict[str, Any]] = []
+    channel: dict[str, Any] = {}
+    for line in text.splitlines():
+        kind, *words = line.split(" ")
+        if kind in ("process", "channel"):
+            name = bytes.fromhex(words.pop(3 if kind == "process" else 0)).decode(errors="replace")
+        numbers = [int(word) for word in words]
+        if kind == "process":
+            processes.append({**dict(zip(("rank", "reader", "ranks"), numbers)), "host": name, "channels": {}})
+        elif kind == "channel":
+            tally = numbers[len(_OPTIONS) :]
+            channel = {"options": dict(zip(_OPTIONS, numbers)), "tally": dict(zip(_TALLY, tally))}
+            processes[-1]["channels"][name] = channel
+        elif kind == "trainer":
+            channel[kind] = dict[str, Any](zip(_TRAINER, numbers)) | {"waited_for": numbers[len(_TRAINER) :]}
+        elif kind == "reader":
+            of = numbers[len(_READER) :]
+            half = len(of) // 2
+            channel[kind] = dict[str, Any](zip(_READER, numbers)) | {"room_of": of[:half], "room_times_of": of[half:]}
+        else:  # "sources", "audience"
+            processes[-1][kind] = numbers
+    return processes
+
+
+def _trainer(process: Process, ns: Mapping[str, Any]) -> Trainer:
+    return Trainer(
+        process["rank"],
+        process["host"],
+        ns["steps"],
+        ns["rows"],
+        ns["wait"] * _NS,
+        ns["receive"] * _NS,
+        ns["step"] * _NS,
+        ns["waits"],
+        ns["queued"],
+        {reader: spent * _NS for reader, spent in zip(process["sources"], ns["waited_for"])},
+        ns["epochs"],
+        ns["first"] * _NS,
+        ns["window"],
+    )
+
+
+def _reader(process: Process, ns: Mapping[str, Any]) -> Reader:
+    return Reader(
+        process["reader"],
+        process["host"],
+        process["rank"] >= 0,
+        ns["elements"],
+        ns["steps"],
+        ns["pipeline"] * _NS,
+        ns["deal"] * _NS,
+        ns["room"] * _NS,
+        ns["serve"] * _NS,
+        {rank: spent * _NS for rank, spent in zip(process["audience"], ns["room_of"])},
+        dict(zip(process["audience"], ns["room_times_of"])),
+        ns["untaken"],
+    )
+
+
+def trainers(process: Process) -> dict[str, Trainer]:
+    """The times of one process as a rank, by channel."""
+    return {name: _trainer(process, one["trainer"]) for name, one in process["channels"].items() if "trainer" in one}
+
+
+def readers(process: Process) -> dict[str, Reader]:
+    """The times of one process as a reader, by channel."""
+    return {name: _reader(process, one["reader"]) for name, one in process["channels"].items() if "reader" in one}
+
+
+def channels(processes: Iterable[Process]) -> list[Channel]:
+    """The channels that have delivered something, with the times of all these processes."""
+    options: dict[str, Mapping[str, int]] = {}
+    ranks: dict[str, list[Trainer]] = {}
+    reading: dict[str, list[Reader]] = {}
+    for process in processes:
+        for name, channel in process["channels"].items():
+            options.setdefault(name, channel["options"])
+        for name, trainer in trainers(process).items():
+            ranks.setdefault(name, []).append(trainer)
+        for name, reader in readers(process).items():
+            reading.setdefault(name, []).append(reader)
+    return [
+        Channel(
+            name,
+            option["schedule"] == 1,
+            option["prefetch"] or max(one.window for one in ranks[name]),
+            tuple(sorted(ranks[name], key=lambda one: one.rank)),
+            tuple(sorted(reading.get(name, ()), key=lambda one: one.reader)),
+        )
+        for name, option in options.items()
+        if any(one.steps for one in ranks.get(name, ()))
+    ]
+
+
+def who(process: Process) -> tuple[int, int]:
+    """Identifies a process of the job: its numbers among trainers and readers."""
+    return process["rank"], process["reader"]
+
+
+def numbers(process: Process) -> dict[str, int]:
+    """By channel: its number, which tells several channels of one name apart."""
+    return {name: one["options"]["number"] for name, one in process["channels"].items()}
+
+
+def since(processes: Iterable[Process], before: Mapping[Any, Process]) -> list[dict[str, Any]]:
+    """What each process has added since `before`, which has earlier times of the same processes by who(). A process whose times were
+    reset since then (stats(reset=True)) counts from the reset."""
+    return [_since(process, before.get(who(process), {"channels": {}})) for process in processes]
+
+
+def _since(process: Process, before: Process) -> dict[str, Any]:
+    later: dict[str, Any] = {}
+    for name, channel in process["channels"].items():
+        earlier = before["channels"].get(name, {})
+        if earlier and earlier["options"]["number"] != channel["options"]["number"]:  # a new channel of that name
+            earlier = {}
+        roles = {role: _less(channel[role], earlier.get(role, {})) for role in ("trainer", "reader") if role in channel}
+        later[name] = {"options": channel["options"], **roles}
+    return {**process, "channels": later}
+
+
+def _less(now: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    less: dict[str, Any] = {}
+    for key, value in now.items():
+        if key in _OF_NOW:
+            less[key] = value
+        elif isinstance(value, list):
+            less[key] = [a - b for a, b in zip(value, then.get(key, [0] * len(value)))]
+        else:
+            less[key] = value - then.get(key, 0)
+    was_reset = any(min(value, default=0) < 0 if isinstance(value, list) else value < 0 for value in less.values())
+    return dict(now) if was_reset else less
+
+
+def flat(process: Process) -> dict[str, float]:
+    """The numbers of one process as stats() names them: `train/wait_seconds`. Names are the same on every process, whatever its role,
+    with 0 for a role that it does not have. Except: channels without names, of which a process may have forgotten old ones."""
+    named: dict[str, float] = {}
+    if not process:
+        return named
+    of_trainers, of_readers = trainers(process), readers(process)
+    for name, channel in process["channels"].items():
+        one, other = of_trainers.get(name), of_readers.get(name)
+        named |= {f"{name}/{what}": number for what, number in channel.get("tally", {}).items()}
+        named |= {
+            f"{name}/wait_seconds": one.wait if one else 0.0,
+            f"{name}/receive_seconds": one.receive if one else 0.0,
+            f"{name}/step_seconds": one.step if one else 0.0,
+            f"{name}/waits": one.waits if one else 0,
+            f"{name}/window": one.window if one else 0,
+            f"{name}/queue": one.queued / one.steps if one and one.steps else 0.0,
+            f"{name}/pipeline_seconds": other.pipeline if other else 0.0,
+            f"{name}/deal_seconds": other.deal if other else 0.0,
+            f"{name}/room_seconds": other.room if other else 0.0,
+            f"{name}/serve_seconds": other.serve if other else 0.0,
+            f"{name}/untaken": other.untaken if other else 0,
+        }
+        room, times = (other.room_of, other.room_times_of) if other else ({}, {})
+        for rank in range(process["ranks"]):
+            named[f"{name}/room_seconds/{rank}"] = room.get(rank, 0.0)
+            named[f"{name}/room_waits/{rank}"] = times.get(rank, 0)
+    return named
