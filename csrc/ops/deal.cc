@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dealer: runs the user's pipeline for one epoch and deals what it yields. One op call, one thread, one epoch.
+// The dealer runs the user's pipeline for one epoch and deals its elements. Each epoch is one call of the op, with its own thread.
 #include <map>
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Where the ranks of this host can see it.
+// Memory that the ranks of this host can map, if there is any.
 tensorflow::Allocator* Memory(const Post* post) {
   return post->arena() ? ArenaAllocator(post->arena()) : tensorflow::cpu_allocator();
 }
@@ -91,7 +91,7 @@ class Dealer {
     return status;
   }
 
-  // A global batch; or, where whoever asks first is served, an element that is one share.
+  // Deals a global batch; or, with schedule="dynamic", an element that is one share.
   absl::Status DealElement(bool dynamic, bool* end) {
     Tensors element;
     const absl::Status status = Pull(&element, end);
@@ -136,8 +136,8 @@ class Dealer {
     return absl::OkStatus();
   }
 
-  // The last elements, too few for a step of our own. Made fit for any trainer: which one gets them depends on what the
-  // other readers have left.
+  // Leaves the last elements, too few for a step of this reader. Any trainer may get one of them: that depends on the other readers'
+  // leftovers.
   absl::Status Leave(std::vector<Tensors> group, const std::vector<Prover::Rows>& hashed) {
     const uint64_t first = input_->position() - group.size();
     std::vector<Leftover> leftovers(group.size());
@@ -158,7 +158,7 @@ class Dealer {
     return absl::OkStatus();
   }
 
-  // For the steps that readers of other hosts have and we have not.
+  // Makes the shares for steps that only readers of other hosts have.
   void MakeFillers() {
     std::vector<Tensors> shares(static_cast<size_t>(source_->world().audience_count()));
     for (Tensors& share : shares) {
@@ -176,7 +176,7 @@ class Dealer {
     source_->Deal(MakeStep(first, std::move(elements), std::move(shares), hashed, dynamic));
   }
 
-  // `hashed`: verified channels, by element. `anybody`: it is not known yet which trainer takes the share.
+  // `hashed`: of the elements, in a verified channel. `anybody`: any trainer may take the share.
   Step MakeStep(uint64_t first, std::vector<Tensors> elements, std::vector<Tensors> shares,
                 const std::vector<Prover::Rows>& hashed, bool anybody) const {
     const World& world = source_->world();

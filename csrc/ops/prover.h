@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hashes of the shares that a reader cuts: the fingerprints of an element's rows are taken where the pipeline has just
-// yielded it, and divided by the plan's arithmetic. What is then done to the tensors (moved, cut, sent) has no part in it.
+// The hashes of a reader's shares. The rows are hashed right after the pipeline has yielded their element, and divided between the
+// shares by the plan's arithmetic. So a tensor that is moved, cut or sent wrongly gets no matching hash.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace hvdata {
 
 class Prover {
  public:
-  // Of the rows that an element holds for each trainer's share, or, where it is not cut, of all; without shares: dropped.
+  // The hashes of one element's rows: for each trainer's share, or for all rows if the element is not cut.
   struct Rows {
     std::vector<proof::RowHashes> shares;
-    uint64_t dropped = 0;
+    uint64_t dropped = 0;  // rows of no share
   };
 
   Prover(const ChannelConfig& config, int trainers) : config_(config), trainers_(trainers), fingerprints_(config) {}
 
-  // Empty where the channel is not verified, and so is all that is made of it.
+  // Empty if the channel is not verified. Then the other hashes are empty, too.
   Rows HashElement(const Tensors& element) const;
-  // Of a step: its elements, and the shares that were cut from them.
+  // The hashes of a step, from those of its elements and from the shares that were cut from them.
   proof::StepHashes HashStep(const std::vector<Rows>& elements, const std::vector<Tensors>& shares) const;
-  // Of an element that an earlier run has delivered.
+  // The hashes of an element that an earlier run has delivered.
   proof::Element Delivered(const Tensors& element) const;
-  // Of elements that make no step.
+  // The hashes of elements that make no step.
   std::vector<proof::Element> NotDealt(const std::vector<Rows>& elements) const;
 
-  // The rows of an element that is one share; of each of `shares` shares of a step. In any channel.
+  // The number of rows: of an element that is one share; of each of `shares` shares of a step. In any channel.
   uint64_t Count(const Tensors& element) const { return fingerprints_.Count(element.data()); }
   std::vector<uint64_t> RowsOfShares(const std::vector<Tensors>& elements, size_t shares) const;
 

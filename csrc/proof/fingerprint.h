@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row is known by: 64 bits of XXH3, the same on every machine; and sequences of rows.
+// The hash of a row: 64 bits of XXH3, the same on every machine. And the digest of a sequence of rows.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ using Fingerprint = uint64_t;
 // Hash(b, Hash(a, seed)) depends on both, and on their order.
 Fingerprint Hash(const void* data, size_t bytes, Fingerprint seed);
 
-// Rows in their order. Sequences can be joined, so that a digest is the same however the rows came in pieces.
-// `order` is a polynomial of the rows in a field, the integers modulo 2^61 - 1: modulo 2^64 there are plain sequences of two
-// values that no base tells apart (Thue-Morse). It does not withstand who looks for two equal ones on purpose.
+// Rows in their order. Digests of two sequences can be joined, so a digest does not depend on how the rows came in pieces.
+// `order` is a polynomial of the rows modulo the prime 2^61 - 1. (Modulo 2^64, simple sequences of two values collide for every base:
+// Thue-Morse.) An attacker can find two sequences with the same digest.
 struct Digest {
   uint64_t rows = 0;
   uint64_t order = 0;

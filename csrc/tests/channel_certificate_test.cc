@@ -85,8 +85,8 @@ bool RunInjected(unsigned seed, bool* by_step) {
     // That it was lost shows when the next one of its reader comes; a copy has a step of its own.
     const uint64_t step = dynamic ? data.step.n : data.turn.n * readers + reader;
     met.back().steps = {step};
-    if (injection.harm == Harm::kDrop) met.back().steps.insert(step + 1);
-    if (injection.harm == Harm::kDouble) met.back().steps.insert(dynamic ? step + 1 : step + readers);
+    if (injection.harm == Harm::kDrop || injection.harm == Harm::kDouble) met.back().steps.insert(step + 1);
+    if (injection.harm == Harm::kDouble) met.back().steps.insert(step + readers);
     const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
     if (readers > 1 && of_tail) met.back().steps = {steps, steps + 1};  // two readers' leftovers make two steps at most
     if (its_other) {  // it comes too late for its own step: it gets what was meant for another
@@ -148,6 +148,7 @@ bool RunInjected(unsigned seed, bool* by_step) {
       // its reader knows: it names the step that it has come to. And a copy of the last share is a share of no step: of that, too,
       // only the count tells, with the steps that the rank has had.
       by_count = by_count || (copies_or_none && text.find("shares of this epoch, and ") != std::string::npos);
+      by_count = by_count || (injection.harm == Harm::kDrop && text.find(", are lost") != std::string::npos);
       by_count = by_count ||
                  (injection.harm == Harm::kDouble && text.find("came than were sent (twice)") != std::string::npos);
     }
