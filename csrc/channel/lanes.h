@@ -22,10 +22,12 @@ namespace hvdata {
 // A pulled piece of the source with the shares that were cut from it: one per trainer (static), or a single one (dynamic).
 struct Step {
   std::vector<std::shared_ptr<const Share>> shares;
-  std::vector<BundlePtr> elements;                               // what the shares were cut from, for a checkpoint
-  uint64_t first = 0;                                            // number of the first of these elements in the epoch
-  proof::Promises promises;                                      // verified channels
-  Position position() const { return first + elements.size(); }  // elements of the epoch up to and with this step
+  std::vector<BundlePtr> elements;  // what the shares were cut from, for a checkpoint
+  uint64_t first = 0;               // number of the first of these elements in the epoch
+  proof::Promises promises;         // verified channels
+  Position position() const {
+    return Position(first + elements.size());
+  }  // elements of the epoch up to and with this step
 };
 
 // What the lanes send.

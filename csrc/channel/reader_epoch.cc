@@ -64,7 +64,7 @@ LaneOutput ReaderEpoch::MakeOutput() {
   };
   output.end = [this](int trainer, LaneStep step, const Outcome& outcome) {
     source_->mu_.AssertHeld();
-    const TailStep tail_taken = Resumes(trainer) ? 0 : tail_taken_;  // it knows itself
+    const TailStep tail_taken = Resumes(trainer) ? TailStep() : tail_taken_;  // it knows itself
     wire::End end{step, outcome.code, outcome.message, lost_, left_.size(), tail_taken, no_filler_, all_dropped_};
     told_end_.insert(trainer);
     source_->Tell(trainer, epoch_, std::move(end));
@@ -94,7 +94,7 @@ void ReaderEpoch::Start(const std::vector<Position>& positions, Turn turn, TailS
   proof_.Start(turn, positions);
   for (size_t i = 0; i < positions.size(); ++i) lanes_->Skip(static_cast<int>(i), positions[i]);
   counted_ = handed_.empty() || !positions.empty();
-  if (!positions.empty()) first_ = *std::min_element(positions.begin(), positions.end());
+  if (!positions.empty()) first_ = std::min_element(positions.begin(), positions.end())->n;
   if (!handed_.empty()) SayReady(Says::kGoesOn, DealtStep(), {kOk, Where(turn_)});
   std::vector<std::string> gone;
   for (size_t i = 0; i < source_->trainers_.size(); ++i) {
@@ -379,7 +379,7 @@ void ReaderEpoch::TellDropped() {
   for (int t = 0; all_dropped_ > 0 && t < source_->world_->audience_count(); ++t) {
     const Source::Trainer& trainer = source_->At(t);
     if (trainer.gone || trainer.closed < epoch_ || told_end_.count(t) > 0) continue;
-    source_->Tell(t, epoch_, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(0), "", all_dropped_});
+    source_->Tell(t, epoch_, wire::End{LaneStep(0), kOk, "", false, 0, TailStep(), "", all_dropped_});
   }
 }
 
@@ -417,8 +417,9 @@ void ReaderEpoch::OnClaim(int trainer, const wire::Claim& claim) {
   const Left& left = left_[static_cast<size_t>(claim.left)];
   const std::shared_ptr<const Share>& share = claim.filler ? left.filler : left.share;
   if (!share) return;
-  wire::Header header = MakeHeader(source_->config_.number, epoch_,
-                                   wire::Data{LaneStep(claim.step), Turn(), first_left_, share->rows, share->seal});
+  wire::Header header =
+      MakeHeader(source_->config_.number, epoch_,
+                 wire::Data{LaneStep(claim.step.n), Turn(), Position(first_left_), share->rows, share->seal});
   source_->send_(source_->Member(trainer), std::move(header), share.get());
 }
 

@@ -47,7 +47,7 @@ class ReaderEpoch {
   // Opens the lanes. positions[t]: trainer t has had its shares up to this position in an earlier run; empty: none has.
   // What the lanes deal first is the reader's step number `turn` of the whole epoch, and `tail_taken` of the last steps
   // have been had as well.
-  void Start(const std::vector<Position>& positions, Turn turn = {}, TailStep tail_taken = 0);
+  void Start(const std::vector<Position>& positions, Turn turn = {}, TailStep tail_taken = {});
   // Waits until there is room for one more element (kElement), a state is wanted (kSave) or the epoch is over (kStop).
   Wish Await();
   void Deal(Step step);
@@ -133,8 +133,8 @@ class ReaderEpoch {
   bool cancelled_ GUARDED_BY(source_->mu_) = false;  // the pull was, and with it all later ones
   std::vector<SaveRequest> saves_ GUARDED_BY(source_->mu_);
   Turn turn_ GUARDED_BY(source_->mu_);  // where the lanes began
-  TailStep tail_taken_ GUARDED_BY(source_->mu_) = 0;
-  Position first_ GUARDED_BY(source_->mu_) = 0;   // of the elements that the lanes are dealt, and
+  TailStep tail_taken_ GUARDED_BY(source_->mu_);
+  uint64_t first_ GUARDED_BY(source_->mu_) = 0;   // of the elements that the lanes are dealt, and
   bool counted_ GUARDED_BY(source_->mu_) = true;  // whether it is known: dynamic states don't say
   bool unwanted_ GUARDED_BY(source_->mu_) =
       false;  // somebody has waited for long, perhaps for the end of an epoch that all have left

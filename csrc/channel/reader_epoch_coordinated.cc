@@ -83,7 +83,7 @@ void ReaderEpoch::SayCutShort() {
 }
 
 std::string ReaderEpoch::Held(EpochStep step) const {
-  return source_->Me() + " has step " + std::to_string(step) + " and waits for " + held_by_;
+  return source_->Me() + " has step " + std::to_string(step.n) + " and waits for " + held_by_;
 }
 
 // What we know of who keeps us waiting, to those of our trainers who asked.

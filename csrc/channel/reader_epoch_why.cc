@@ -41,7 +41,7 @@ bool ReaderEpoch::OnWhy(int trainer, EpochStep step) {
 
 // Whoever looks at the reader's output sees what a trainer sees on its own, which waits for this step.
 void Source::SayStalled(uint64_t epoch, EpochStep step, int trainer, const std::string& why) {
-  SayStalled(Place(Me(), config_.name, epoch, step) + world_->AudienceName(trainer) + " waits for this step: " + why);
+  SayStalled(Place(Me(), config_.name, epoch, step.n) + world_->AudienceName(trainer) + " waits for this step: " + why);
 }
 
 // One line a minute, however many trainers ask.

@@ -259,7 +259,7 @@ void Source::On(int trainer, uint64_t epoch, const wire::Restore& restore) {
   Outcome outcome;
   // An epoch that starts from a checkpoint waits for this trainer: one that has begun is read from its front, which is
   // where an iterator that was saved unused is to begin.
-  const bool from_front = restore.position == 0 && restore.words.empty();
+  const bool from_front = restore.position.n == 0 && restore.words.empty();
   if (epoch <= begun_ && Dealing() && !from_front) {
     Outcome late(kFailedPrecondition,
                  world_->AudienceName(trainer) + " restored a checkpoint into epoch " + std::to_string(epoch) +

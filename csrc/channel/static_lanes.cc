@@ -29,7 +29,7 @@ class StaticLanes : public Lanes {
     position_ = step.position();
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
-      if (position_ > lane.skip_to) {
+      if (lane.skip_to < position_) {
         if (most_bytes_ > 0) lane.held.Put(step.shares[i]->bytes);
         continue;
       }
@@ -137,7 +137,7 @@ class StaticLanes : public Lanes {
 
   struct Lane {
     bool open = false, closed = false, ended = false;
-    uint64_t skip_to = 0;                     // had in an earlier run
+    Position skip_to;                         // had in an earlier run
     uint64_t skipped = 0;                     // the lane's own step 0 is this one of them
     uint64_t sent = 0, taken = 0, limit = 0;  // in steps that the lanes were dealt
 
@@ -197,7 +197,7 @@ class StaticLanes : public Lanes {
 
   std::vector<Lane> lanes_;
   std::deque<Step> window_;
-  Position position_ = 0;  // up to and with the last step dealt, at first of an earlier run
+  Position position_;  // up to and with the last step dealt, at first of an earlier run
   Step filler_;
   uint64_t allowed_;
   uint64_t end_ = kAll;

@@ -149,7 +149,7 @@ std::string Ledger::Heard(int trainer, const wire::Checked& word) {
                                   : HeardOfTurn(trainer, word);
   report_.rows[t] += word.rows;
   ++report_.steps[t];
-  if (!finding.empty()) finding = names_[t] + ", in its step " + std::to_string(word.step) + ": " + finding;
+  if (!finding.empty()) finding = names_[t] + ", in its step " + std::to_string(word.step.n) + ": " + finding;
   if (report_.finding.empty()) report_.finding = finding;
   Fold();
   return finding;
@@ -204,7 +204,7 @@ std::string Ledger::HeardOfTurn(int trainer, const wire::Checked& word) {
 }
 
 std::string Ledger::HeardOfElement(int trainer, const wire::Checked& word) {
-  const uint64_t element = word.position - 1;  // dynamic: a step is one element
+  const uint64_t element = word.position.n - 1;  // dynamic: a step is one element
   const auto found = open_.find(element);
   if (found == open_.end()) {
     report_.twice += word.rows;
@@ -249,7 +249,7 @@ std::string Ledger::WhoseIs(int trainer, const wire::Checked& word, Fingerprint 
   for (const auto& [element, promise] : open_) {
     if (promise.seal == seal) {
       return "it got element " + std::to_string(element) + " of the epoch in place of element " +
-             std::to_string(word.position - 1);
+             std::to_string(word.position.n - 1);
     }
   }
   return "";

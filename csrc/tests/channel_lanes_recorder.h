@@ -63,7 +63,7 @@ class Recorder {
     output.data = [this](int trainer, LaneStep step, DealtStep dealt, Position position, const Share& share) {
       const Token& token = TokenOf(share.bundle);
       if (token.trainer >= 0 && token.trainer != trainer) Add(trainer, "<someone else's share");
-      if (position <= token.element) Add(trainer, "<bad position");
+      if (position.n <= token.element) Add(trainer, "<bad position");
       Add(trainer, "<" + std::to_string(step.n) + ":" + std::to_string(token.element));
       dealt_.push_back(dealt.n);
     };

@@ -63,8 +63,8 @@ struct Release {  // the trainer uses the channel no more
   HVDATA_MESSAGE("RELEASE") {}
 };
 struct Why {  // why does this step of the epoch not come?
-  EpochStep step = 0;
-  HVDATA_MESSAGE("WHY") { codec->Int("step", m.step); }
+  EpochStep step;
+  HVDATA_MESSAGE("WHY") { codec->Int("step", m.step.n); }
 };
 struct Save {  // the state of the epoch, please
   int64_t request = 0;
@@ -75,13 +75,13 @@ struct Restore {                            // the epoch, not yet open, is to go
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
-  Position position = 0;     // elements that this trainer had behind it, or kAllTaken
+  Position position;         // elements that this trainer had taken, or kAllTaken
   Turn turn;                 // the reader's step that comes next for it
-  TailStep tail_taken = 0;
+  TailStep tail_taken;
   std::string words;  // the reader's own, of then
   HVDATA_MESSAGE("RESTORE") {
     codec->Int("request", m.request), codec->Int("epoch", m.saved_epoch), codec->Int("number", m.number);
-    codec->Int("position", m.position), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken);
+    codec->Int("position", m.position.n), codec->Int("turn", m.turn.n), codec->Int("tail step", m.tail_taken.n);
     codec->Text("words", m.words);
   }
 };
@@ -89,27 +89,27 @@ struct Withdraw {  // takes back what was restored for the epoch
   HVDATA_MESSAGE("WITHDRAW") {}
 };
 struct Claim {  // after the ends of all readers: as this one of the last steps, element number `left` of what is left
-  TailStep step = 0;
+  TailStep step;
   uint64_t left = 0;
   bool filler = false;  // an empty or padding share on its model
   bool had = false;     // verified channels: in an earlier run, so that nothing is to be sent
   HVDATA_MESSAGE("CLAIM") {
-    codec->Int("tail step", m.step), codec->Int("left", m.left), codec->Flag("filler", m.filler),
+    codec->Int("tail step", m.step.n), codec->Int("left", m.left), codec->Flag("filler", m.filler),
         codec->Flag("had", m.had);
   }
 };
 
 struct Checked {  // verified channels: what a share was known by when it was handed out
-  EpochStep step = 0;
+  EpochStep step;
   Turn turn;  // of the DATA that it came with
-  Position position = 0;
+  Position position;
   bool tail = false;  // of the last steps: element number `left` of what the reader had left
   uint64_t left = 0;
   bool filler = false;
   uint64_t rows = 0, seal = 0;
   std::string fingerprints;  // of its rows, 8 bytes each, where the seal is not what the DATA said
   HVDATA_MESSAGE("CHECKED") {
-    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position),
+    codec->Int("epoch step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position.n),
         codec->Flag("tail", m.tail);
     codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
     codec->Text("fingerprints", m.fingerprints);
@@ -121,26 +121,26 @@ struct Checked {  // verified channels: what a share was known by when it was ha
 struct Data {     // one share: components and payload
   LaneStep step;  // a tail step, where it answers a Claim
   Turn turn;
-  Position position = 0;  // up to and with this step
-  uint64_t rows = 0;      // of data: padding is none
-  uint64_t seal = 0;      // verified channels: what the share is known by (proof/promise.h)
+  Position position;  // up to and with this step
+  uint64_t rows = 0;  // of data: padding is none
+  uint64_t seal = 0;  // verified channels: what the share is known by (proof/promise.h)
   HVDATA_MESSAGE("DATA") {
-    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
+    codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position.n);
     codec->Int("rows", m.rows), codec->Int("seal", m.seal);
   }
 };
 struct End {  // the epoch has ended in front of `step`
   LaneStep step;
-  int32_t code = 0;         // 0: the data is exhausted
-  std::string text;         // of an error
-  bool lost = false;        // this reader has failed, and the others go on
-  uint64_t left = 0;        // elements that it has left for the last steps
-  TailStep tail_taken = 0;  // of these, steps that were had in an earlier run
-  std::string no_filler;    // why there can be no share on the model of what is left
-  int64_t dropped = 0;      // rows, or elements, that remainder="drop" has left out
+  int32_t code = 0;       // 0: the data is exhausted
+  std::string text;       // of an error
+  bool lost = false;      // this reader has failed, and the others go on
+  uint64_t left = 0;      // elements that it has left for the last steps
+  TailStep tail_taken;    // of these, steps that were taken in an earlier run
+  std::string no_filler;  // why there can be no share on the model of what is left
+  int64_t dropped = 0;    // rows, or elements, that remainder="drop" has left out
   HVDATA_MESSAGE("END") {
     codec->Int("step", m.step.n), codec->Int("code", m.code), codec->Text("text", m.text), codec->Flag("lost", m.lost);
-    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken);
+    codec->Int("left", m.left), codec->Int("dropped", m.dropped), codec->Int("tail step", m.tail_taken.n);
     codec->Text("no filler", m.no_filler);
   }
 };
