@@ -304,7 +304,7 @@ int hvdata_join_beside(int slice_ms) try {
 void hvdata_abort(int status, int said) {
   try {
     const auto engine = said == 0 ? Engine::Current() : nullptr;
-    if (engine) engine->SayItEnds(status);
+    if (engine) engine->LogEnd(status);
   } catch (const std::exception&) {  // no memory for a text
   }
   Abort(status);

@@ -19,7 +19,8 @@ using wire::Header;
 
 namespace {
 
-// Absolute: it is opened anew for each record, and the program may change its folder.
+// The file that an environment variable names, as an absolute path: it is opened again for each record, and the program may change
+// its working directory.
 std::string FileIn(const char* variable) {
   const char* const value = std::getenv(variable);
   std::string file = value == nullptr ? "" : value;
@@ -48,15 +49,15 @@ Engine::Engine(World world, MPI_Comm own, const EngineSettings& settings, std::u
       post_(std::make_unique<Post>(&world_, std::move(links), MakeWays())),
       transport_(std::make_unique<Transport>(own, this)) {
   complete_.set_value();
-  // What lasts for long is shown in pieces: the job may be killed before it ends.
+  // Long activities are recorded in pieces, because the job may be killed before they end.
   constexpr int64_t kPiece = 1000000000;
   if (timeline_) timeline_->Begin([this] { NoteUnderWay(kPiece); });
 }
 
 Post::Ways Engine::MakeWays() {
   Post::Ways ways;
-  ways.send_by_mpi = [this](int member, Parcel parcel) { transport_->Send(member, std::move(parcel)); };
-  ways.make_landing = TheHooks().make_landing;
+  ways.send_by_mpi = [this](int member, Packet packet) { transport_->Send(member, std::move(packet)); };
+  ways.make_destination = TheHooks().make_destination;
   ways.deliver = [this](int member, Header header, BundlePtr bundle) {
     Dispatch(member, std::move(header), std::move(bundle));
   };
@@ -70,14 +71,14 @@ Send Engine::MakeSend() {
 
 // ---- In.
 
-void Engine::Deliver(int source, Header header, Landing landing) {
+void Engine::Deliver(int source, Header header, Destination destination) {
   completed_.wait();
-  post_->Arrived(source, std::move(header), std::move(landing));
+  post_->Arrived(source, std::move(header), std::move(destination));
 }
 
-void Engine::PassOn(int source, int member, uint32_t bells, std::string_view bag) {
+void Engine::PassOn(int source, int member, wire::Envelope envelope) {
   completed_.wait();
-  post_->PassOn(source, member, bells, bag);
+  post_->PassOn(source, member, std::move(envelope));
 }
 
 void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
@@ -149,7 +150,7 @@ void Engine::UnuseChannel(uint32_t number) {
   post_->Fetch();
 }
 
-// How far this rank has come, for those who look for where a job has ended: " (here: channel train, epoch 2, step 17)".
+// How far this rank has come, for lines about the end of a job: " (here: channel train, epoch 2, step 17)".
 std::string Engine::Whereabouts() {
   std::string place;
   for (const auto& [name, account] : channels_.Accounts()) {
@@ -160,7 +161,7 @@ std::string Engine::Whereabouts() {
   return place.empty() ? "" : place + ")";
 }
 
-void Engine::SayItEnds(int status) {
+void Engine::LogEnd(int status) {
   Log(hvdata::Place(world_.Name(world_.self)) + "the program ends with status " + std::to_string(status) +
       Whereabouts() + ", and the job with it");
 }
@@ -189,7 +190,7 @@ std::string Engine::Certificates() const {
 
 void Engine::Look() {
   completed_.wait();
-  post_->Fetch();  // whatever nobody waits for
+  post_->Fetch();  // messages that no thread waits for
 }
 
 void Engine::Tick() {
@@ -199,10 +200,10 @@ void Engine::Tick() {
   TheHooks().sweep();
   {
     MutexLock lock(&mu_);
-    if (stopped_ && post_->arena()) post_->arena()->Retire();  // of what trainers let go of when they end
+    if (stopped_ && post_->arena()) post_->arena()->Retire();  // for memory that trainers have freed since
   }
   const std::vector<int> died = peers_.Died();
-  if (!died.empty()) post_->Fetch();  // what they said last
+  if (!died.empty()) post_->Fetch();  // their last messages, which may be BYE
   const auto self = static_cast<size_t>(world_.self);
   for (int member : died) {
     {

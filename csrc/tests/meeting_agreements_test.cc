@@ -148,7 +148,7 @@ TEST_F(AgreementsTest, OneWhoHasShutDownIsNamed) {
   At(1).Begin("x", "distribute_dataset");
   At(2).Begin("x", "distribute_dataset");
   Deliver();
-  At(0).OnGone(1);  // it has contributed to the first
+  At(0).OnDeparted(1);  // it has contributed to the first
   EXPECT_FALSE(Result(1, 1));
   At(0).Begin("x", "distribute_dataset");
   EXPECT_TRUE(Result(2, 1)->ok());

@@ -106,7 +106,7 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::Go& m) { return {m.steps.n, I(static_cast<uint64_t>(m.tells)), m.code, m.text}; }
     P operator()(const wire::Scatter& m) { return {m.call, m.root, m.code, m.name}; }
     P operator()(const wire::Gather& m) { return {m.call, 0, 0, m.name}; }
-    P operator()(const wire::Called& m) { return {m.call, m.root, m.caller, m.name}; }
+    P operator()(const wire::Called& m) { return {m.call, m.root, 0, m.name}; }
     P operator()(const wire::WhoLeft&) { return {}; }
     P operator()(const wire::Left& m) { return {0, 0, 0, JoinNumbers(m.trainers)}; }
     P operator()(const wire::Bye& m) { return {0, 0, 0, JoinNumbers(m.told)}; }
