@@ -35,6 +35,10 @@ constexpr bool operator!=(Coordinate<Kind> a, Coordinate<Kind> b) {
   return a.n != b.n;
 }
 template <typename Kind>
+constexpr bool operator>(Coordinate<Kind> a, Coordinate<Kind> b) {
+  return a.n > b.n;
+}
+template <typename Kind>
 constexpr bool operator<(Coordinate<Kind> a, Coordinate<Kind> b) {
   return a.n < b.n;
 }
