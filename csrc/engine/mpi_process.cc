@@ -15,8 +15,8 @@ bool we_initialized = false;
 std::atomic<bool> cut_off{false};
 void (*before_finalize)() = nullptr;
 
-// Runs when the process exits, after Python has ended. With a status other than 0 it aborts the job, so that other ranks don't wait in
-// MPI_Finalize: the program may have called exit() in C, or raised SystemExit where Python's own handlers don't see it.
+// Runs when the process exits, after Python has ended. If the status is not 0 it aborts the job, because other ranks wait in
+// MPI_Finalize. Then the program has called exit() in C, or raised SystemExit where Python's handlers don't see it.
 void AtExit(int status, void*) {
   if (InForkedChild()) return;
   const MpiState mpi = QueryMpi();

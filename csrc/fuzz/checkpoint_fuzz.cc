@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reader's words in a checkpoint. Needs TensorFlow, whose own libraries are not sanitized.
+// A reader's state in a checkpoint. Needs TensorFlow, whose own libraries are not sanitized.
 #include "fuzz/fuzz.h"
 #include "ops/checkpoint_state.h"
 
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const auto& part : state.model) held += part.values.TotalBytes();
   FUZZ_EXPECT(held <= 64 * size + 4096);
-  // Not the same bytes: protobuf may write fields in another way. But a state of the same meaning.
+  // The state is the same. Its bytes may differ, because protobuf may write fields in another order.
   CheckpointState again;
   FUZZ_EXPECT(CheckpointState::Decode(state.Encode(), &again));
   FUZZ_EXPECT(again.Encode() == state.Encode());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What trainers, and the reader that keeps all in step, say to a reader: its channel takes anything, in any order.
+// Messages to a reader, from trainers and from the reader that keeps all in step: the channel takes any message, in any order.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -16,7 +16,7 @@
 namespace hvdata {
 namespace {
 
-// The dealer of a reader with two trainers. Whenever it waits, it hears the next message.
+// The dealer of a reader with two trainers. When it waits it gets the next message.
 class Dealer {
  public:
   explicit Dealer(Decisions from) : from_(from) {
@@ -52,7 +52,7 @@ class Dealer {
     for (int64_t next = 0; next >= 0;) {
       uint64_t number = 0;
       next = source_->WaitEpoch(std::chrono::hours(1), &number);
-      Hear();  // as the network's thread does: an epoch that a trainer says it has long opened is not waited for
+      Hear();  // as on the network's thread: WaitEpoch does not wait for an epoch that a trainer has opened
       if (next > 0) Deal(static_cast<uint64_t>(next));
     }
   }
@@ -111,7 +111,7 @@ class Dealer {
     for (int t = 0; t < world_.audience_count(); ++t) epoch->TakenSince(t);
   }
 
-  // With what a verified channel's trainers are promised.
+  // With the promises of a verified channel.
   static Step Promised(uint64_t first, int shares) {
     Step step = MakeStep(first, shares);
     for (size_t i = 0; i < step.elements.size(); ++i) step.promises.elements.push_back(proof::Yield());
