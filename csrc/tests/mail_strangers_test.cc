@@ -61,7 +61,10 @@ struct Met {
 };
 
 // Ranks 0 (which reads), 1 and 2 of a host connect. Before any rank knows the listener's name and secret, `meddle` is called with them.
-Met MeetWhile(const std::function<void(const std::string& name, const std::string& secret)>& meddle) {
+// `later` is called when rank 0 has served the others.
+Met MeetWhile(
+    const std::function<void(const std::string& name, const std::string& secret)>& meddle,
+    const std::function<void()>& later = [] {}) {
   const std::vector<Member> members = {{"a", 0, 0, 0, 0}, {"a", 0, 0, -1, 1}, {"a", 0, 0, -1, 2}};
   ThreadCollectives collectives(members.size(), {});
   Met met;
@@ -77,6 +80,10 @@ Met MeetWhile(const std::function<void(const std::string& name, const std::strin
           EXPECT_EQ(mine.size(), kName + kSecret);
           meddle(mine.substr(0, kName), mine.substr(kName));
           return gather(mine);
+        };
+        own.swap = [&later, swap = own.swap, calls = 0](const std::vector<uint8_t>& mine) mutable {
+          if (++calls == 2) later();
+          return swap(mine);
         };
       }
       met.links[static_cast<size_t>(self)] =
@@ -182,6 +189,23 @@ TEST(Strangers, ARankWithoutBells) {
   EXPECT_NE(To(*met.links[2], 0), nullptr);
   EXPECT_NE(met.said.find("[rank 1 on a] can't use the shared memory of rank 0 on a"), std::string::npos) << met.said;
   close(fd);
+}
+
+// The line could not count them.
+TEST(Strangers, CallsAfterTheLastRankAreRefused) {
+  std::string listener;
+  int early = -1, late = -1;
+  const Met met = MeetWhile(
+      [&](const std::string& name, const auto&) {
+        listener = name;
+        early = Call(name);
+      },
+      [&] { late = Call(listener); });
+  ExpectAllLinked(met);
+  ExpectOneLine(met.said, 1);
+  EXPECT_GE(early, 0);
+  EXPECT_EQ(late, -1);
+  close(early);
 }
 
 // From another thread, before, while and after the ranks connect. The line counts every call that connected.
