@@ -7,7 +7,7 @@
 
 namespace hvdata {
 
-// Each with its name here and in Python (Engine::StatsJson).
+// Each with its name here and in Python (Engine::Stats).
 #define HVDATA_COUNTERS(COUNTER)                                                                                   \
   /* Handed to MPI and by it: headers with their inline payloads, and payload messages. */                         \
   COUNTER(messages_sent, "mpi_messages_sent")                                                                      \

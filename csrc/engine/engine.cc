@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/counters.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/place.h"
 #include "base/random.h"
@@ -94,12 +93,13 @@ void Engine::Dispatch(int member, Header header, BundlePtr bundle) {
   if (const auto* verdict = std::get_if<wire::Verdict>(&header.message)) return agreements_->On(member, *verdict);
   if (const auto* bye = std::get_if<wire::Bye>(&header.message)) return OnBye(member, *bye);
   if (const auto* how_long = std::get_if<wire::HowLong>(&header.message)) {
-    if (how_long->anew) return static_cast<void>(TimesJson(true));
-    return post_->Send(member, MakeHeader(0, 0, wire::Times{TimesJson()}));
+    if (how_long->anew) return static_cast<void>(channels_.Accounts(true));
+    return post_->Send(member, MakeHeader(0, 0, wire::Times{Times(false)}));
   }
   if (const auto* times = std::get_if<wire::Times>(&header.message)) return OnTimes(member, *times);
-  if (wire::IsOneOf<wire::Ping, wire::Pong, wire::Events>(header.message))
-    return DispatchToTimeline(member, std::move(header));
+  if (const auto* ping = std::get_if<wire::Ping>(&header.message))
+    return timeline_ ? timeline_->On(member, *ping) : void();
+  if (const auto* pong = std::get_if<wire::Pong>(&header.message)) return timeline_ ? timeline_->On(*pong) : void();
   if (!std::holds_alternative<wire::Ready>(header.message))
     return exchange_->Handle(member, std::move(header), std::move(bundle));
   coordinator_->OnReady(world_.members[static_cast<size_t>(member)].reader, header);
@@ -110,16 +110,6 @@ void Engine::NoteUnderWay(int64_t least) {
     if (channel.sink) channel.sink->NoteUnderWay(least);
     if (channel.source) channel.source->clock.NoteUnderWay(least);
   }
-}
-
-void Engine::DispatchToTimeline(int member, Header header) {
-  if (!timeline_) return;
-  if (const auto* ping = std::get_if<wire::Ping>(&header.message))
-    timeline_->On(member, *ping);
-  else if (const auto* pong = std::get_if<wire::Pong>(&header.message))
-    timeline_->On(*pong);
-  else if (auto* events = std::get_if<wire::Events>(&header.message))
-    timeline_->On(member, std::move(*events));
 }
 
 // ---- Channels.
@@ -176,24 +166,24 @@ void Engine::LogEnd(int status) {
       Whereabouts() + ", and the job with it");
 }
 
-std::string Engine::StatsJson(bool reset) {
+std::string Engine::Stats() const {
   const Arena::Usage arena = post_->arena() ? post_->arena()->Read() : Arena::Usage();
-  JsonObject json, channels, certificates;
-#define HVDATA_ADD(name, shown) json.Add(shown, Count().name.load());
-  HVDATA_COUNTERS(HVDATA_ADD)
-  json.Add("arena_bytes_in_use", arena.taken)
-      .Add("arena_bytes_reserved", arena.reserved)
-      .Add("arena_refusals", arena.refused);
-  for (const auto& [name, account] : channels_.Accounts()) {
-    const Sink::Tally& tally = account.tally;
-    JsonObject channel;
-    channel.Add("epoch", tally.epoch).Add("rows", tally.rows).Add("steps", tally.steps).Add("dropped", tally.dropped);
-    channels.Put(name, channel.Text());
-  }
-  for (const auto& [name, record] : certifier_->Last()) certificates.Put(name, record);
-  if (reset && world_.me().trainer == 0) ResetReaders();
-  json.Put("channels", channels.Text()).Put("certificates", certificates.Text());
-  return json.Put("times", TimesJson(reset)).Text();
+  std::string text;
+  const auto put = [&text](const char* name, uint64_t number) {
+    text += std::string(name) + " " + std::to_string(number) + "\n";
+  };
+#define HVDATA_PUT(name, shown) put(shown, Count().name.load());
+  HVDATA_COUNTERS(HVDATA_PUT)
+  put("arena_bytes_in_use", arena.taken);
+  put("arena_bytes_reserved", arena.reserved);
+  put("arena_refusals", arena.refused);
+  return text;
+}
+
+std::string Engine::Certificates() const {
+  std::string lines;
+  for (const std::string& record : certifier_->Last()) lines += record + "\n";
+  return lines;
 }
 
 // ---- The communication thread's turns.

@@ -45,7 +45,7 @@ namespace hvdata {
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                      \
   FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */   \
   FIELD(bool, timeline, false)            /* the same on every rank */                      \
-  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of its file */                \
+  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                \
   FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 
@@ -76,10 +76,14 @@ class Engine : public Inbox {
   Exchange& exchange() { return *exchange_; }
   Post& post() { return *post_; }
   void LogEnd(int status);  // logs that this program ends the job
-  // The counters of this process and of its channels, as a JSON object. `reset`: times start again from 0.
-  std::string StatsJson(bool reset);
-  // Where the time of every process's channels goes, as a JSON list: those that answer within `patience`, this one first.
-  std::string AllTimesJson(std::chrono::milliseconds patience);
+  // The counters of this process, a line each: "NAME NUMBER".
+  std::string Stats() const;
+  // Where the time of this process's channels goes (engine_times.cc). `reset`: times begin anew.
+  std::string Times(bool reset);
+  // The same of every process that answers within `patience`, one text after the other, this process first.
+  std::string AllTimes(std::chrono::milliseconds patience);
+  // On reader 0: the last record of each verified channel, a line of JSON each.
+  std::string Certificates() const;
 
   Channels& channels() { return channels_; }
   void CreateChannel(const ChannelConfig& config);
@@ -111,14 +115,12 @@ class Engine : public Inbox {
   void NoteEnd(EngineState state, const std::string& why = "");
 
   void Dispatch(int member, wire::Header header, BundlePtr bundle);
-  void DispatchToTimeline(int member, wire::Header header);
   void OnBye(int member, const wire::Bye& bye);
   void LeaveReaders();
   void FailAll(const Outcome& outcome);
   // False: the program has closed descriptors of MPI and of this library. Then this process ends soon, with an error.
   bool CheckDescriptors();
   void ResetReaders();
-  std::string TimesJson(bool reset = false);
   void OnTimes(int member, const wire::Times& times) EXCLUDES(mu_);
   std::string Whereabouts();
 

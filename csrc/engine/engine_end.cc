@@ -12,12 +12,14 @@
 #include "base/log.h"
 #include "base/place.h"
 #include "base/threads.h"
+#include "base/writer.h"
 #include "engine/engine.h"
 #include "engine/mpi_process.h"
 
 namespace hvdata {
 namespace {
 
+constexpr auto kWrites = std::chrono::seconds(5);    // lines and records that wait for a pipe or a file system
 constexpr int kBrokenPatience = 60;                  // s
 constexpr int kCutOffPatience = 5;                   // s: for the program to raise the error and end
 constexpr auto kServesOn = std::chrono::seconds(5);  // for a reader whose program has called MPI_Finalize
@@ -43,7 +45,7 @@ void Engine::Bye() {
   const wire::Bye bye{exchange_->SentTo(), ""};
   std::set<int> members(world_.readers.begin(), world_.readers.end());
   for (int32_t trainer : bye.told) members.insert(world_.trainers[static_cast<size_t>(trainer)]);
-  if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{TimesJson()}));
+  if (world_.readers[0] != world_.self) post_->Send(world_.readers[0], MakeHeader(0, 0, wire::Times{Times(false)}));
   for (int member : members) post_->Send(member, MakeHeader(0, 0, bye));
   post_->Fetch();
 }
@@ -140,6 +142,7 @@ void Engine::Stop() {
   NoteEnd(EngineState::kShutDown);
   if (post_->arena()) post_->arena()->Retire();
   transport_->Leave();
+  FlushWriters(kWrites);
 }
 
 void Engine::EndForFinalize(void (*on_finalize)()) {

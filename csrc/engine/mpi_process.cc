@@ -4,12 +4,17 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 
 #include "base/fork.h"
+#include "base/writer.h"
 
 namespace hvdata {
 namespace {
+
+constexpr auto kWrites =
+    std::chrono::milliseconds(500);  // for lines and records that are not written when the job aborts
 
 bool we_initialized = false;
 std::atomic<bool> cut_off{false};
@@ -79,6 +84,7 @@ void BeforeMpiFinalize(void (*stop)()) {
 bool CutOff() { return !cut_off.exchange(true); }
 
 void Abort(int status) {
+  FlushWriters(kWrites);
   if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);

@@ -277,8 +277,8 @@ class ReceiverOp : public DatasetOpKernel {
         std::vector<Tensor> words;
         for (SinkState::Lane& lane : state->lanes) {
           words.emplace_back(tensorflow::DT_STRING, tensorflow::TensorShape({}));
-          Assign(lane.words, &words.back().scalar<tensorflow::tstring>()());
-          lane.words = {};
+          Assign(lane.reader_state, &words.back().scalar<tensorflow::tstring>()());
+          lane.reader_state = {};
         }
         return words;
       }
@@ -315,7 +315,7 @@ class ReceiverOp : public DatasetOpKernel {
           lane.turn = Turn(get("turn" + of));
           tensorflow::tstring words;
           if (status.ok()) status = reader->ReadScalar(prefix(), "words" + of, &words);
-          lane.words = std::string(words);
+          lane.reader_state = std::string(words);
           state.lanes.push_back(std::move(lane));
         }
         return status.ok() ? Here(Guarded([&] { return sink()->Restore(&iterator_, state); })) : status;

@@ -10,6 +10,7 @@
 
 #include "mail/placement.h"
 #include "mail/porters.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 #include "tests/mail_post_fixture.h"
 #include "wire/envelope.h"
@@ -51,7 +52,7 @@ TEST(Porters, OneThatCannotBeReachedIsServedStraight) {
   testing::internal::CaptureStderr();
   const auto links = Connect({Rank("a", 0, 0), Rank("b", 1), Rank("b", 2), Rank("b", 3)}, Payload::kAuto, 1 << 20,
                              {2, 1, std::string(64, '0')});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 2 on b] can't use the shared memory of rank 1 on b (connecting was refused): batches "
             "travel as "
             "messages\n");

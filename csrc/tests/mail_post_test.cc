@@ -9,6 +9,7 @@
 
 #include "mail/placement.h"
 #include "mail/post.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_post_fixture.h"
 
 namespace hvdata {
@@ -111,7 +112,7 @@ TEST_F(PostTest, AFullArenaCostsMessagesAndOneLine) {
     EXPECT_EQ(Places(got[0]), std::vector<Where>{number <= 3 ? kArena : kMessage});
     kept.push_back(std::move(got[0]));
   }
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = CapturedLines();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_NE(said.find("HOROVOD_DATA_ARENA_MB"), std::string::npos) << said;
   for (const Got& got : kept) ExpectWhole(got);

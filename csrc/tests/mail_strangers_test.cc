@@ -11,6 +11,7 @@
 
 #include "arena/region.h"
 #include "tests/arena_process.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 
 namespace hvdata {
@@ -92,7 +93,7 @@ Met MeetWhile(
   }
   for (std::thread& rank : ranks) rank.join();
   met.seconds = Clock::now() - begun;
-  met.said = testing::internal::GetCapturedStderr();
+  met.said = CapturedLines();
   return met;
 }
 

@@ -75,7 +75,7 @@ struct Restore {                            // resumes the epoch, which is not o
   int64_t request = 0;
   uint64_t saved_epoch = 0;  // its number in the run that saved it
   uint64_t number = 0;       // its number over all runs
-  Position position = 0;     // elements before this trainer's next step, or kAllBehind
+  Position position = 0;     // elements before this trainer's next step, or kAllTaken
   Turn turn;                 // the reader's step that comes next for this trainer
   TailStep tail_taken = 0;
   std::string words;  // the reader's state
@@ -264,29 +264,20 @@ struct Times {  // the answer; unasked to reader 0 when the sender needs nothing
   HVDATA_MESSAGE("TIMES") { codec->Text("words", m.words); }
 };
 
-// ---- The timeline (timeline/timeline.h): any process <-> reader 0. Times are nanoseconds of the sender's steady clock.
+// ---- The clocks of a timeline (timeline/timeline.h): any process <-> reader 0. Nanoseconds of the sender's steady clock.
 
 struct Ping {
   int64_t asked = 0;
   HVDATA_MESSAGE("PING") { codec->Int("asked", m.asked); }
 };
-struct Pong {          // the answer; it also says that reader 0 has what was sent before the PING
+struct Pong {          // the answer
   int64_t asked = 0;   // as the PING said
   int64_t there = 0;   // now
   int64_t zero = 0;    // the timeline's time 0
-  uint64_t clock = 0;  // whose times these are (timeline/clock_offset.h)
+  uint64_t clock = 0;  // whose times these are: SteadyClockId() of timeline/timeline.h
   HVDATA_MESSAGE("PONG") {
     codec->Int("asked", m.asked), codec->Int("there", m.there), codec->Int("zero", m.zero),
         codec->Int("clock", m.clock);
-  }
-};
-struct Events {             // what the sender has done, as lines of the timeline's file
-  uint64_t left_out = 0;    // that found no room before these
-  bool last = false;        // the sender has nothing more to tell
-  std::string head, lines;  // who the sender is, and the events
-  HVDATA_MESSAGE("EVENTS") {
-    codec->Int("left out", m.left_out), codec->Flag("last", m.last), codec->Text("head", m.head),
-        codec->Text("lines", m.lines);
   }
 };
 
@@ -302,7 +293,7 @@ struct Bye {                  // the sender has departed
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong, Events>;
+                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init(), and who this process is in the job."""
+"""init(): MPI, the meeting of all processes, Horovod on the trainers, the engine."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
-from ..auditing import keras_fit
-from ..ending import exit_status, forks, siblings, signals
-from ..ending import horovod as with_horovod
-from ..ending.processes import fork_check
-from ..ending.shutdown import end, hear_of_horovods_end
-from ..errors import explain, set_here
-from ..native import bindings, loader
-from ..observe.progress import watch
-from . import cgroups, handshake, launch_checks
-from .layout import make_layout
-from .settings import Roles, Settings, read_roles, read_settings
-from .state import Job, begin, current, joined, known
+from .auditing import keras_fit
+from .channel import receiver
+from .ending import exit_status, forks, signals
+from .ending import horovod as with_horovod
+from .ending.shutdown import end, hear_of_horovods_end
+from .errors import explain, fork_check, set_here
+from .job import cgroups, handshake, launch_checks
+from .job.layout import make_layout
+from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
+from .job.state import Job, begin, current, joined
+from .native import bindings, loader
+from .observe.progress import watch
 
 
 def init(
@@ -52,19 +52,17 @@ def init(
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
       RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
         threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
-        ranks disagree; a rank of this host, or under horovod-data-run of another one, has ended without having called it;
-        Horovod was initialised for other processes; a second call with other arguments.
+        ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
       TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
         ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
     """
-    siblings.stay_silent()
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if joined() is None and bindings.mpi_query().usable:
         exit_status.install(end)  # from here on others may wait for this process, even if it fails in the next line
     if joined() is None:
         launch_checks.check_files(
-            *cgroups.spare_files(), bindings.mpi_query().usable, handshake.place_before_mpi(os.environ)
+            *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
         )
     if joined() is not None:
         _require_same(current("init()"), readers, readers_per_node, embedded, _checked_comm(comm))
@@ -72,7 +70,7 @@ def init(
     settings = read_settings(os.environ, readers, readers_per_node, embedded)
     comm = _checked_comm(comm)
 
-    launch_checks.check_main_guard(handshake.place_before_mpi(os.environ))
+    launch_checks.check_main_guard(launch_checks.place_before_mpi(os.environ))
     launch_checks.check_before_mpi(os.environ, mpi)
     horovod = with_horovod.load()
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
@@ -116,7 +114,6 @@ def _join(
         size,
         lambda mine: bindings.comm_exchange(address, mine),
         settings,
-        _absent(world_ranks),
         ctrl_c.let_come,
     )
     layout = make_layout(
@@ -125,7 +122,7 @@ def _join(
     where = layout.name(rank, host)
     hosts = tuple(other.host for other in everybody)
     handshake.check_horovod(everybody, layout, where)
-    with handshake.watched_start(where, size, settings, _absent(world_ranks)):
+    with handshake.watched_start(where, size, settings):
         if settings.timeline:
             handshake.check_timeline(
                 settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
@@ -139,10 +136,17 @@ def _join(
             with_horovod.refuse(where)
         bindings.start(
             address,
-            layout,
             hosts,
-            settings,
-            horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+            layout.reader_index,
+            layout.trainer_index,
+            layout.group,
+            stall_seconds=settings.stall_seconds,
+            timeout_seconds=settings.timeout_seconds,
+            payload=PAYLOADS.index(settings.payload),
+            arena_bytes=settings.arena_bytes,
+            finalize_waits=horovod_here is not None and with_horovod.end_before(horovod, hear_of_horovods_end, end),
+            timeline=bool(settings.timeline),
+            timeline_bytes=settings.timeline_bytes,
         )
     job = Job(
         settings,
@@ -155,59 +159,11 @@ def _join(
     )
     begin(job)
     set_here(job.where)
-    forks.install()
+    forks.install(receiver.ends_of_channels)
     if settings.audit and job.trainer is not None:
         keras_fit.install()
     if job.trainer == 0:
         watch.start(settings.progress, settings.progress_seconds)
-
-
-def rank() -> Optional[int]:
-    """This process's rank among the trainers, the same as `hvd.rank()`; None on a dedicated reader. Local.
-
-    This and its like also answer after shutdown().
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("rank()").trainer
-
-
-def size() -> Optional[int]:
-    """The number of trainers, the same as `hvd.size()`; None on a dedicated reader. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    job = known("size()")
-    return None if job.trainer is None else len(job.layout.trainers)
-
-
-def is_reader() -> bool:
-    """Whether this process reads: runs the pipelines that are distributed. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("is_reader()").reader is not None
-
-
-def is_trainer() -> bool:
-    """Whether this process is given batches. Rank 0 is both reader and trainer unless there is a dedicated one. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return known("is_trainer()").trainer is not None
-
-
-def num_readers() -> int:
-    """The number of processes that read. Local.
-
-    Raises:
-      RuntimeError: before init(), or in a forked child.
-    """
-    return len(known("num_readers()").layout.readers)
 
 
 def _require_same(
@@ -252,13 +208,6 @@ def _checked_comm(comm: Any) -> Any:
             )
         )
     return None if comm == mpi4py.COMM_WORLD else comm
-
-
-def _absent(world_ranks: list[int]) -> Callable[[], list[siblings.Absent]]:
-    """Who of these will not come to init(), or through it, any more."""
-    here = siblings.Siblings()
-    everybody = len(world_ranks) == bindings.comm_info(None)[1]
-    return lambda: [other for other in here.absent() if everybody or other.rank in world_ranks]
 
 
 def _address(comm: Any) -> Optional[int]:

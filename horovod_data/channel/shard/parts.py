@@ -17,7 +17,7 @@ import tensorflow as tf
 from ...errors import explain
 from ...native import tensorflow_private as private
 from ..receiver import stages
-from .ordering import Outline, outline_of, unordered
+from .order import Outline, outline_of, unordered
 
 # Stages that do the same with some of the files as with all of them, by the names of their classes without `Dataset`.
 _ALIKE = frozenset({
@@ -32,7 +32,7 @@ _READS_FILES = ("TextLine", "TFRecord", "FixedLengthRecord")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class PartSummary:
     """What a reader says of its part to all others."""
 
     kind: str  # "files" or "elements"
@@ -43,7 +43,7 @@ class Said:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ReaderPart:
     """What one of several readers reads of a dataset that all of them have."""
 
     dataset: tf.data.Dataset
@@ -52,15 +52,17 @@ class Part:
     why: str = ""  # not by files
     outline: Outline = Outline("", "")  # of what is divided by elements
 
-    def said(self) -> Said:
-        return Said(self.kind, _digest(self.files), _digest(sorted(self.files)), self.outline.kinds, self.outline.seeds)
+    def summary(self) -> PartSummary:
+        return PartSummary(
+            self.kind, _digest(self.files), _digest(sorted(self.files)), self.outline.kinds, self.outline.seeds
+        )
 
 
 def _digest(names: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\0".join(names)).hexdigest() if names else ""
 
 
-def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> Part:
+def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> ReaderPart:
     """This reader's part.
 
     Raises:
@@ -80,7 +82,7 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> Part:
     files, why = _files(dataset, chain, readers)
     if files:
         try:
-            return Part(private.shard_files(dataset, reader, readers), "files", files)
+            return ReaderPart(private.shard_files(dataset, reader, readers), "files", files)
         except tf.errors.OpError:
             why = "what reads the files is not known to tf.data"
     if unordered := next(_unordered(dataset, chain), None):
@@ -92,11 +94,11 @@ def part_of(dataset: tf.data.Dataset, reader: int, readers: int) -> Part:
                 "input_pipeline_id",
             )
         )
-    return Part(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
+    return ReaderPart(dataset.shard(readers, reader), "elements", why=why, outline=outline_of(chain))
 
 
 def check_parts(
-    parts: Sequence[Optional[Said]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
+    parts: Sequence[Optional[PartSummary]], fingerprints: Sequence[Optional[str]], names: Sequence[str], what: str
 ) -> None:
     """Raises ValueError, on every rank the same, where the readers' parts are not of one whole. All three by reader."""
     for part, fingerprint, name in zip(parts[1:], fingerprints[1:], names[1:]):
@@ -163,7 +165,7 @@ def _files(dataset: tf.data.Dataset, chain: list[tf.data.Dataset], readers: int)
 
 
 def _reads_files(stage: tf.data.Dataset) -> bool:
-    """Whether it is, or has in a function, what reads a file by its name."""
+    """Says whether it is, or has in a function, what reads a file by its name."""
     return private.name(stage) in _READS_FILES or any(
         node.op.endswith(("Dataset", "DatasetV2")) and node.op.startswith(_READS_FILES)
         for node in private.function_nodes(stage)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether several readers have the same pipeline: a fingerprint of its graph."""
+"""Says whether several readers have the same pipeline: a fingerprint of its graph."""
 
 from __future__ import annotations
 
