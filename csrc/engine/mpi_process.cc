@@ -13,8 +13,7 @@
 namespace hvdata {
 namespace {
 
-constexpr auto kWrites =
-    std::chrono::milliseconds(500);  // for lines and records that are not written when the job aborts
+constexpr auto kWritesAtAbort = std::chrono::milliseconds(500);  // for lines and records that are not written yet
 
 bool we_initialized = false;
 std::atomic<bool> cut_off{false};
@@ -84,7 +83,7 @@ void BeforeMpiFinalize(void (*stop)()) {
 bool CutOff() { return !cut_off.exchange(true); }
 
 void Abort(int status) {
-  FlushWriters(kWrites);
+  FlushWriters(kWritesAtAbort);
   if (cut_off) _exit(status);  // MPI_Abort would wait for an answer
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
