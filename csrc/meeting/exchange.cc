@@ -121,8 +121,7 @@ void Exchange::Heed(const Key& key, Arrived* came) {
     Abandon(key, {kInvalidArgument, Disagreement(key.first, call.root, me(), root, arrived.trainer)}, arrived.trainer);
   };
   if (const auto* part = std::get_if<wire::Scatter>(&arrived.header.message)) {
-    const Outcome error(part->code, part->text);
-    if (!error.message.empty()) return arrived.trainer == call.root ? Finish(key, error) : Abandon(key, error);
+    if (!part->text.empty()) return Abandon(key, {part->code, part->text});
     if (part->root != call.root) return disagree(part->root);
     return Finish(key, {}, {key.second, part->code, std::move(arrived.bundle)});
   }
@@ -172,8 +171,8 @@ std::string Exchange::Disagreement(const std::string& name, int root, int traine
          ". " + Same(name) + ", with the same root";
 }
 
-// Ends the call with an error, and sends it to trainer `from` and to the ranks that wait for this one, or this one for them. Each of
-// these does the same. `before`: stands before the error on the other ranks.
+// Ends the call with an error, and sends it to trainer `from`, to the ranks that wait for this one, and to those that this one waits
+// for. Each of these does the same. `before`: stands before the error on the other ranks.
 void Exchange::Abandon(const Key& key, const Outcome& outcome, int from, const std::string& before) {
   const int root = calls_.at(key).root;
   const Outcome& failed = failed_calls_[key] = {outcome.code, before + outcome.message};
