@@ -59,7 +59,7 @@ def init(
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if joined() is None and bindings.mpi_query().usable:
-        exit_status.install(end)  # from here on others may wait for this process, even if it fails in the next line
+        exit_status.install(end)  # from here on other ranks may wait for this process, also if the next line fails
     if joined() is None:
         launch_checks.check_files(
             *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
@@ -89,9 +89,7 @@ def init(
     launch_checks.check_thread_level(bindings.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, bindings.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
-    with (
-        signals.Held() as ctrl_c
-    ):  # what has begun is never left half done: a second call would meet the first one's end elsewhere
+    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives half done
         _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
 
 
@@ -103,7 +101,7 @@ def _join(
     mpi: str,
     ctrl_c: signals.Held,
 ) -> None:
-    """Meets the others, and starts what there is of Horovod and of the core. Collective."""
+    """Meets the other processes, and starts Horovod (where it is installed) and the engine. Collective."""
     address = _address(comm)
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()
@@ -169,7 +167,7 @@ def _join(
 def _require_same(
     job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any
 ) -> None:
-    """The environment may have changed since: what an argument leaves open is still what it was."""
+    """Checks a second call. Arguments that are None stand for the environment as it was at the first call."""
     asked = read_roles(job.environ, readers, readers_per_node, embedded)
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
@@ -192,7 +190,7 @@ def _arguments(given: Roles, comm: Any) -> str:
 def _checked_comm(comm: Any) -> Any:
     if comm is None:
         return None
-    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # whoever has a communicator of mpi4py has imported it
+    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
         raise TypeError(
             explain(
