@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether several readers have the same pipeline: a fingerprint of its graph."""
+"""The fingerprint of a pipeline's graph: readers with equal ones have the same pipeline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
+"""Checks whether a pipeline yields the same elements in the same order on all readers, as far as its stages tell.
 
-The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but can't be had of all pipelines.
+The fingerprint of its graph (channel/shard/fingerprint.py) tells more, but some pipelines have none.
 """
 
 from __future__ import annotations
