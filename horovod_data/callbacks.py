@@ -53,7 +53,7 @@ class DeliveryScalars:
         self._channel = channel
         with eagerly():  # in a TF1 graph this would make ops that nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
-        own = bindings.own_times()
+        own = times.own()
         self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
 
     def write(self, step: int) -> dict[str, float]:
@@ -65,7 +65,7 @@ class DeliveryScalars:
         if bindings.state() is bindings.State.FORKED:
             raise RuntimeError(forked("DeliveryScalars.write()"))
         written: dict[str, float] = {}
-        own = bindings.own_times()
+        own = times.own()
         if self._resets != stats.resets:
             self._last, self._resets = {}, stats.resets
         if self._numbers != (numbers := times.numbers(own)):  # a new channel has the name of an old one

@@ -13,14 +13,14 @@ from ..ending import shutdown, signals
 from ..errors import explain, text_of, whole
 from ..job import state
 from .exchange import Exchange
-from .iterables import AuditedIterable, AuditedIterator, AuditedSized, AuditedSizedIterator
+from .iterables import audited_iterable
 from .keys import Key, component_of
 from .record import Recorder, finish_all
-from .reference import Reference, ReferenceFailed, kind_of, make_reference
+from .reference import Reference, check_reference, make_reference
 from .sequences import audited_sequence, sequence_class
 from .settle import settle
 
-_numbers = itertools.count(1)  # of this process's audits: collective calls, so the same on all ranks
+_numbers = itertools.count(1)  # of audits: calls are collective, so the numbers are the same on all ranks
 
 
 def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -> Any:
@@ -83,9 +83,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         exchange.label,
         key,
         lambda epoch: settle(exchange, epoch, known, key is None),
-        exchange.rank == 0,
+        announce=exchange.rank == 0,
         partial=sequence is None,
-    ).held()
+    )
     shutdown.before_shutdown(finish_all)
     if isinstance(dataset_or_iterable, tf.data.Dataset):
         from .datasets import AuditedDataset
@@ -93,84 +93,53 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
         return AuditedDataset(dataset_or_iterable, recorder, key)
     if sequence is not None:
         return audited_sequence(dataset_or_iterable, recorder, sequence)
-    sized = hasattr(dataset_or_iterable, "__len__")
-    if hasattr(dataset_or_iterable, "__next__"):
-        return (AuditedSizedIterator if sized else AuditedIterator)(dataset_or_iterable, recorder)
-    return (AuditedSized if sized else AuditedIterable)(dataset_or_iterable, recorder)
+    return audited_iterable(dataset_or_iterable, recorder)
 
 
 def _agreed(
     job: state.Job, exchange: Exchange, given: Any, key: Key, reference: Any, ctrl_c: signals.Held
 ) -> tuple[Key, Reference]:
     """The key and the reference, which rank 0 reads, where all ranks' arguments fit."""
-    what = "audit()"
     failure: Optional[BaseException] = None
-    words: dict[str, Any] = {"arguments": {"key": None}, "reference": "none"}
+    words: dict[str, Any] = {"arguments": {"key": None}, "reference": reference is not None}
     try:
         _check_loader(given)
         key = _checked_key(key, given)
-        words.update(arguments={"key": _shown(key)}, reference=kind_of(reference, key))
+        words["arguments"] = {"key": "a function" if callable(key) else key}
+        check_reference(reference, key)
     except Exception as error:
         failure = error
         words["error"] = [type(error).__name__, text_of(error)]
-    said = _said(job, exchange, words)
-    check_errors(job, what, said, failure)
-    check_agreement(job, what, said)
-    known = None
-    try:
-        known = make_reference(exchange, reference, said[0][1]["reference"], key, ctrl_c)
-        ctrl_c.let_come()
-    except ReferenceFailed:
-        pass
-    except BaseException as error:  # also Ctrl-C, as the program may go on: the others wait for this rank's word
-        if isinstance(error, tf.errors.OpError) and exchange.size > 1 and exchange.rank > 0:
-            raise  # the exchange itself
-        failure = error
-    words = {} if failure is None else {"error": [type(failure).__name__, text_of(failure)]}
-    if said[0][1]["reference"] not in ("none", "count"):
-        check_errors(job, f"{what}, reading the reference", _said(job, exchange, words), failure)
-    if failure is not None:
-        raise failure  # of the exchange
-    assert known is not None
-    return key, known
-
-
-def _said(job: state.Job, exchange: Exchange, mine: dict[str, Any]) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Everybody's words, as check_errors() and check_agreement() take them."""
-    return [((job.layout.trainers[rank],), words) for rank, words in enumerate(exchange.allgather(mine))]
+    said: list[Any] = [((job.layout.trainers[rank],), one) for rank, one in enumerate(exchange.allgather(words))]
+    check_errors(job, "audit()", said, failure)
+    check_agreement(job, "audit()", said)
+    return key, make_reference(job, exchange, reference, key, ctrl_c) if said[0][1]["reference"] else Reference()
 
 
 def _check_loader(given: Any) -> None:
     if isinstance(given, tf.data.Dataset):
         return
+    what, to_do = "", "Pass a tf.data.Dataset or another iterable of batches"
     if isinstance(given, (str, bytes, dict)) or hasattr(given, "__array__"):
-        raise TypeError(
-            explain(
-                f"audit() was given a {type(given).__name__}, which is no loader",
-                "Pass a tf.data.Dataset or another iterable of batches; [(x, y)] for arrays",
-            )
-        )
-    if not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have the second
-        raise TypeError(
-            explain(
-                f"audit() was given a {type(given).__name__}, over which nobody can iterate",
-                "Pass a tf.data.Dataset or another iterable of batches",
-            )
-        )
+        what, to_do = "which is no loader", f"{to_do}; [(x, y)] for arrays"
+    elif not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):  # Keras' sequences have the second
+        what = "over which nobody can iterate"
+    if what:
+        raise TypeError(explain(f"audit() was given a {type(given).__name__}, {what}", to_do))
 
 
 def _checked_key(key: Any, given: Any) -> Any:
     """The key, its places as Python's own numbers."""
-    steps = tuple(
-        step if isinstance(step, str) else whole(step) for step in (key if isinstance(key, tuple) else (key,))
-    )
     if key is not None and not callable(key):
+        steps = tuple(
+            one if isinstance(one, str) else whole(one) for one in (key if isinstance(key, tuple) else (key,))
+        )
         if not steps or None in steps:
             raise TypeError(
                 explain(
                     f"key={key!r} is no key",
-                    "Pass None, the name or place of a component, a tuple of these, or "
-                    "a function that returns one key for each row of an element",
+                    "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
+                    "row of an element",
                 )
             )
         key = steps if isinstance(key, tuple) else steps[0]
@@ -180,18 +149,9 @@ def _checked_key(key: Any, given: Any) -> Any:
 
     spec = given.element_spec
     try:
-        spec = component_of(spec, key) if key is not None else spec
+        part = component_of(spec, key) if key is not None else spec
     except (KeyError, IndexError, TypeError):
-        raise ValueError(
-            explain(
-                f"key={key!r}: the dataset's elements have no such component; they are {spec}",
-                "Name one that they have",
-            )
-        ) from None
-    check_spec(spec)
+        what = f"key={key!r}: the dataset's elements have no such component; they are {spec}"
+        raise ValueError(explain(what, "Name one that they have")) from None
+    check_spec(part)
     return key
-
-
-def _shown(key: Any) -> Any:
-    """As other ranks see it: functions are not compared."""
-    return "a function" if callable(key) else key

@@ -10,6 +10,7 @@ from typing import Callable, Optional
 from ..errors import explain, say, text_of
 from ..job.state import Job, joined, known
 from ..native import bindings
+from ..observe import timeline_parts
 from ..observe.progress import watch
 from ..observe.report import report
 from . import exit_status, horovod
@@ -88,6 +89,9 @@ def _shut_down(exiting: bool = False) -> None:
             if job.reader == 0 and job.settings.report and bindings.state() == bindings.State.RUNNING:
                 _report(job)
         bindings.stop()
+        if job.reader == 0 and job.settings.timeline:
+            indexes = zip(job.layout.trainer_index, job.layout.reader_index)
+            timeline_parts.finish({one: job.name(rank) for rank, one in enumerate(indexes)})
     horovod.join_end()
     job.ended = True
     while _endings:

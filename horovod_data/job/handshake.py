@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
 from ..errors import explain, place, placed, say, start_thread
+from ..observe import timeline_parts
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
@@ -166,8 +167,7 @@ def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes]
                     where="",
                 )
             else:
-                with open(path, "wb"):
-                    pass
+                timeline_parts.begin(path)
         except (OSError, ValueError) as error:
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "

@@ -167,8 +167,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "call_beside": (c_int, [c_void_p]),
     "join_beside": (c_int, [c_int]),
     "abort": (None, [c_int, c_int]),
-    "stats": (c_char_p, [c_int]),
+    "stats": (c_char_p, []),
+    "times": (c_char_p, [c_int]),
     "all_times": (c_char_p, [c_int]),
+    "certificates": (c_char_p, []),
     "agree_begin": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_int64)]),
     "agree_wait": (c_int, [c_int64, c_int, POINTER(c_void_p), POINTER(c_size_t)]),
     "channel_create": (
@@ -216,11 +218,11 @@ def _check(name: str, *args: Any) -> None:
         _raise(code)
 
 
-def _json(name: str, *args: Any) -> Any:
+def _text(name: str, *args: Any) -> str:
     text = _call(name, *args)
     if text is None:
         _raise(_RESOURCE_EXHAUSTED)
-    return json.loads(text)
+    return str(text.decode(errors="replace"))
 
 
 def _wait(call: Callable[[], int]) -> None:
@@ -256,7 +258,8 @@ def _contributions(data: bytes) -> list[Contribution]:
 
 def build_info() -> dict[str, Any]:
     """The versions that the library was built with: version, tensorflow, cxx11_abi, mpi."""
-    return _json("build_info")
+    built, mpi = _text("build_info").split("\n", 1)
+    return {**json.loads(built), "mpi": mpi}
 
 
 # ---- MPI, before the engine runs. `comm` is the address of an MPI_Comm; None is MPI_COMM_WORLD.
@@ -389,22 +392,14 @@ def abort(status: int, *, said: bool) -> NoReturn:
     raise AssertionError("hvdata_abort returned")
 
 
-def own_numbers(*, reset: bool = False) -> dict[str, Any]:
-    """All that the engine counts and measures in this process. `reset`: seconds, waits and queue begin anew after this answer."""
-    said: dict[str, Any] = _json("stats", int(reset))
-    return said
+def counters() -> dict[str, int]:
+    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
 
 
-def own_times() -> dict[str, Any]:
-    """The times of this process's channels, in the form of all_times(). {} before init()."""
-    said: dict[str, Any] = own_numbers().get("times", {})
-    return said
-
-
-def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
-    """The epoch of each channel on this process (number, rows, steps; the running one or the last), and own_times()."""
-    said: dict[str, Any] = own_numbers()
-    return said.get("channels", {}), said.get("times", {})
+def own_times(reset: bool) -> str:
+    """The times of this process, as observe/times.py reads them. `reset`: they begin anew."""
+    return _text("times", int(reset))
 
 
 # One question at a time: a second one discards the answers to the first. Reentrant, because the handler of a signal may ask while its
@@ -412,19 +407,18 @@ def own_epochs() -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
 _asking = threading.RLock()
 
 
-def all_times(seconds: float) -> list[dict[str, Any]]:
-    """The times of the channels of all processes that answer within `seconds`, this one's first (csrc/engine/engine_times.cc)."""
+def all_times(seconds: float) -> str:
+    """The times of all processes that answer within `seconds`, in the form that observe/times.py reads. This process is first."""
     with _asking:
-        said: list[dict[str, Any]] = _json("all_times", int(seconds * 1000))
-    return said
+        return _text("all_times", int(seconds * 1000))
 
 
 def certificates() -> dict[str, dict[str, Any]]:
     """On reader 0: the last record of each verified channel, by its name; elsewhere {}. Local. Raises RuntimeError in a forked child."""
     if state() is State.FORKED:
         raise RuntimeError(forked("certificates()"))
-    said: dict[str, dict[str, Any]] = own_numbers().get("certificates", {})
-    return said
+    records: list[dict[str, Any]] = [json.loads(line) for line in _text("certificates").splitlines()]
+    return {record["channel"]: record for record in records}
 
 
 def session() -> int:

@@ -7,7 +7,7 @@ from typing import Union
 
 from ..errors import explain, forked
 from ..native import bindings
-from .times import flat
+from . import times
 
 resets = 0  # how often stats() has had the times begin anew
 
@@ -54,10 +54,6 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
         raise RuntimeError(forked("stats()"))
     global resets
     resets += reset
-    said = bindings.own_numbers(reset=reset)
-    said.pop("certificates", None)
-    times = said.pop("times", None)
-    for name, tally in said.pop("channels", {}).items():
-        said |= {f"{name}/{what}": number for what, number in tally.items()}
-    numbers: dict[str, Union[int, float]] = said
-    return {**numbers, **(flat(times) if times else {})}
+    numbers: dict[str, Union[int, float]] = {**bindings.counters()}
+    process = times.own(reset)
+    return {**numbers, **times.flat(process)} if process else numbers

@@ -23,6 +23,7 @@ def hosts(bed, per_host=2):
     return "-H " + ",".join(f"{name}:{per_host}" for name in bed.names)
 
 
+@pytest.mark.commit("2x2, per node---readers-per-node 1")
 @pytest.mark.limit(180)
 @pytest.mark.horovod
 @pytest.mark.parametrize("layout, options", [

@@ -36,6 +36,7 @@ def faults_and_places():
             yield pytest.param(fault, victim, where, id=f"{fault}-{victim}-{where}")
 
 
+@pytest.mark.commit("sys.exit(3)-trainer-2-dedicated-message", "SIGTERM-reader-4-embedded-inline")
 @pytest.mark.parametrize("fault, victim, where", list(faults_and_places()))
 def test_a_fault_that_ends_the_job(fault, victim, where, tried):
     """Soon, with a status that tells, a line that says who and where, and nothing left of it."""
@@ -158,6 +159,7 @@ hvdata.init()
     assert re.search(rf"\[rank 0 on {HOST}\] After \d+ s {re.escape(missing)}", job.stderr[0]), job.describe()
 
 
+@pytest.mark.commit("2-embedded-message-rank 1")
 @pytest.mark.parametrize(
     "where, who",
     [

@@ -169,6 +169,7 @@ def test_a_program_that_goes_on(tmp_path, who, where, others):
     assert "Traceback" not in "".join(job.stderr), job.describe()
 
 
+@pytest.mark.commit("2")
 @pytest.mark.parametrize("np", [1, 2])
 def test_in_next(np):
     """The interrupted rank lets go of its iterator, the others get the rest."""

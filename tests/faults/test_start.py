@@ -42,6 +42,7 @@ def every_rank_said(job, pattern: str) -> None:
         assert re.search(pattern, out), f"rank {rank}: no {pattern!r}\n{job.describe()}"
 
 
+@pytest.mark.commit
 @pytest.mark.skipif(HOROVODRUN is None, reason="needs Horovod")
 def test_horovodrun_with_gloo():
     job = run_job(caught(), np=2, launcher=f"{HOROVODRUN} --gloo")
@@ -99,6 +100,7 @@ def test_a_dedicated_reader_and_nobody_else():
     )
 
 
+@pytest.mark.commit
 def test_ranks_that_disagree_about_readers():
     job = run_job(caught(before="import os; r = int(os.environ['HVDATA_TEST_RANK'])", arguments="readers=r % 2"), np=3)
     every_rank_said(

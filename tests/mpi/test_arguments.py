@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 from together import Raised, elements, on_reader, outcomes, raises_everywhere
 
+pytestmark = pytest.mark.world(np=2)
+
 GOOD = {"batch": "per_rank"}
 
 

@@ -60,7 +60,7 @@ def report() -> Report:
                 "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
             )
         )
-    made = make(bindings.all_times(_PATIENCE_SECONDS))
+    made = make(times.of_all(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
         try:
             print(made, flush=True)
@@ -71,14 +71,14 @@ def report() -> Report:
 
 
 def make(processes: Iterable[Mapping[str, object]]) -> Report:
-    """The report of what bindings.all_times() returns."""
+    """The report of the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
     return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
     """Prints the report on stderr. Reader 0 does that when all ranks are done, with HOROVOD_DATA_REPORT=1."""
-    show(str(make(bindings.all_times(_PATIENCE_SECONDS))))
+    show(str(make(times.of_all(_PATIENCE_SECONDS))))
 
 
 def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:
