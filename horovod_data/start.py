@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from .auditing import keras_fit
 from .channel import receiver
@@ -19,6 +19,7 @@ from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
 from .native import bindings, loader
+from .observe import timeline_parts
 from .observe.progress import watch
 
 
@@ -122,7 +123,7 @@ def _join(
     handshake.check_horovod(everybody, layout, where)
     with handshake.watched_start(where, size, settings):
         if settings.timeline:
-            handshake.check_timeline(
+            _begin_timeline(
                 settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
             )
         if horovod is not None and layout.trainer_index[rank] >= 0:
@@ -162,6 +163,35 @@ def _join(
         keras_fit.install()
     if job.trainer == 0:
         watch.start(settings.progress, settings.progress_seconds)
+
+
+def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
+    """Begins the timeline at `path`, on the rank that is the first reader. Collective.
+
+    Raises:
+      ValueError: the reader can't write there. It is raised on every rank.
+    """
+    trouble = ""
+    if rank == reader:
+        horovods = os.environ.get("HOROVOD_TIMELINE")
+        try:
+            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
+                trouble = explain(
+                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
+                    "Give each its own",
+                    where="",
+                )
+            else:
+                timeline_parts.begin(path)
+        except (OSError, ValueError) as error:
+            trouble = explain(
+                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
+                f"{getattr(error, 'strerror', None) or error}",
+                "Name a file in a folder that is there on that host",
+                where="",
+            )
+    if said := exchange(trouble.encode())[reader].decode():
+        raise ValueError(said)
 
 
 def _require_same(

@@ -14,7 +14,6 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
 from ..errors import explain, place, placed, say, start_thread
-from ..observe import timeline_parts
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
@@ -148,35 +147,6 @@ def check_horovod(everybody: Sequence[Introduction], layout: Layout, where: str)
                     where,
                 )
             )
-
-
-def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
-    """Checks that `reader` can write the timeline to `path`, and empties the file. Collective.
-
-    Raises:
-      ValueError: it can't. It is raised on every rank.
-    """
-    trouble = ""
-    if rank == reader:
-        horovods = os.environ.get("HOROVOD_TIMELINE")
-        try:
-            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
-                trouble = explain(
-                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
-                    "Give each its own",
-                    where="",
-                )
-            else:
-                timeline_parts.begin(path)
-        except (OSError, ValueError) as error:
-            trouble = explain(
-                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
-                f"{getattr(error, 'strerror', None) or error}",
-                "Name a file in a folder that is there on that host",
-                where="",
-            )
-    if said := exchange(trouble.encode())[reader].decode():
-        raise ValueError(said)
 
 
 def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
