@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the self-test's job: starts, delivers in both ways, checks what arrives, measures each lane.
+"""A rank of the self-test's job: starts, delivers both ways, checks the rows that arrive, measures each lane.
 
     python -m horovod_data.doctor.rank PAYLOAD SECONDS [FINDINGS]
 
-FINDINGS come from a doctor whose place in a job this process takes: then those read who read in that job. In the self-test
-rank 0 does. Rank 0, which always trains, says what all ranks have seen. Ranks are those of MPI_COMM_WORLD.
-What the job needs in the environment is set here, on every rank: a launcher need not hand the doctor's environment on.
+FINDINGS come from a doctor whose place in a job this process takes. The readers are those of that job. In the self-test rank 0
+reads. Rank 0, which always trains, sends the results of all ranks. Ranks are those of MPI_COMM_WORLD. This module sets the variables that
+the job needs, because a launcher may not pass the doctor's environment on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from . import children, inside, mpi_variables, transports
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
 _WARM_UP = 3  # elements that are not counted
 _STEPS, _ROWS = 5, 7
-# Files and lines of the training, where the doctor runs in its place.
+# Variables for files and lines of the training, whose place the doctor takes.
 _OF_TRAINING = [f"HOROVOD_DATA_{name}" for name in ("TIMELINE", "CERTIFICATE", "AUDIT", "REPORT", "PROGRESS")]
 _MOST_LANES = 16
-# Open MPI then says on stderr which transport it takes to which rank; UCX, to which kinds of places.
+# With these Open MPI logs on stderr which transport it takes to which rank, and UCX which transports it uses.
 _VERBOSE = {
     "OMPI_MCA_btl_base_verbose": "1",
     "OMPI_MCA_pml_base_verbose": "10",
