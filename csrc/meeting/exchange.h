@@ -29,7 +29,8 @@
 namespace hvdata {
 
 // For people: "scatter 'name'". What begins with a NUL is no name of a user's: "\0G" and a name is a gather, "\0B" the gradient of
-// one, and a NUL in the place of a name stands for calls without one.
+// one, and a NUL in the place of a name stands for calls without one. "\0A" and "audit 1" is a scatter of that audit, which the
+// program has not made itself. So texts speak of the audit.
 std::string CallName(const std::string& name);
 
 // What came for a call: the root's status with its error or this rank's part, or a trainer's part.

@@ -68,13 +68,9 @@ def audit(dataset_or_iterable: Any, *, key: Key = None, reference: Any = None) -
     if job.trainer is None:
         return dataset_or_iterable
     if tf.inside_function() or not tf.executing_eagerly():
-        raise RuntimeError(
-            explain(
-                "audit() was called inside tf.function, or where a TF1 graph is being built",
-                "Call it in eager mode, before; the dataset it returns may be used inside",
-                job.where,
-            )
-        )
+        what = "audit() was called inside tf.function, or where a TF1 graph is being built"
+        to_do = "Call it in eager mode, before; the dataset it returns may be used inside"
+        raise RuntimeError(explain(what, to_do, job.where))
     exchange = Exchange(f"audit {next(_numbers)}", job.trainer, len(job.layout.trainers))
     with signals.Held() as ctrl_c:
         key, known = _agreed(job, exchange, dataset_or_iterable, key, reference, ctrl_c)
@@ -135,13 +131,8 @@ def _checked_key(key: Any, given: Any) -> Any:
             one if isinstance(one, str) else whole(one) for one in (key if isinstance(key, tuple) else (key,))
         )
         if not steps or None in steps:
-            raise TypeError(
-                explain(
-                    f"key={key!r} is no key",
-                    "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
-                    "row of an element",
-                )
-            )
+            to_do = "Pass None, the name or place of a component, a tuple of these, or a function that returns one key for each "
+            raise TypeError(explain(f"key={key!r} is no key", f"{to_do}row of an element"))
         key = steps if isinstance(key, tuple) else steps[0]
     if not isinstance(given, tf.data.Dataset) or callable(key):
         return key
