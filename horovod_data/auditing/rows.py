@@ -175,6 +175,8 @@ def are_samples(rows: Any) -> bool:
     inside = [[leaf for _, leaf in leaves(row, of_row=True) if not _is_empty(leaf)] for row in rows]
     if len(forms) > 1 or not all(part and all(isinstance(leaf, (list, *SINGLE)) for leaf in part) for part in inside):
         return False
+    if not all(isinstance(leaf, (str, bytes, list)) for leaf in inside[0]):
+        return True  # it has numbers
     components = [leaf for _, leaf in leaves(rows)]
     texts = all(isinstance(leaf, list) and _are_texts(leaf) for leaf in components)
     return not texts or len({len(leaf) for leaf in components}) > 1
