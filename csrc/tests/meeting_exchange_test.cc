@@ -213,7 +213,9 @@ TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
   jobs.TickAll();
   EXPECT_EQ(
       AnySeconds(testing::internal::GetCapturedStderr()),
-      "horovod_data: [rank 0 on node0, audit 1] has waited N s for rank 1 on node1, which has not come as far\n"
+      "horovod_data: [rank 0 on node0, audit 1] has waited N s for rank 1 on node1, which has not come as far"
+      "; rank 1 on node1 waits in scatter 'b', call 0, which this rank has not made: where calls block, all ranks "
+      "must make them in the same order\n"
       "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent "
       "its part\n");
   jobs.Leave(1);
