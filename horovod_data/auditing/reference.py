@@ -37,7 +37,7 @@ class Reference(NamedTuple):
 
 
 def make_reference(job: state.Job, exchange: Exchange, given: Any, key: Key, ctrl_c: signals.Held) -> Reference:
-    """Collective. What is `given` counts on rank 0 alone. Ctrl-C waits, except while rank 0 reads.
+    """Collective. Only rank 0 reads what is `given`. Ctrl-C waits, except while rank 0 reads.
 
     Raises:
       What the reading raises: on rank 0 as it is, elsewhere an error of the same class that quotes it.
@@ -181,7 +181,7 @@ def _is_function(given: Any) -> bool:
 
 
 def _is_map(given: Any) -> bool:
-    """Whether its elements are found by their numbers alone, as those of PyTorch's datasets and Keras 3's. Some of these raise no
+    """Returns whether its elements have numbers but no `__iter__`, as PyTorch's datasets and Keras 3's. Some of these raise no
     IndexError at their end, so Python does not know the end."""
     names = ("__getitem__", "__len__")
     found = all(hasattr(given, name) for name in names) and not hasattr(given, "__iter__")
@@ -189,7 +189,7 @@ def _is_map(given: Any) -> bool:
 
 
 def _is_keys(given: Any) -> bool:
-    """Whether it is a collection of keys, and not of elements."""
+    """Returns whether it is a collection of keys. Otherwise it is one of elements."""
     if isinstance(given, (range, set, frozenset)):
         return True
     if isinstance(given, (list, tuple)):

@@ -98,7 +98,7 @@ def _axis(ranges: list[Any], reference: Reference) -> Axis:
 
 
 def _of_all_ranks(exchange: Exchange, mine: Counts) -> Counts:
-    """What all ranks have counted, each its keys."""
+    """Adds up the counts of all ranks, which have counted different keys."""
     arrays, (times, strange, *examples) = mine[:ARRAYS], mine[ARRAYS:]
     summed = exchange.allsum(np.concatenate([array.ravel() for array in arrays]))
     parts = np.split(summed, np.cumsum([array.size for array in arrays])[:-1])
@@ -117,7 +117,7 @@ def _tuples(examples: list[Any]) -> list[Any]:
 
 
 def _places(epoch: Epoch, words: Array, example: Found) -> list[Any]:
-    """Where this rank saw a row, [[step, row], ...], and what it was made of if that is known here."""
+    """[[[step, row], ...], name]: the places where this rank saw a row, and its key's text, or None."""
     found = positions(words, example[:2])
     return [[epoch.place(index) for index in found], _known(map(epoch.names.get, found))]
 
