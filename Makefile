@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every target sets up what it needs (scripts/setup.sh: system packages, .venv, Horovod, the library).
+# Each target first sets up what it needs (scripts/setup.sh: system packages, .venv, Horovod, the library).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
-.PHONY: help demo demo-latest test test-rest test-all test-cpp test-cpp-sanitized test-sanitized fuzz soak \
+.PHONY: help demo demo-latest test test-all test-python test-cpp test-cpp-sanitized test-sanitized fuzz soak \
   smoke test-latest-tf test-mpich test-integrations test-frameworks test-site typecheck format lint bench \
   docs dist recipes matrix venv op clean
 
@@ -17,42 +17,49 @@ export VENV
 SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# The rooms of csrc/ that need no TensorFlow; of them all but transport need no MPI.
+# The rooms of csrc/ that need no TensorFlow. Of these only transport needs MPI.
 ROOMS := base,plan,wire,proof,arena,mail,timeline,channel,meeting,transport
 comma := ,
 MINUTES ?= 10
-# Workers of pytest (tests/ranks/workers.py): two for the quick tests; else 0, pytest itself: among the others are some that measure.
-WORKERS ?=
-FUZZ := header mailbag host_bag components states words handover shared_memory checkpoint tensors
+# How many workers of pytest run the commit tier (tests/ranks/workers.py). Everything runs in one process, because some tests measure.
+WORKERS ?= 2
+FUZZ := header envelope components states words handover shared_memory checkpoint tensors
 say = printf '\033[1m[make]\033[0m %s\n'
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
 
-demo: op  ## train the handwritten digits on 4 ranks, one of them reading for all, and prove who got what
+demo: op  ## train on handwritten digits with 4 ranks, where rank 0 reads for all, and prove what each rank received
 	@$(SETUP) horovod
 	$(say) "training on 4 ranks: examples/digits_demo.py"
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python examples/digits_demo.py
 
-# Horovod's Keras layer needs Keras 2, which TensorFlow has no more: docs/frameworks.md.
-demo-latest:  ## the same with today's TensorFlow, and Keras 2 as the package tf_keras, in .venv-latest
+# Horovod's Keras layer needs Keras 2, which today's TensorFlow lacks: docs/frameworks.md.
+demo-latest:  ## the demo with today's TensorFlow, and Keras 2 as the package tf_keras, in .venv-latest
 	@TF_USE_LEGACY_KERAS=1 $(MAKE) --no-print-directory STACK=latest VENV=.venv-latest demo
 
-# Each ends with pytest's summary, so the Python tests come last.
-test: op test-cpp typecheck  ## the quick part of the tests, which covers every feature: C++, types, Python at 1 to 4 ranks
-	@$(call python_tests,--quick,2)
+# Both end with the summary of pytest, so the Python tests come last.
+test: op test-cpp typecheck  ## the commit tier: C++ tests, types, Python tests each in one world
+	@$(call python_tests,--commit -n $(WORKERS))
 
-test-rest: op test-cpp-sanitized  ## what `make test` leaves out of --once: each test of tests/mpi in one world
-	@$(call python_tests,--rest,0)
+# A part runs even if the one before it has failed.
+EVERYTHING := test-cpp-sanitized test-python test-sanitized soak test-mpich test-latest-tf test-frameworks
+test-all:  ## the tier of everything: all worlds, sanitizers, valgrind, other stacks, soak; many hours
+	@failed=
+	for part in $(EVERYTHING); do $(MAKE) --no-print-directory $$part || failed+=" $$part"; done
+	STACK=latest VENV=.venv-latest $(MAKE) --no-print-directory smoke || failed+=" smoke"
+	$(MAKE) --no-print-directory op
+	[ -z "$$failed" ] || { $(say) "failed:$$failed"; exit 1; }
 
-test-all: export HVDATA_TEST_ALL_FAULTS := 1
-test-all: op test-cpp-sanitized typecheck  ## every test in every world, every fault with every reader and way
-	@$(call python_tests,,0)
+test-python: export HVDATA_TEST_ALL_FAULTS := 1
+test-python: op typecheck  ## all Python tests in all of their worlds, every fault with every reader and way
+	@$(call python_tests,)
 
+# $(call python_tests,OPTIONS)
 define python_tests
 $(SETUP) horovod hosts
-$(say) "Python tests $(1); those of tests/mpi run at 1, 2, 3 and 4 ranks"
-PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) -n $(or $(WORKERS),$(2)) --durations=25 $(PYTEST_ARGS)
+$(say) "Python tests $(1)"
+PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests $(1) --durations=25 $(PYTEST_ARGS)
 endef
 
 # $(call cpp_tests,FOLDER,CMAKE OPTIONS): builds in build/FOLDER and runs what is there, but for valgrind.
@@ -72,7 +79,9 @@ test-cpp: venv  ## the C++ tests
 	@$(call cpp_tests,cpp)
 
 test-cpp-sanitized: test-cpp  ## the C++ tests under ASan and UBSan, under TSan and under valgrind, and the corpus of the fuzz targets
-	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_FUZZ=ON)
+	@$(call cpp_tests,cpp-asan,-DCMAKE_BUILD_TYPE=Debug -DHVDATA_SANITIZE=address$(comma)undefined -DHVDATA_OPS_TESTS=ON)
+	$(fuzz_targets)
+	ctest --test-dir build/fuzz -j$$(nproc) --output-on-failure --no-tests=error --progress
 	$(call cpp_tests,cpp-tsan,-DHVDATA_SANITIZE=thread)
 	$(SETUP) valgrind
 	if type -P valgrind >/dev/null; then
@@ -84,7 +93,7 @@ test-cpp-sanitized: test-cpp  ## the C++ tests under ASan and UBSan, under TSan 
 	fi
 
 # In a copy of the package, which the ranks find first: horovod_data/_core.so stays what it was.
-test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--quick: a part
+test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and UBSan; PYTEST_ARGS=--commit: each test in one world
 	@$(SETUP) ccache xxhash horovod hosts
 	export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
 	$(say) "the library with sanitizers: build/core-sanitized"
@@ -101,19 +110,27 @@ test-sanitized: op  ## tests/mpi with a library built with AddressSanitizer and 
 	export HVDATA_TEST_SANITIZED=1 HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PYTHONPATH=$$PWD/build/sanitized $(BIN)/pytest tests/mpi $(PYTEST_ARGS)
 
-# One after another, each for its part of the time; what reaches new code is kept in build/fuzz/corpus.
-fuzz: venv  ## all that reads bytes of others, with mutated ones, for MINUTES=10
-	@$(SETUP) mpi
-	export PATH=$(abspath $(BIN)):$$PATH
-	export CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1 CMAKE_CXX_COMPILER_LAUNCHER=$$(type -P ccache || true)
-	mkdir -p build/fuzz/corpus
-	cmake -S . -B build/fuzz -G Ninja -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
-	cmake --build build/fuzz
-	cp -r csrc/fuzz/corpus build/fuzz
+# build/fuzz: libFuzzer is clang's.
+define fuzz_targets
+$(SETUP) ccache xxhash fuzzer
+$(say) "fuzz targets: build/fuzz"
+mkdir -p build
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHVDATA_CORE=OFF -DHVDATA_FUZZ=ON -DHVDATA_WERROR=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
+cmake --build build/fuzz
+endef
+
+# The targets share the time and run one after another. Inputs that reach new code are kept in build/fuzz/corpus; to bring them
+# into the tree, in build/fuzz: csrc/fuzz/NAME_fuzz -merge=1 ../../csrc/fuzz/corpus/NAME corpus/NAME
+fuzz: venv  ## mutated inputs for all that decodes bytes from other processes, for MINUTES=10
+	@export PATH=$(abspath $(BIN)):$$PATH CCACHE_BASEDIR=$$PWD CCACHE_NOHASHDIR=1
+	$(fuzz_targets)
 	near=$$(setarch -R true 2>/dev/null && echo setarch -R || true)  # as csrc/tests does, see cmake/HvdataSpreading.cmake
+	cd build/fuzz
 	for name in $(FUZZ); do
-	  (cd build/fuzz && ASAN_OPTIONS=detect_leaks=$$([[ $$name = checkpoint || $$name = tensors ]] && echo 0 || echo 1) TF_CPP_MIN_LOG_LEVEL=3 \
-	    $$near csrc/fuzz/$${name}_fuzz -keep -seed $$RANDOM -seconds $$((60 * $(MINUTES) / $(words $(FUZZ)))) corpus/$$name 2> >(grep -v '^horovod_data: ' >&2))
+	  mkdir -p corpus/$$name
+	  tensorflow=$$([[ $$name = checkpoint || $$name = tensors ]] && echo detect_leaks=0:detect_container_overflow=0 || true)
+	  ASAN_OPTIONS=$$tensorflow TF_CPP_MIN_LOG_LEVEL=3 $$near csrc/fuzz/$${name}_fuzz -max_total_time=$$((60 * $(MINUTES) / $(words $(FUZZ)))) \
+	    -timeout=20 -print_final_stats=1 corpus/$$name ../../csrc/fuzz/corpus/$$name 2> >(grep -v '^horovod_data: ' >&2)
 	done
 
 test-latest-tf: export VENV := .venv-latest
@@ -127,17 +144,16 @@ test-latest-tf:  ## the tests that need no Horovod, with the newest TensorFlow, 
 test-mpich: export VENV := .venv-mpich
 test-mpich:  ## all Python tests with MPICH, in .venv-mpich
 	@$(SETUP) mpich horovod op
-	# Ranks that wait spin under MPICH: where there are more of them than cores a test takes many times as long.
+	# Ranks that wait spin under MPICH. With more ranks than cores a test takes many times as long.
 	export HVDATA_TEST_LIMIT=$${HVDATA_TEST_LIMIT:-240}
 	PATH=$$PWD/$$VENV/bin:$$PATH $$VENV/bin/pytest tests $(PYTEST_ARGS)
 
 # What changes first with TensorFlow: kinds of elements, iterators and their checkpoints, ops, Horovod with Keras.
-SMOKE := tests/mpi/test_modes.py tests/mpi/test_elements.py tests/mpi/test_none.py tests/mpi/test_checkpoint.py tests/mpi/test_scatter.py \
-  tests/mpi/test_gather.py tests/mpi/test_predict.py tests/mpi/test_shard_auto.py
+SMOKE := tests/mpi/test_modes.py tests/mpi/test_elements.py tests/mpi/test_checkpoint.py tests/mpi/test_scatter.py
 smoke: op  ## a few minutes of tests; STACK=latest make smoke: with today's TensorFlow and Horovod built for it, in .venv-latest
 	@$(SETUP) horovod
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --np 2 $(PYTEST_ARGS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3 or custom_loop or digits_keras" $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest tests/examples -k "keras3_train_step or custom_loop" $(PYTEST_ARGS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pytest $(SMOKE) --commit --np 3 $(PYTEST_ARGS)
 
 test-integrations: op  ## RETURNN, as it is on PyPI, trained on several ranks
 	@$(SETUP) horovod returnn
@@ -165,9 +181,9 @@ format: venv  ## let ruff and clang-format lay out the code
 	$(BIN)/ruff format --quiet $(PYTHON_FILES)
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-# clang-tidy takes the files of a room as one: a header that many of them include costs more than they do. The analyzer
-# then has to be told to look at functions that are not in the main file. The locks are checked by the compiler.
-lint: typecheck  ## types, layout, clang-tidy, and who holds which lock
+# clang-tidy reads the files of a room as one, because shared headers cost more than the files. Therefore the analyzer needs an option
+# to look at functions outside of the main file. The compiler checks the locks.
+lint: typecheck  ## types, layout, clang-tidy, and the analysis of locks
 	@$(say) "layout"
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/ruff format --quiet --diff $(PYTHON_FILES)
@@ -202,13 +218,13 @@ bench: op  ## the benchmarks: delivered GB/s and steps/s beside the alternatives
 	for name in delivery copies pipeline training storage cost certificate growth memory scaling scale; do $(BIN)/python benchmarks/$$name.py; done
 	if [ "$$(id -u)" = 0 ]; then $(BIN)/python benchmarks/hosts.py; fi
 
-# A link that leads nowhere ends it.
+# A broken link is an error.
 docs:  ## the documentation as a site, in build/site
 	@$(SETUP) docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 	$(say) "build/site; to read it: python3 -m http.server --directory build/site --bind 127.0.0.1"
 
-dist: venv  ## sdist and wheel in dist/, checked: what an index would say of them, and the sdist installed in an empty environment
+dist: venv  ## sdist and wheel in dist/, checked with twine; the sdist is installed in an empty environment
 	@$(SETUP) compiler xxhash mpi twine
 	export PATH=$(abspath $(BIN)):$$PATH
 	rm -rf dist
@@ -218,11 +234,11 @@ dist: venv  ## sdist and wheel in dist/, checked: what an index would say of the
 	HVDATA_TEST_SDIST=$$(ls dist/*.tar.gz) PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_dist.py
 	ls -l dist
 
-recipes: venv  ## look at packaging/ with hadolint and EasyBuild, which are installed in build/recipes
+recipes: venv  ## check packaging/ with hadolint and EasyBuild, installed in build/recipes
 	@$(SETUP) recipes
 	PYTHONPATH=$$PWD $(BIN)/pytest tests/single/test_packaging.py $(PYTEST_ARGS)
 
-# Cells that are not named keep what their last run said. MATRIX_ARGS: see scripts/matrix.py --help.
+# Cells that CELLS does not name keep the result of their last run. MATRIX_ARGS: see scripts/matrix.py --help.
 CELLS ?=
 MATRIX_ARGS ?=
 matrix: venv  ## the delivery checks with other versions of TensorFlow, MPI and Python, into docs/matrix.md; CELLS="tf2.21.0-py3.12-openmpi5 ..."

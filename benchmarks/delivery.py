@@ -57,7 +57,6 @@ def main() -> int:
         report.summary(told),
         arguments,
         report.drawn(told),
-        report.in_brief(told),
     )
     contestants = sum(
         1

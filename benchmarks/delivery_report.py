@@ -23,7 +23,6 @@ SMALL = 64 << 10
 BOUND, LEAST, MOST = 64 << 20, 2, 64  # of the default's window: bytes of whole steps, and steps
 FIXED = "horovod_data, per_rank, prefetch={}"
 WINDOWS = (2, 16, 64)
-USUAL_RANKS = 4  # at most, in what the README has
 IN_STEP = "limit: local datasets, {} steps apart"
 
 
@@ -181,28 +180,6 @@ def summary(told: dict[str, Any]) -> list[str]:
 
 def _times(ours: Result | None, other: Result | None) -> str:
     return f"{rate(ours) / rate(other):.2f}" if ours and other else ""
-
-
-def in_brief(told: dict[str, Any]) -> list[str]:
-    """How many times each rival's steps four ranks do (or the most that are fewer, or the fewest), at the cycle time of Horovod's that suits its operations best."""
-    groups = cells(told["results"])
-    ranks = max(
-        (result["ranks"] for result in told["results"] if result["ranks"] <= USUAL_RANKS),
-        default=told["results"][0]["ranks"],
-    )
-    cycle = min((at for n, at, _ in groups if n == ranks and at > 0), default=0)
-    columns = [
-        (ours, group, count)
-        for ours in (OURS, GLOBAL)
-        for (n, at, count), group in groups.items()
-        if (n, at) == (ranks, cycle)
-    ]
-    rivals = [r["name"] for r in columns[0][1] if r["kind"] == "rival"]
-
-    return table(
-        ["", *[f"{ours.rpartition(' ')[2]}, {size_name(count)}" for ours, _, count in columns]],
-        [[rival, *[_times(named(group, ours), named(group, rival)) for ours, group, _ in columns]] for rival in rivals],
-    )
 
 
 def drawn(told: dict[str, Any]) -> Callable[[Any], Any]:

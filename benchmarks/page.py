@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark leaves behind: JSON, a Markdown page and a plot; with --docs in the documentation as well."""
+"""Writes what a benchmark found: JSON, a Markdown page and a plot. With --docs it publishes them in docs/."""
 
 from __future__ import annotations
 
@@ -40,23 +40,22 @@ def write(
     summary: list[str],
     arguments: argparse.Namespace,
     draw: Callable[[Any], Any],
-    in_brief: list[str] | None = None,
 ) -> None:
-    """`told` becomes NAME.json, `text` the page, `summary` its part of docs/performance.md, `in_brief` of README.md.
+    """Writes `told` as NAME.json, and `summary` and `text` as NAME.md.
 
-    `draw` is given matplotlib.pyplot and returns the figure; without matplotlib there is none.
+    `draw` takes matplotlib.pyplot and returns the figure. Without matplotlib there is no picture.
     """
     arguments.out.mkdir(parents=True, exist_ok=True)
     told["machine"]["load_after"] = machine.load()
-    body = _joined([machine.sentence(told["machine"]), "", *text])
+    body = _joined(
+        [machine.sentence(told["machine"]), "", "## In short", "", *summary, "", "## All figures", "", *text]
+    )
     (arguments.out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
     (arguments.out / f"{name}.md").write_text(body)
     plotted = _plot(arguments.out / f"{name}.png", draw)
     if arguments.docs:
-        _publish(name, arguments.out, body, machine.sentence(told["machine"]), summary, plotted)
-        if in_brief:
-            put(DOCS.parent / "README.md", name, _joined(in_brief))
-    print(body, _joined(summary), sep="\n")
+        _publish(name, arguments.out, body, plotted)
+    print(body)
 
 
 def _joined(lines: Iterable[str]) -> str:
@@ -77,8 +76,8 @@ def _plot(path: Path, draw: Callable[[Any], Any]) -> bool:
     return True
 
 
-def _publish(name: str, out: Path, body: str, where: str, summary: list[str], plotted: bool) -> None:
-    """A page of its own, and what matters of it between two marks in docs/performance.md."""
+def _publish(name: str, out: Path, body: str, plotted: bool) -> None:
+    """Copies the figures, the page and the plot into docs/. charts.py draws the charts of docs/performance.md from them."""
     page = f"benchmark_{name}"
     shutil.copy(out / f"{name}.json", DOCS / f"{page}.json")
     picture = ""
@@ -86,14 +85,12 @@ def _publish(name: str, out: Path, body: str, where: str, summary: list[str], pl
         shutil.copy(out / f"{name}.png", DOCS / f"{page}.png")
         picture = f"\n![The plot of benchmarks/{name}.py]({page}.png)\n"
     (DOCS / f"{page}.md").write_text(
-        f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. How to read it: "
+        f"# Benchmark: {name}\n\nWritten by `python benchmarks/{name}.py --docs`. What it means for you: "
         f"[Performance](performance.md). All rounds: [{page}.json]({page}.json).\n\n{body}{picture}"
     )
-    shown = _joined([*summary, picture, f"{where} [All figures]({page}.md)."])
-    put(DOCS / "performance.md", name, shown)
 
 
 def put(page: Path, name: str, shown: str) -> None:
-    """What stands between two marks of a page."""
+    """Writes `shown` between the two marks `<!-- name -->` and `<!-- end -->` of a page."""
     marked = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     page.write_text(marked.sub(lambda marks: f"{marks[1]}\n{shown}\n{marks[2]}", page.read_text()))

@@ -21,7 +21,7 @@ from .channel.reader_dataset import eagerly
 from .errors import explain, forked, whole
 from .job import state
 from .native import bindings
-from .observe import times
+from .observe import stats, times
 
 
 class DeliveryScalars:
@@ -53,8 +53,8 @@ class DeliveryScalars:
         self._channel = channel
         with eagerly():  # in a TF1 graph there would be ops, which nobody runs
             self._writer: Any = tf.summary.create_file_writer(os.path.join(log_dir, f"delivery-rank{rank}"))
-        own = bindings.own_times()
-        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), bindings.resets
+        own = times.own()
+        self._last, self._numbers, self._resets = times.trainers(own), times.numbers(own), stats.resets
 
     def write(self, step: int) -> dict[str, float]:
         """Writes the scalars since the last write as those of this step, and returns them. Nothing of a channel that stood still.
@@ -65,9 +65,9 @@ class DeliveryScalars:
         if bindings.state() is bindings.State.FORKED:
             raise RuntimeError(forked("DeliveryScalars.write()"))
         written: dict[str, float] = {}
-        own = bindings.own_times()
-        if self._resets != bindings.resets:
-            self._last, self._resets = {}, bindings.resets
+        own = times.own()
+        if self._resets != stats.resets:
+            self._last, self._resets = {}, stats.resets
         if self._numbers != (numbers := times.numbers(own)):  # a new channel of a name begins anew
             self._last = {
                 name: last for name, last in self._last.items() if self._numbers.get(name) == numbers.get(name)

@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 _here = ""  # this process, once it has joined the job
 
@@ -88,13 +88,6 @@ def words_of(error: BaseException) -> list[str]:
     return [type(error).__name__, repr(text) if quoted else text]
 
 
-def stand_in(error: BaseException) -> Exception:
-    """One with the same words that keeps nothing of the program: what raised it has frames, and they have iterators."""
-    kind, text = words_of(error)
-    made: Exception = type(kind, (Exception,), {})(text)
-    return made
-
-
 def start_thread(thread: threading.Thread, where: Optional[str] = None) -> None:
     """Starts it.
 
@@ -120,6 +113,12 @@ def forked(what: str, done: str = "called") -> str:
         "horovod_data.init(): a child is no rank of the job",
         'Do it in the parent, or start the child by "spawn", or before init()',
     )
+
+
+def fork_check() -> Callable[[], bool]:
+    """A function that says whether it runs in a forked child of the process that has called this."""
+    pid = os.getpid()
+    return lambda: os.getpid() != pid
 
 
 def checked_name(name: Any) -> None:

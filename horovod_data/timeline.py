@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts timelines into one: python -m horovod_data.timeline merge OURS HOROVODS -o OUT
 
-OURS is what HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names, HOROVODS what HOROVOD_TIMELINE does
-(docs/timeline.md). Both are in Chrome's JSON trace format, and count microseconds from a moment of their own: the two are brought
-together by the clock of rank 0's host, on which both say when that was. Neither TensorFlow nor MPI is needed.
+OURS is the file that HOROVOD_DATA_TIMELINE or `horovod-data-run --timeline-filename` names, or what a killed job has left of it: a
+part of each process. HOROVODS is the file that HOROVOD_TIMELINE names (docs/timeline.md). Both count microseconds from a moment of
+their own, and say when that was by the clock of rank 0's host. Neither TensorFlow nor MPI is needed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 from typing import Any, Iterator, Optional, Sequence
 
 from .errors import explain, show_any_text
+from .observe import timeline_parts
+from .observe.timeline_parts import FORMAT, START, Part
 
-_FORMAT = 1
-_START = "start_time_since_epoch_in_micros"
 _MOST = 1e18  # microseconds: 30,000 years
 _ROWS = 1_000_000  # rows of each further file begin with a multiple of it
 
@@ -27,22 +27,22 @@ Event = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """The events of a file, and when its time 0 was: microseconds since 1970, by the clock of rank 0's host."""
+    """The events of one job. Its time 0 was `began` microseconds after 1970, by the clock of rank 0's host."""
 
     path: str
     ours: bool
     began: float
     events: list[Event]
-    broken_off: bool  # the job was killed: what it wrote last is not all there
+    broken_off: bool  # the job was killed or runs on: its last events are missing
     left_out: int = 0  # events that found no room
 
 
 def read(path: str) -> Timeline:
-    """The timeline in a file, one that a killed job has left as well.
+    """The timeline in a JSON file, complete or broken off.
 
     Raises:
       OSError: the file can't be read.
-      ValueError: it is no timeline of horovod_data's or Horovod's, or is damaged; says where.
+      ValueError: it is no timeline of horovod_data or Horovod, or is damaged. The text says where.
     """
     with open(path, "rb") as file:
         data = file.read()
@@ -54,7 +54,9 @@ def read(path: str) -> Timeline:
         text = data[: error.start].decode()  # broken off within a letter
     del data
     if not text.strip():
-        raise ValueError(_no_timeline(path, "it is empty: the job ended before it wrote anything, or runs on"))
+        raise ValueError(
+            _no_timeline(path, "it is empty: the job was killed, or runs on; merge what its processes left")
+        )
     events: list[Event] = []
     broken_off = True
     for event in _events(path, text):
@@ -62,30 +64,49 @@ def read(path: str) -> Timeline:
             broken_off = False
         else:
             events.append(event)
-    heads = [event for event in events if event["ph"] == "M" and event.get("name") == "horovod_data"]
+    heads = _metadata(events, "horovod_data")
     if not heads:
         return _horovods(path, events, broken_off)
-    if heads[0]["args"].get("timeline") != _FORMAT:
+    if heads[0]["args"].get("timeline") != FORMAT:
         said = _short(heads[0]["args"].get("timeline"))
         raise ValueError(_no_timeline(path, f"its format is {said}, of another version than this one"))
-    clocks = [event for event in events if event["ph"] == "M" and event.get("name") == "horovod_data clock"]
-    rank0 = [event["args"].get(_START) for event in clocks if event.get("pid") == 0]
-    if not rank0 or not _is_number(rank0[0]):
-        raise ValueError(_no_timeline(path, "rank 0 has written nothing to it before the job was killed"))
-    ends = [event for event in events if event["ph"] == "M" and event.get("name") == "horovod_data end"]
-    if ends:
-        left_out = int(ends[-1]["args"].get("left_out", 0))
-    else:
-        left_out = sum(int(event["args"].get("left_out", 0)) for event in events if event.get("cat") == "left out")
-    return Timeline(path, True, rank0[0], events, broken_off, left_out)
+    return _ours(path, events, broken_off)
+
+
+def read_parts(paths: Sequence[str]) -> list[Timeline]:
+    """The timelines of jobs, from the parts of their processes, in any order.
+
+    Raises:
+      OSError: a file can't be read.
+      ValueError: a file is no part, or no process of a job knew the time before the job was killed.
+    """
+    jobs: dict[int, list[Part]] = {}  # by the time 0 of reader 0, which identifies a job
+    unknown: list[Part] = []
+    for path in dict.fromkeys(paths):
+        try:
+            part = Part(path)
+        except ValueError as error:
+            raise ValueError(_no_timeline(path, str(error))) from None
+        (jobs.setdefault(part.zero, []) if part.clock else unknown).append(part)
+    if not jobs:
+        raise ValueError(
+            _no_timeline(", ".join(paths[:4]), "no process knew the time of reader 0 before the job was killed")
+        )
+    next(iter(jobs.values())).extend(unknown)
+    timelines = []
+    for parts in jobs.values():
+        events = [json.loads(line) for line in timeline_parts.lines(parts)]
+        more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+        timelines.append(_ours(parts[0].path + more, events, not all(part.ended for part in parts)))
+    return timelines
 
 
 def merge(timelines: Sequence[Timeline]) -> list[Event]:
-    """The events of all, in the time of the one that began first and with rows of their own; those of ours come first. It is the
-    events themselves that are changed.
+    """The events of all, in the time of the timeline that began first, and in rows of their own. Those of horovod_data come first. Changes
+    the events themselves.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no timeline.
     """
     if not timelines:
         raise ValueError(explain("There is no timeline to merge"))
@@ -112,8 +133,24 @@ def _moved(timeline: Timeline, later: float, number: int) -> Iterator[Event]:
         yield event
 
 
+def _metadata(events: Sequence[Event], name: str) -> list[Event]:
+    return [event for event in events if event["ph"] == "M" and event.get("name") == name]
+
+
+def _ours(path: str, events: list[Event], broken_off: bool) -> Timeline:
+    clocks = _metadata(events, "horovod_data clock")
+    clocks.sort(key=lambda event: event.get("pid") != 0)  # rank 0's clock is that of Horovod's timeline
+    if not clocks or not _is_number(clocks[0]["args"].get(START)):
+        raise ValueError(_no_timeline(path, "it doesn't say when it began"))
+    if ends := _metadata(events, "horovod_data end"):
+        left_out = int(ends[-1]["args"].get("left_out", 0))
+    else:
+        left_out = sum(int(event["args"].get("left_out", 0)) for event in events if event.get("cat") == "left out")
+    return Timeline(path, True, clocks[0]["args"][START], events, broken_off, left_out)
+
+
 def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
-    starts = [event["args"][_START] for event in events if event["ph"] == "M" and _START in event.get("args", {})]
+    starts = [event["args"][START] for event in events if event["ph"] == "M" and START in event.get("args", {})]
     if not starts or not _is_number(starts[0]):
         raise ValueError(
             _no_timeline(path, "it doesn't say when it began, as horovod_data's do, and those of Horovod 0.21 or later")
@@ -122,7 +159,7 @@ def _horovods(path: str, events: list[Event], broken_off: bool) -> Timeline:
 
 
 def _events(path: str, text: str) -> Iterator[Optional[Event]]:
-    """Each whole event; None behind the last one of a file that has its end."""
+    """Each whole event, and None after the last event of a file that has its end."""
     decoder = json.JSONDecoder()
     at = _skip(text, 0)
     if text[at] != "[":
@@ -138,7 +175,7 @@ def _events(path: str, text: str) -> Iterator[Optional[Event]]:
             event, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             if text[at] == "{" and "}," not in text[getattr(error, "pos", at) :]:
-                return  # broken off here
+                return  # the file is broken off here
             raise ValueError(_no_timeline(path, f"what stands at character {at} is no event ({error})")) from None
         if (
             not isinstance(event, dict)
@@ -182,20 +219,9 @@ def _no_timeline(path: str, why: str) -> str:
     return explain(
         f"{path} is no timeline: {why}",
         "Name files that HOROVOD_DATA_TIMELINE=... (or horovod-data-run --timeline-filename ...) and "
-        "HOROVOD_TIMELINE=... have written",
+        "HOROVOD_TIMELINE=... have written; of a job that was killed, the files of all its processes",
         where="",
     )
-
-
-def _write(path: str, events: Sequence[Event]) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as out:
-            for number, event in enumerate(events):
-                out.write((",\n" if number else "[\n") + json.dumps(event, separators=(",", ":")))
-            out.write("\n]\n")
-    except OSError as error:
-        error.filename = error.filename or path
-        raise
 
 
 def _describe(timeline: Timeline) -> str:
@@ -214,7 +240,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         help="several timelines of one job into one file",
         description=(
             "Puts horovod_data's timeline of a job and Horovod's into one file, in the time of the one that began first, for Perfetto "
-            "(https://ui.perfetto.dev) or chrome://tracing. Timelines that a killed job has left are taken, too."
+            "(https://ui.perfetto.dev) or chrome://tracing. Of a job that was killed, name the files of all its processes."
         ),
     )
     merging.add_argument(
@@ -228,7 +254,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             raise ValueError(
                 explain(f"{args.output} is one of the files to be merged", "Give -o another name", where="")
             )
-        timelines = [read(file) for file in args.files]
+        parts = [file for file in args.files if timeline_parts.is_part(file)]
+        timelines = read_parts(parts) if parts else []
+        timelines += [read(file) for file in args.files if file not in parts]
         if not any(one.ours for one in timelines):
             raise ValueError(
                 explain(
@@ -238,7 +266,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
                 )
             )
         events = merge(timelines)
-        _write(args.output, events)
+        timeline_parts.write(args.output, (json.dumps(event, separators=(",", ":")) for event in events))
     except OSError as error:
         print(f"horovod_data.timeline: error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2

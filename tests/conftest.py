@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a rank of a job that the outer pytest launched, the child's plugin; else the outer one. See ranks/__init__.py."""
+"""Loads the plugin of tests/ranks: the child's on a rank of a job, otherwise the outer one. See ranks/__init__.py."""
 
 import gc
 import os
@@ -8,12 +8,12 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A loaded machine is slow. New examples are drawn by `make test-all`: what others fail with must fail again.
+# No deadline, because a loaded machine is slow. Examples are always the same, except in `make test-all`.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True,
                           derandomize="HVDATA_TEST_ALL_FAULTS" not in os.environ)  # fmt: skip
 settings.load_profile("any machine")
 
-# pytest rewrites the tests' assertions, on each rank; what it keeps saves more than TensorFlow's import costs.
+# On each rank pytest rewrites the assertions. Its cache of that saves more time than TensorFlow's import takes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -22,7 +22,7 @@ pytest_plugins = ["ranks.child" if os.environ.get("HVDATA_TEST_JOB") else "ranks
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Without the garbage collector, as in ranks/site: hundreds of thousands of objects are made, none of which goes."""
+    """Without the garbage collector, as in ranks/site, because hundreds of thousands of objects are made and none is freed."""
     gc.disable()
     try:
         return (yield)

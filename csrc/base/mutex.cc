@@ -30,7 +30,7 @@ void RunPending() {
       } catch (const std::exception& error) {
         try {
           Log("what was to be done without a lock failed: " + Explained(error).message);
-        } catch (const std::exception&) {  // nor is there memory to say so
+        } catch (const std::exception&) {  // there is no memory for the line
         }
       }
     }
@@ -50,7 +50,7 @@ bool HoldsLocks() { return held > 0; }
 #ifdef HVDATA_CHECK_LOCKS
 void CheckLocks(bool holds, const char* what) {
   if (holds) return;
-  std::fprintf(stderr, "horovod_data: %s\n", what);  // not Log, which would wait for the lock to be let go
+  std::fprintf(stderr, "horovod_data: %s\n", what);  // not Log, because this process aborts at once
   std::abort();
 }
 #endif

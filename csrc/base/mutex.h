@@ -2,8 +2,8 @@
 // The locks of this library, and what must not happen under one. Clang checks who holds which (`make lint`), tests their order.
 //
 // One order for all: state (a channel's, an agreement's, an exchange's) -> mail -> transport, arena. Messages are handled with
-// no lock held. What is the user's, or may take long (an op's callback, tensors being freed, lines to stderr), waits for the
-// last lock to be let go: AfterUnlock.
+// no lock held. What runs code of the user's, or may take long (an op's callback, tensors being freed), waits for the last lock to be
+// released: AfterUnlock. Lines and records go to a writer's thread (base/writer.h).
 #pragma once
 
 #include <chrono>

@@ -10,8 +10,10 @@ namespace hvdata {
 using Says = wire::Ready::Says;
 using Tells = wire::Go::Tells;
 
-void Source::SayReady(uint64_t epoch, wire::Ready ready) const {
-  if (coordinated()) send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
+void Source::SayReady(uint64_t epoch, wire::Ready ready) {
+  if (left_for_good_ || !coordinated()) return;
+  left_for_good_ = ready.says == Says::kLeftForGood;
+  send_(world_->readers[0], MakeHeader(config_.number, epoch, std::move(ready)), nullptr);
 }
 
 void ReaderEpoch::SayReady(Says says, DealtStep steps, const Outcome& outcome) {

@@ -100,7 +100,8 @@ class Source {
   void Answer(const SaveRequest& request, Outcome answer) const;
   void SendLastWords(const SaveRequest& request, Outcome why) REQUIRES(mu_);
   std::string Explain(int trainer, uint64_t epoch) const REQUIRES(mu_);
-  void SayReady(uint64_t epoch, wire::Ready ready) const;
+  // Nothing follows a kLeftForGood.
+  void SayReady(uint64_t epoch, wire::Ready ready) REQUIRES(mu_);
   void SayStalled(uint64_t epoch, EpochStep step, int trainer, const std::string& why) REQUIRES(mu_);
   void SayStalled(const std::string& line) REQUIRES(mu_);
 
@@ -132,6 +133,7 @@ class Source {
   std::shared_ptr<ReaderEpoch> epoch_ GUARDED_BY(mu_);  // while it is dealt
   uint64_t before_ GUARDED_BY(mu_) = 0;                 // an epoch's number over all runs less its number in this one
   bool shut_ GUARDED_BY(mu_) = false;
+  bool left_for_good_ GUARDED_BY(mu_) = false;            // the coordinator has been told so
   std::vector<SaveRequest> early_saves_ GUARDED_BY(mu_);  // of epochs to come
   std::map<uint64_t, wire::Go> goes_ GUARDED_BY(mu_);     // by epoch: the last GO of each that has not begun
   std::chrono::steady_clock::time_point said_stalled_ GUARDED_BY(mu_){std::chrono::seconds(-3600)};

@@ -71,7 +71,7 @@ class StaticLanes : public Lanes {
 
   void Skip(int trainer, Position position) override {
     At(trainer).skip_to = position;
-    position_ = kAllBehind;
+    position_ = kAllTaken;
     for (const Lane& lane : lanes_) position_ = std::min(position_, lane.skip_to);
   }
 

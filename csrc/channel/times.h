@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a channel goes, on one process. The names are those of stats() (Engine::StatsJson).
+// Where the time of a channel goes, on one process. The names are those of stats() (engine/engine_times.cc).
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -71,8 +72,17 @@ class TracedWatch {
   void Moment(const char* name, int64_t now) { Add(name, now, now, TraceEvent::kNobody, true); }
 
   void Add(const char* name, int64_t begin, int64_t end, int32_t whom, bool moment) {
-    log_->Add({begin, end, name, begun_epoch_.load(std::memory_order_relaxed),
-               begun_step_.load(std::memory_order_relaxed), channel_, whom, kReads, moment});
+    TraceEvent event{begin,
+                     end,
+                     begun_epoch_.load(std::memory_order_relaxed),
+                     begun_step_.load(std::memory_order_relaxed),
+                     channel_,
+                     whom,
+                     {},
+                     kReads,
+                     moment};
+    std::memcpy(event.name, name, strnlen(name, sizeof event.name));
+    log_->Add(event);
   }
 
   Stopwatch<Does> watch_;

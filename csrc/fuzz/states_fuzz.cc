@@ -91,7 +91,7 @@ class Trainer {
     for (SinkState::Lane& lane : state->lanes) {
       lane.position = from_.Number<uint64_t>();
       lane.turn = Turn(from_.Number<uint64_t>());
-      lane.words = from_.Text();
+      lane.reader_state = from_.Text();
     }
   }
 

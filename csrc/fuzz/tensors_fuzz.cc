@@ -60,16 +60,16 @@ void Try(Decisions from) {
     const auto there = std::make_shared<std::string>(payloads[i]);
     found[i] = {there->data(), from.Choice(8) > 0 ? there->size() : there->size() / 2, there};
   }
-  Landing landing = TheHooks().make_landing(components, std::move(found));
-  if (landing.places.empty()) return;  // the end of the job; or there was nothing
-  FUZZ_EXPECT(landing.places.size() == components.size());
+  Destination destination = TheHooks().make_destination(components, std::move(found));
+  if (destination.places.empty()) return;  // the end of the job; or there was nothing
+  FUZZ_EXPECT(destination.places.size() == components.size());
   for (size_t i = 0; i < components.size(); ++i) {  // as who receives it does
     if (components[i].where != wire::Where::kArena && components[i].bytes > 0) {
-      std::memcpy(landing.places[i], payloads[i].data(), components[i].bytes);
+      std::memcpy(destination.places[i], payloads[i].data(), components[i].bytes);
     }
   }
   std::vector<tensorflow::Tensor> tensors;
-  if (!TakeTensors(landing.owner, &tensors).ok()) return;
+  if (!TakeTensors(destination.owner, &tensors).ok()) return;
   FUZZ_EXPECT(tensors.size() == components.size());
   for (size_t i = 0; i < components.size(); ++i) {
     const tensorflow::Tensor& tensor = tensors[i];

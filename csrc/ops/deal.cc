@@ -236,22 +236,21 @@ void DealEpoch(OpKernelContext* ctx, Source* source, Post* post, uint64_t number
   Input& input = *made;
   const std::shared_ptr<ReaderEpoch> epoch = source->Begin(number, input.Canceller());
   Checkpoint checkpoint(source, epoch.get(), &input);
-  Checkpoint::Resumption at;
-  bool over = false;
+  plan::Resumption resumption;
   const bool resumes = !epoch->handed().empty();
   // Each epoch has an iterator of its own, also those that an earlier run has had.
   const uint64_t due = anew ? 0 : source->NumberOverRuns(number) - 1;
   const absl::Status status =
-      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), due, &at, &over) : input.Start(due); });
-  if (over) epoch->proof().GoOnBehind();
-  epoch->Start(at.positions, at.turn, at.tail_taken);
+      Caught([&] { return resumes ? checkpoint.Resume(epoch->handed(), due, &resumption) : input.Start(due); });
+  if (resumption.over) epoch->proof().GoOnBehind();
+  epoch->Start(resumption.positions, resumption.turn, resumption.tail_taken);
   Dealer dealer(source, epoch.get(), &input, &checkpoint, post);
   if (!status.ok() && !resumes)
     dealer.Finish(status);
-  else if (!status.ok() || over)
+  else if (!status.ok() || resumption.over)
     epoch->Finish(ToOutcome(status));
   dealer.Run();
-  checkpoint.KeepLastWords();
+  checkpoint.KeepFinalStates();
   input.Close();
   epoch->End();
 }

@@ -53,6 +53,7 @@ void Ledger::KeepShares(uint64_t first, const std::vector<Promise>& shares) {
   const uint64_t elements = NextElement() - first;
   for (size_t i = 0; i < shares.size() && elements > 0; ++i) {
     const size_t owner = elements == 1 ? 0 : std::min<size_t>(i, elements - 1);
+    if (!Known(first + owner)) continue;  // a peer's number, from a damaged checkpoint
     Yield& yield = At(first + owner).yield;
     if (yield.shares.empty()) yield.trainer = i;
     yield.shares.push_back(shares[i].rows.count());
@@ -61,6 +62,7 @@ void Ledger::KeepShares(uint64_t first, const std::vector<Promise>& shares) {
 
 // A run without an account has delivered it, or a share of it.
 void Ledger::Unverified(uint64_t element) {
+  if (!Known(element)) return;
   Element& its = At(element);
   if (std::exchange(its.unverified, true)) return;
   ++report_.unverified;
@@ -84,7 +86,7 @@ void Ledger::Deal(uint64_t first, Promises promises, const std::vector<bool>& ha
         report_.rows[i] += promises.shares[i].rows.count(), ++report_.steps[i];
       else if (owner < made.elements)
         Unverified(first + owner);
-    } else if (owner < made.elements) {
+    } else if (owner < made.elements && Known(first + owner)) {
       ++At(first + owner).open;
     }
   }
@@ -120,6 +122,7 @@ void Ledger::HadLeft(int trainer, uint64_t left, bool filler) {
 
 void Ledger::DropLeft(uint64_t elements) {
   for (size_t i = left_.size(); i-- > 0 && elements > 0 && !had_left_[i]; --elements) {
+    if (!Known(first_left_ + i)) continue;
     Element& element = At(first_left_ + i);
     if (element.open == 0) continue;
     element.open = 0;

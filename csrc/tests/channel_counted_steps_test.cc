@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -165,7 +166,7 @@ TEST_F(CountedStepsTest, AnErrorInPlaceOfTheEndIsSaid) {
   EXPECT_EQ(source_->Await(), Wish::kElement);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "a truncated record"});
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("channel train, epoch 1, step 2] a truncated record"),
+  EXPECT_NE(CapturedLines().find("channel train, epoch 1, step 2] a truncated record"),
             std::string::npos);
   source_->End();
 }

@@ -130,7 +130,7 @@ class Job {
   // What reader 0 has certified last.
   std::string record() const {
     const auto records = nodes_[static_cast<size_t>(nodes_[0]->world.readers[0])]->certifier->Last();
-    return records.empty() ? "" : records.begin()->second;
+    return records.empty() ? "" : records.front();
   }
 
   // The trainer uses the channel no more.

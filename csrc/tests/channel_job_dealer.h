@@ -18,6 +18,7 @@
 
 #include "channel/reader_epoch.h"
 #include "channel_lanes_recorder.h"
+#include "plan/resumption.h"
 
 namespace hvdata {
 
@@ -43,12 +44,10 @@ class JobDealer {
     number_ = number;
     cancelled_ = std::make_shared<std::atomic<bool>>(false);
     epoch_ = source_->Begin(number, [cancelled = cancelled_] { *cancelled = true; });
-    const std::map<int, wire::Restore>& handed = epoch_->handed();
-    std::vector<Position> positions;
-    Turn turn;
-    TailStep tail_taken = 0;
-    const bool over = !handed.empty() && Resume(handed, &positions, &turn, &tail_taken);
-    epoch_->Start(positions, turn, tail_taken);
+    plan::Resumption resumption;
+    if (!epoch_->handed().empty()) Resume(epoch_->handed(), &resumption);
+    const bool over = resumption.over;
+    epoch_->Start(resumption.positions, resumption.turn, resumption.tail_taken);
     if (over) epoch_->Finish({});
     for (;;) {
       const ReaderEpoch::Wish wish = epoch_->Await();
@@ -97,40 +96,36 @@ class JobDealer {
 
   bool dynamic() const { return source_->config().schedule == plan::Schedule::kDynamic; }
 
-  // As Checkpoint::Resume. True when nothing is left of the epoch.
-  bool Resume(const std::map<int, wire::Restore>& handed, std::vector<Position>* positions, Turn* turn,
-              TailStep* tail_taken) {
-    positions->assign(static_cast<size_t>(world_.audience_count()), handed.begin()->second.position);
-    bool behind = true, found = false, uneven = false, running = false;
+  // As Checkpoint::Resume.
+  void Resume(const std::map<int, wire::Restore>& handed, plan::Resumption* resumption) {
+    const std::vector<std::string> names(static_cast<size_t>(world_.audience_count()));
+    std::vector<plan::Restored> all;
     State first;
     std::set<uint64_t> taken;
+    bool found = false;
     for (const auto& [trainer, hand] : handed) {
-      (*positions)[static_cast<size_t>(trainer)] = hand.position;
-      behind = behind && hand.position == kAllBehind;
-      uneven = uneven || hand.position != handed.begin()->second.position;
-      running = running || (hand.position != kAllBehind && !hand.words.empty());
-      if (hand.words.empty()) continue;
-      State state = State::Of(hand.words);
-      taken.insert(state.taken.begin(), state.taken.end());
-      if (!found || state.pulled < first.pulled) first = std::move(state);
-      found = true;
+      plan::Restored one;
+      one.trainer = trainer;
+      one.epoch = hand.saved_epoch;
+      one.position = hand.position;
+      one.turn = hand.turn;
+      one.tail_taken = hand.tail_taken;
+      one.has_state = !hand.words.empty();
+      if (one.has_state) {
+        State state = State::Of(hand.words);
+        one.trainers = names.size();
+        one.first = state.elements.empty() ? state.pulled : std::min(state.pulled, state.elements.front());
+        taken.insert(state.taken.begin(), state.taken.end());
+        if (!found || state.pulled < first.pulled) first = std::move(state);
+        found = true;
+      }
+      all.push_back(std::move(one));
     }
-    uint64_t from = *std::min_element(positions->begin(), positions->end());
-    for (const auto& [trainer, hand] : handed) {
-      if (hand.position == from) *turn = hand.turn;
-    }
-    *tail_taken = handed.begin()->second.tail_taken;
-    if (dynamic()) {
-      behind = behind || (!running && uneven);
-      from = 0;
-      positions->clear();
-    }
+    EXPECT_EQ(plan::Resume(all, source_->config().schedule, names, resumption), "");
     next_ = first.pulled;
-    for (uint64_t k : first.elements) {
-      if (k >= from && taken.erase(k) == 0) put_back_.push_back(k);
-    }
-    skip_ = std::move(taken);
-    return behind;
+    plan::Remaining remaining = plan::Remain({first.elements, first.pulled}, *resumption, std::move(taken));
+    put_back_.assign(remaining.again.begin(), remaining.again.end());
+    skip_ = std::move(remaining.skip);
   }
 
   Outcome Next(uint64_t* k, bool* end) {

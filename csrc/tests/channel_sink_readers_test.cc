@@ -304,8 +304,8 @@ TEST_F(ReadersSinkTest, EveryReaderSavesAndRestores) {
   EXPECT_EQ(state.kind, SinkState::kRunning);
   EXPECT_EQ(state.trainers, 2u);
   ASSERT_EQ(state.lanes.size(), 2u);
-  EXPECT_EQ(state.lanes[0].words, "words 1");
-  EXPECT_EQ(state.lanes[1].words, "words 2");
+  EXPECT_EQ(state.lanes[0].reader_state, "words 1");
+  EXPECT_EQ(state.lanes[1].reader_state, "words 2");
   EXPECT_EQ(state.lanes[0].turn.n, 1u);
   EXPECT_EQ(state.lanes[1].turn.n, 0u);
   ASSERT_TRUE(sink_->Restore(&again, state).ok());

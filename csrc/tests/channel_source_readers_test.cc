@@ -2,6 +2,7 @@
 // A reader that takes turns with others.
 #include <deque>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -129,7 +130,7 @@ TEST_F(TurnsTest, WhatNobodyGotOfTheTailIsSaidOnce) {
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0, 1);
   EXPECT_EQ(source_->Linger(), Wish::kStop);
   source_->End();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 0 of "
             "its own] remainder=\"drop\" left out 1 element(s) of this epoch\n");
 }
@@ -153,7 +154,7 @@ TEST_F(TurnsTest, AReaderThatFailsMayBeLeftOut) {
   Sent();
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 1 on host1, channel train, epoch 1, step 2 of its own] broken. "
             "on_reader_error=\"continue\": the epoch goes on without this reader; 6 of its 10 elements are lost\n");
   const std::string end = " END e1 2,13," + std::to_string(kLost) +
@@ -171,7 +172,7 @@ TEST_F(TurnsTest, WhatIsNoErrorOfThePipelineEndsTheEpochForAll) {
   Sent();
   testing::internal::CaptureStderr();
   source_->Finish({kInternal, "no such checkpoint"});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
   const std::string end =
       " END e1 0,13,0 [reader 1 on host1, channel train, epoch 1, step 0 of its own] no such checkpoint";
   EXPECT_EQ(Sent(), (Texts{"0" + end, "1" + end}));
@@ -200,7 +201,7 @@ TEST_F(TurnsTest, WhatARestoredReaderLosesIsCountedFromItsFront) {
   source_->Deal(MakeStep(4, 2, 2));
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("step 3 of its own] broken. "), std::string::npos) << log;
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
 }
@@ -213,7 +214,7 @@ TEST_F(TurnsTest, ElementsThatMadeNoStepAreNotLost) {
   Deal();
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("4 of its 10 elements are lost"), std::string::npos) << log;
 }
 
@@ -224,7 +225,7 @@ TEST_F(TurnsTest, DynamicCountsElementsOneByOne) {
   for (uint64_t k = 0; k < 4; ++k) Deal(0);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("6 of its 10 elements are lost"), std::string::npos) << log;
 }
 
@@ -238,7 +239,7 @@ TEST_F(TurnsTest, NothingIsLostWhereNobodyWantsMore) {
   for (int t = 0; t < 2; ++t) source_->OnClose(t, 1, 0);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kCancelled, "cancelled"});  // the pull that the last one's leaving cancelled
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
 }
 
 TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
@@ -249,7 +250,7 @@ TEST_F(TurnsTest, OfAnUnknownNumberAtLeastOneIsLost) {
   Begin(1);
   testing::internal::CaptureStderr();
   source_->FinishFailed({kInternal, "broken"});
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = CapturedLines();
   EXPECT_NE(log.find("at least 1 of its elements is lost"), std::string::npos) << log;
 }
 

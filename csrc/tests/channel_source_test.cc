@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "captured_lines.h"
 #include "channel_source_fixture.h"
 
 namespace hvdata {
@@ -124,7 +125,7 @@ TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
   source_->OnOpen(0, 1, 2);
   testing::internal::CaptureStderr();
   Begin(1);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] rank 1 on node1 has left this channel; "
             "its share of every step is discarded\n");
 }
@@ -135,7 +136,7 @@ TEST_F(SourceTest, WhatIsDroppedIsLogged) {
   source_->Dropped(1, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n"
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] remainder=\"drop\" left out 1 "
@@ -148,7 +149,7 @@ TEST_F(SourceTest, AnEpochOfElementsWithoutRowsSaysWhyItHasNoStep) {
   source_->Dropped(0, 1);
   testing::internal::CaptureStderr();
   source_->Finish({});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [reader 0 on host0, channel train, epoch 1, step 0] there were fewer elements than "
             "trainers, so the epoch had no step; use remainder=\"partial\" or \"pad\", or more elements\n");
 }
@@ -167,7 +168,7 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
     EXPECT_EQ(source_->Linger(), Wish::kStop);
     source_->End();
-    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+    EXPECT_EQ(CapturedLines(),
               "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
                   ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
   }
@@ -275,10 +276,10 @@ TEST_F(SourceTest, ARestoredStateCanBeTakenBack) {
 
 // One that was restored exhausted is done with the epoch at once, and may restore into the next one already.
 TEST_F(SourceTest, StatesWaitForTheirEpoch) {
-  source_->OnRestore(0, 1, {"", kAllBehind, 1, 0, 0}, 1);
+  source_->OnRestore(0, 1, {"", kAllTaken, 1, 0, 0}, 1);
   source_->OnOpen(0, 1, 2);
   source_->OnClose(0, 1, 0);
-  source_->OnRestore(0, 2, {"", kAllBehind, 1, 0, 0}, 2);
+  source_->OnRestore(0, 2, {"", kAllTaken, 1, 0, 0}, 2);
   source_->OnOpen(0, 2, 2);
   source_->OnClose(0, 2, 0);
   source_->OnRestore(1, 1, {"words", 3, 1, 3, 0}, 1);
@@ -287,8 +288,8 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   ASSERT_EQ(NextEpoch(), 1);
   const auto handed = source_->Begin(1, nullptr);
   ASSERT_EQ(handed.size(), 2u);
-  EXPECT_EQ(handed.at(0).position, kAllBehind);
-  source_->Start({kAllBehind, 3});
+  EXPECT_EQ(handed.at(0).position, kAllTaken);
+  source_->Start({kAllTaken, 3});
   Sent();
   Deal();
   source_->Finish({});
@@ -306,7 +307,7 @@ TEST_F(SourceTest, AnUnusedIteratorIsNeverRestoredTooLate) {
   Begin(1);
   source_->OnRestore(1, 1, {"", 0, 1, 0, 0}, 1);
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,1,0"}));
-  source_->OnRestore(1, 1, {"", kAllBehind, 1, 0, 0}, 2);
+  source_->OnRestore(1, 1, {"", kAllTaken, 1, 0, 0}, 2);
   EXPECT_EQ(Sent()[0].substr(0, 22), "0 END e1 0,9,0 [reader");
 }
 
@@ -377,7 +378,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
     });
     EXPECT_EQ(source_->Await(), Wish::kElement);
     then.join();
-    return testing::internal::GetCapturedStderr();
+    return CapturedLines();
   };
   source_->OnTaken(0, 1, 1, 2);
   EXPECT_EQ(AnySeconds(log_of_a_wait()),
@@ -401,7 +402,7 @@ TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
   });
   EXPECT_EQ(source_->Await(), Wish::kElement);
   then.join();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(CapturedLines(), "");
 }
 
 TEST_F(SourceTest, TheReaderSaysWhy) {

@@ -9,6 +9,7 @@
 
 #include "mail/host_links.h"
 #include "tests/arena_process.h"
+#include "tests/captured_lines.h"
 #include "tests/mail_links_job.h"
 
 namespace hvdata {
@@ -32,7 +33,6 @@ std::string Pairs(const std::vector<std::unique_ptr<HostLinks>>& links) {
       EXPECT_EQ(there->view == nullptr, there->lends());
       if (!there->lends()) continue;
       pairs += (pairs.empty() ? "" : " ") + std::to_string(a) + "-" + std::to_string(b);
-      EXPECT_TRUE(links[static_cast<size_t>(a)]->arena != nullptr || links[static_cast<size_t>(a)]->passage != nullptr);
     }
     EXPECT_EQ(links[static_cast<size_t>(a)]->links.size(), number);
   }
@@ -89,7 +89,7 @@ TEST(HostLinks, NoneWithoutSharedMemory) {
   EXPECT_EQ(Pairs(Connect({Rank("a", 0, 0), Rank("b", 1)}, Payload::kAuto, kArenaBytes)), "");
   testing::internal::CaptureStderr();
   const auto links = Connect(members, Payload::kAuto, uint64_t{1} << 62);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = CapturedLines();
   EXPECT_EQ(Pairs(links), "");
   EXPECT_EQ(links[0]->arena, nullptr);
   EXPECT_NE(said.find("[rank 0 on a] no shared memory for the ranks of this host ("), std::string::npos) << said;
@@ -126,7 +126,7 @@ TEST(HostLinks, OneThatCannotBeMadeIsNoneOnBothSides) {
   const std::vector<Member> members = {Rank("a", 0, 0), Rank("a", 1), Rank("a", 2)};
   testing::internal::CaptureStderr();
   const auto links = Connect(members, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(CapturedLines(),
             "horovod_data: [rank 1 on a] can't use the shared memory of rank 0 on a (connecting was refused): batches "
             "travel as messages\n");
   EXPECT_EQ(Pairs(links), "0-2");
@@ -137,7 +137,7 @@ TEST(HostLinks, WhereNobodyCanConnectThereIsNoArena) {
   testing::internal::CaptureStderr();
   const auto links =
       Connect({Rank("a", 0, 0), Rank("a", 1)}, Payload::kAuto, kArenaBytes, {1, 0, std::string(32, '0')});
-  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_NE(CapturedLines(), "");
   EXPECT_EQ(Pairs(links), "");
   EXPECT_EQ(links[0]->arena, nullptr);
 }

@@ -24,8 +24,8 @@ class OwnPostTest : public testing::Test {
     const std::vector<Member> members = {{"a", 0, 0, 0, 0}};
     world_ = World::Of(0, members);
     Post::Ways ways;
-    ways.send_by_mpi = [](int, Parcel) { FAIL() << "there is nobody else"; };
-    ways.make_landing = Land;
+    ways.send_by_mpi = [](int, Packet) { FAIL() << "there is nobody else"; };
+    ways.make_destination = DestinationFor;
     ways.deliver = [this](int member, Header header, BundlePtr bundle) {
       EXPECT_EQ(member, 0);
       EXPECT_FALSE(HoldsLocks());
@@ -230,7 +230,7 @@ TEST_F(PostTest, AByeOvertakesNeitherARingNorAnExchange) {
     while (Sums::Now().Since(before).full < 3) {  // by MPI, beside a full ring
       Send(0, Make(++sent, {10000}));
       if (sent % 8) continue;
-      Parcel part = Make(++sent, {sent % 16 ? 100 : size_t{50000}});
+      Packet part = Make(++sent, {sent % 16 ? 100 : size_t{50000}});
       part.header.channel = 0;
       part.header.message = wire::Scatter{"a", sent, 0, 0};
       Send(0, std::move(part));

@@ -38,19 +38,19 @@ struct Sums {
 // What was landed: memory of our own, or the arena's.
 using Blocks = std::vector<Block>;
 
-inline Landing Land(const std::vector<wire::Component>& components, Blocks found) {
+inline Destination DestinationFor(const std::vector<wire::Component>& components, Blocks found) {
   auto blocks = std::make_shared<Blocks>(std::move(found));
-  Landing landing;
+  Destination destination;
   for (size_t i = 0; i < blocks->size(); ++i) {
     Block& block = (*blocks)[i];
     if (components[i].where != wire::Where::kArena) {
       std::shared_ptr<char> memory(new char[components[i].bytes], std::default_delete<char[]>());
       block = {memory.get(), components[i].bytes, memory};
     }
-    landing.places.push_back(const_cast<char*>(block.data));
+    destination.places.push_back(const_cast<char*>(block.data));
   }
-  landing.owner = std::move(blocks);
-  return landing;
+  destination.owner = std::move(blocks);
+  return destination;
 }
 
 class PostTest : public testing::Test {
@@ -88,14 +88,14 @@ class PostTest : public testing::Test {
       party.world = World::Of(self, members);
       links_[self] = links[static_cast<size_t>(self)].get();
       Post::Ways ways;
-      ways.send_by_mpi = [this, self](int member, Parcel parcel) {
+      ways.send_by_mpi = [this, self](int member, Packet packet) {
         EXPECT_EQ(member, 1 - self);
         Party& other = parties_[1 - self];
         const std::lock_guard<std::mutex> lock(other.flying_mu);
-        other.flying.push_back({std::move(parcel.header), std::move(parcel.blocks)});
+        other.flying.push_back({std::move(packet.header), std::move(packet.blocks)});
         other.flying_changed.notify_one();
       };
-      ways.make_landing = Land;
+      ways.make_destination = DestinationFor;
       ways.deliver = [this, &party, self](int member, wire::Header header, BundlePtr bundle) {
         EXPECT_EQ(member, 1 - self);
         EXPECT_FALSE(HoldsLocks());
@@ -128,7 +128,7 @@ class PostTest : public testing::Test {
     }
   }
 
-  // The thread that receives by MPI: any parcel that flies may land first. It fetches now and then, as after its naps.
+  // The thread that receives by MPI: any packet that flies may land first. It fetches now and then, as after its naps.
   void Carry(int self, unsigned seed) {
     Party& party = parties_[self];
     std::mt19937 random(seed);
@@ -138,7 +138,7 @@ class PostTest : public testing::Test {
         std::unique_lock<std::mutex> lock(party.flying_mu);
         party.flying_changed.wait(lock, [&] { return !party.held && (party.landed || !party.flying.empty()); });
         if (party.flying.empty()) return;
-        const size_t most = std::min<size_t>(party.flying.size(), 50);  // no parcel is left behind for ever
+        const size_t most = std::min<size_t>(party.flying.size(), 50);  // no packet is left behind for ever
         size_t pick = random() % most;
         // What belongs to no channel comes in the order in which it was sent, as by the transport.
         const auto first = std::find_if(party.flying.begin(), party.flying.end(),
@@ -147,14 +147,14 @@ class PostTest : public testing::Test {
         item = std::move(party.flying[pick]);
         party.flying.erase(party.flying.begin() + static_cast<std::ptrdiff_t>(pick));
       }
-      Landing landing = party.post->Land(1 - self, item.header);
+      Destination destination = party.post->DestinationFor(1 - self, item.header);
       for (size_t i = 0; i < item.blocks.size(); ++i) {
         const wire::Component& component = item.header.components[i];
         if (component.where == wire::Where::kArena) continue;
-        std::memcpy(landing.places[i], item.blocks[i].data, component.bytes);
+        std::memcpy(destination.places[i], item.blocks[i].data, component.bytes);
       }
       if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-      party.post->Arrived(1 - self, std::move(item.header), std::move(landing));
+      party.post->Arrived(1 - self, std::move(item.header), std::move(destination));
       if (random() % 16 == 0) party.post->Fetch();
     }
   }
@@ -171,25 +171,25 @@ class PostTest : public testing::Test {
   // The checksum travels as the component's dimension.
   static int64_t Sum(const char* data, size_t size) { return static_cast<int64_t>(Checksum(data, size) >> 1); }
 
-  static Parcel Make(uint64_t number, const std::vector<size_t>& sizes) {
-    Parcel parcel;
+  static Packet Make(uint64_t number, const std::vector<size_t>& sizes) {
+    Packet packet;
     wire::Data data;
     data.step = LaneStep(number);
-    parcel.header = MakeHeader(kChannel, 0, data);
+    packet.header = MakeHeader(kChannel, 0, data);
     for (const size_t size : sizes) {
       std::shared_ptr<char> memory(new char[size], std::default_delete<char[]>());
       Fill(memory.get(), size, number);
       wire::Component component;
       component.dims = {Sum(memory.get(), size)};
-      parcel.header.components.push_back(component);
-      parcel.blocks.push_back({memory.get(), size, memory});
+      packet.header.components.push_back(component);
+      packet.blocks.push_back({memory.get(), size, memory});
     }
-    return parcel;
+    return packet;
   }
-  void Send(int self, Parcel parcel) {
-    if (self == 0) parties_[0].post->MoveToArena(1, &parcel.blocks);
-    const Share share{std::exchange(parcel.header.components, {}), std::move(parcel.blocks), nullptr};
-    parties_[self].post->Send(1 - self, std::move(parcel.header), &share);
+  void Send(int self, Packet packet) {
+    if (self == 0) parties_[0].post->MoveToArena(1, &packet.blocks);
+    const Share share{std::exchange(packet.header.components, {}), std::move(packet.blocks), nullptr};
+    parties_[self].post->Send(1 - self, std::move(packet.header), &share);
   }
   static uint64_t Number(const Got& got) { return std::get<wire::Data>(got.header.message).step.n; }
   static void ExpectWhole(const Got& got) {
@@ -199,7 +199,7 @@ class PostTest : public testing::Test {
       const wire::Component& component = got.header.components[i];
       const Block& block = (*got.blocks)[i];
       ASSERT_EQ(block.size, component.bytes);
-      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "parcel " << Number(got) << ", component " << i;
+      ASSERT_EQ(Sum(block.data, block.size), component.dims[0]) << "packet " << Number(got) << ", component " << i;
     }
   }
   // What has come to `self`; waits for at least `count`.
@@ -208,7 +208,7 @@ class PostTest : public testing::Test {
     MutexLock lock(&party.mu);
     EXPECT_TRUE(party.signal->WaitFor(&lock, std::chrono::seconds(60),
                                       [&] { return party.got.size() >= count || !party.broken.empty(); }))
-        << "a parcel or a wake-up was lost: " << party.got.size() << " of " << count << " are here";
+        << "a packet or a wake-up was lost: " << party.got.size() << " of " << count << " are here";
     EXPECT_EQ(party.broken, "");
     return std::exchange(party.got, {});
   }

@@ -33,7 +33,7 @@ class Jobs {
       worlds_.push_back(std::make_unique<World>(World::Of(m, std::move(members))));
       exchanges_.push_back(std::make_unique<Exchange>(
           worlds_.back().get(), stall, timeout, [this, m](int to, Header h, const Share* share) {
-            EXPECT_EQ(gone_.count(m), 0u) << "a rank that has left sends nothing";
+            EXPECT_EQ(departed_.count(m), 0u) << "a rank that has left sends nothing";
             flying_[{m, to}].push_back({std::move(h), share != nullptr ? share->bundle : nullptr});
           }));
     }
@@ -79,7 +79,7 @@ class Jobs {
           outcome.ok() ? name + " " + std::to_string(e.call) + (e.code == kOk ? "" : " !" + std::to_string(e.code)) +
                              " #" + std::to_string(TokenOf(e.bundle).element)
                        : std::to_string(outcome.code) + " " + outcome.message);
-      if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !gone_.count(trainer)) Leave(trainer);
+      if (hasty && trainer < static_cast<int>(got_.size()) - 1 && !departed_.count(trainer)) Leave(trainer);
     };
   }
 
@@ -93,9 +93,9 @@ class Jobs {
     const auto way = ways[random_() % ways.size()];
     auto [header, bundle] = std::move(flying_[way].front());
     flying_[way].pop_front();
-    if (gone_.count(way.second)) return true;
+    if (departed_.count(way.second)) return true;
     if (const auto* bye = std::get_if<wire::Bye>(&header.message))
-      (*this)[way.second].OnGone(way.first, bye->told);
+      (*this)[way.second].OnDeparted(way.first, bye->told);
     else
       (*this)[way.second].Handle(way.first, std::move(header), std::move(bundle));
     return true;
@@ -108,17 +108,17 @@ class Jobs {
   // As the engine does it: the last message goes to the reader, and to all that this rank has told something, behind
   // everything else.
   void Leave(int trainer) {
-    const wire::Bye bye{(*this)[trainer].Told(), ""};
+    const wire::Bye bye{(*this)[trainer].SentTo(), ""};
     std::set<int> members(bye.told.begin(), bye.told.end());
     members.insert(static_cast<int>(exchanges_.size()) - 1);
     for (int member : members) flying_[{trainer, member}].push_back({MakeHeader(0, 0, bye), nullptr});
-    gone_.insert(trainer);
+    departed_.insert(trainer);
   }
 
   // Those who are there; without waiting for the next question.
   void Tick() {
     for (size_t t = 0; t < exchanges_.size(); ++t) {
-      if (!gone_.count(static_cast<int>(t))) exchanges_[t]->Tick();
+      if (!departed_.count(static_cast<int>(t))) exchanges_[t]->Tick();
     }
   }
   void TickAll() {
@@ -141,7 +141,7 @@ class Jobs {
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::map<std::pair<int, int>, std::deque<std::pair<Header, BundlePtr>>> flying_;
   std::vector<Texts> got_;
-  std::set<int> gone_;
+  std::set<int> departed_;
 };
 
 }  // namespace hvdata

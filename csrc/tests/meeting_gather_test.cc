@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "meeting_exchange_jobs.h"
+#include "tests/captured_lines.h"
 
 namespace hvdata {
 namespace {
@@ -117,7 +118,7 @@ TEST(GatherTest, WhoeverIsMissingIsReported) {
   testing::internal::CaptureStderr();
   jobs.TickAll();
   EXPECT_EQ(
-      testing::internal::GetCapturedStderr(),
+      CapturedLines(),
       "horovod_data: [rank 0 on node0, gather 'a', call 0] has waited 0 s for rank 2 on node2, which has not made "
       "this call\n"
       "horovod_data: [rank 1 on node1, gather 'a', call 0] has waited 0 s for rank 0 on node0, which has not got all "

@@ -134,6 +134,23 @@ TEST(Ledger, NoNumberOfAPeersLeadsOutside) {
   EXPECT_NE(left->Heard(1, WordOfTurn(5)).find("the share of the reader's step 5 came before"), std::string::npos);
 }
 
+// A damaged checkpoint: its account says that it covers elements that come again.
+TEST(Ledger, AnElementBeforeItsFirstLeadsNowhere) {
+  for (const uint64_t element : {uint64_t{3}, uint64_t{999}}) {
+    for (const bool verified : {true, false}) {
+      Ledger ledger({"rank 0", "rank 1"}, plan::Schedule::kStatic);
+      Ledger::Begin begin;
+      begin.element = 1000, begin.verified = verified;
+      ledger.Start(std::move(begin));
+      const Promise share = PromiseOf(0, 2);
+      ledger.Deal(element, {{YieldOf({share, share})}, {share, share}}, {true, false});
+      ledger.Leave(element, {{YieldOf({share})}, {share}}, {});
+      ledger.DropLeft(1);
+      EXPECT_FALSE(ledger.HasAll(1));
+    }
+  }
+}
+
 class OverACheckpoint : public testing::TestWithParam<plan::Batch> {};
 
 // However long the epoch: what each rank has had doesn't come from the list of elements.

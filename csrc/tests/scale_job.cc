@@ -183,7 +183,7 @@ class Process {
   }
 
   bool Start() {
-    TheHooks().make_landing = LandBytes;
+    TheHooks().make_destination = LandBytes;
     EngineSettings settings;
     settings.stall_seconds = 30;
     settings.timeout_seconds = 240;

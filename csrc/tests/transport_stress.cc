@@ -51,15 +51,15 @@ class Sizes {
 class Trainer : public Mailbox {
  public:
   explicit Trainer(const Sizes& sizes) : sizes_(sizes) {}
-  void Deliver(int source, wire::Header header, Landing landing) override {
+  void Deliver(int source, wire::Header header, Destination destination) override {
     REQUIRE(source == 0 && KindOf(header) == Kind::kData);
     REQUIRE(StepOf(header) == steps_ && sizes_.more());
     const size_t size = sizes_.Next();
-    REQUIRE(header.components.size() == 1 && header.components[0].bytes == size && ArrivedWhole(header, landing));
+    REQUIRE(header.components.size() == 1 && header.components[0].bytes == size && ArrivedWhole(header, destination));
     ++steps_;
     bytes_ += size;
     if (steps_ % kEveryTold && size < kWindowBytes / 64 && sizes_.more()) return;
-    Parcel taken = FilledParcel(Kind::kTaken, 0, 0, steps_, {});
+    Packet taken = FilledPacket(Kind::kTaken, 0, 0, steps_, {});
     std::get<wire::Taken>(taken.header.message).limit = LaneStep(bytes_);
     line.load()->Send(0, std::move(taken));
     if (!sizes_.more()) all_.set_value();
@@ -80,7 +80,7 @@ class Trainer : public Mailbox {
 class Reader : public Mailbox {
  public:
   explicit Reader(int ranks) : taken_(static_cast<size_t>(ranks)) {}
-  void Deliver(int source, wire::Header header, Landing) override {
+  void Deliver(int source, wire::Header header, Destination) override {
     std::lock_guard<std::mutex> lock(mu_);
     taken_[static_cast<size_t>(source)] = {StepOf(header), std::get<wire::Taken>(header.message).limit.n};
     changed_.notify_all();
@@ -113,7 +113,7 @@ void Deal(Sizes sizes, int ranks) {
     const size_t size = sizes.Next();
     for (int dest = 1; dest < ranks; ++dest) {
       inbox.WaitFor(dest, step, bytes, kWindow, kWindowBytes);
-      transport.Send(dest, FilledParcel(Kind::kData, 0, step, step, {size}));
+      transport.Send(dest, FilledPacket(Kind::kData, 0, step, step, {size}));
     }
     ++step;
     bytes += size;

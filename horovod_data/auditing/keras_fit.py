@@ -20,8 +20,7 @@ import os
 import sys
 from typing import Any, Callable, Mapping, NamedTuple
 
-from ..ending.processes import fork_check
-from ..errors import say
+from ..errors import fork_check, say
 
 VARIABLE = "HOROVOD_DATA_AUDIT"
 # Modules that make a class Model: Keras 2, TensorFlow's Keras 2 in its own package, Keras 3.

@@ -16,8 +16,7 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from ..ending.processes import fork_check
-from ..errors import explain, forked, say, start_thread, text_of, without_place
+from ..errors import explain, fork_check, forked, say, start_thread, text_of, without_place
 from .keys import Key, Keys, keys_of
 from .report import Report
 

@@ -9,8 +9,7 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, Optional
 
-from ..ending.processes import fork_check
-from ..errors import explain
+from ..errors import explain, fork_check
 from .iterables import Audit, recorded
 from .record import Recorder
 

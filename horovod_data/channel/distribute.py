@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
-import os
 import weakref
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 
 from ..ending import signals
-from ..errors import explain, say, stand_in
+from ..errors import explain, say
 from ..job import state
-from ..job.settings import LEAST_MB, verify_in
 from ..native import bindings
-from . import elements, reader_thread
-from .create import MIB, Channel, DatasetFn, DatasetOrFn, Options, Owes, make
+from . import elements
+from .create import Channel, DatasetFn, DatasetOrFn, make
+from .options import Options
 from .reader_dataset import checked_dataset_or_fn
 from .receiver import receive
 
@@ -106,42 +104,15 @@ def distribute_dataset(
     HOROVOD_DATA_TIMEOUT seconds; FailedPreconditionError after shutdown(), and in an iterator whose epoch was ended by a
     newer one of the same dataset.
     """
-    return distribute(
-        dataset_or_fn,
-        batch=batch,
-        schedule=schedule,
-        remainder=remainder,
-        prefetch=prefetch,
-        name=name,
-        on_reader_error=on_reader_error,
-        verify=verify,
-        prefetch_mb=prefetch_mb,
-        shard=shard,
-    )
+    arguments = {name: value for name, value in locals().items() if name != "dataset_or_fn"}
+    state.current("distribute_dataset()")
+    return distribute(dataset_or_fn, Options(**arguments))
 
 
-def distribute(
-    dataset_or_fn: DatasetOrFn,
-    *,
-    batch: str,
-    schedule: str = "static",
-    remainder: str = "drop",
-    prefetch: Union[int, str] = "auto",
-    name: Optional[str] = None,
-    on_reader_error: str = "raise",
-    verify: bool = False,
-    prefetch_mb: Optional[float] = None,
-    shard: Optional[str] = None,
-    held: Optional[signals.Held] = None,
-    owes: Optional[Owes] = None,
-) -> tf.data.Dataset:
-    """distribute_dataset(), for a call that does more. `held`: it holds signals; `owes`: as make() has it."""
+def distribute(dataset_or_fn: DatasetOrFn, options: Options, held: Optional[signals.Held] = None) -> tf.data.Dataset:
+    """distribute_dataset(), for a call that does more. `held` holds signals until the end of that call."""
     job = state.current("distribute_dataset()")
-    if prefetch_mb is None and isinstance(prefetch, str):
-        prefetch_mb = max(job.settings.prefetch_bytes / MIB, LEAST_MB)  # which is of whole bytes
-    options = Options(
-        batch, schedule, remainder, prefetch, name, on_reader_error, _verified(verify), prefetch_mb, shard
-    )
+    options = options.completed(job.settings)
     if tf.inside_function():
         raise RuntimeError(
             explain(
@@ -153,37 +124,20 @@ def distribute(
     with contextlib.nullcontext(held) if held is not None else signals.Held() as ctrl_c:
         if not tf.executing_eagerly():
             return _shares(_channel_of_graph(job, options, dataset_or_fn, ctrl_c), job)
-        channel = make(job, options, dataset_or_fn, ctrl_c, owes)
+        channel = make(job, options, dataset_or_fn, ctrl_c)
         try:
             return _shares(channel, job)  # the dataset object keeps the channel in use
-        except BaseException as error:
-            if owes is not None:
-                with contextlib.suppress(BaseException):
-                    owes(stand_in(error))
-            raise
         finally:
             bindings.channel_unuse(channel.number)
 
 
-def distribute_datasets_from_function(
-    fn: DatasetFn,
-    *,
-    batch: str,
-    schedule: str = "static",
-    remainder: str = "drop",
-    prefetch: Union[int, str] = "auto",
-    name: Optional[str] = None,
-    on_reader_error: str = "raise",
-    verify: bool = False,
-    prefetch_mb: Optional[float] = None,
-    shard: Optional[str] = None,
-) -> tf.data.Dataset:
+def distribute_datasets_from_function(fn: DatasetFn, *, batch: str, **options: Any) -> tf.data.Dataset:
     """distribute_dataset() of a function, under the name that tf.distribute has for it. Collective.
 
     Args:
       fn: takes a tf.distribute.InputContext (or nothing), returns a tf.data.Dataset, and is called on readers only, once
         (with a parameter named `epoch`: for every epoch); elsewhere it may be None.
-      batch, schedule, remainder, prefetch, name, on_reader_error, verify, prefetch_mb, shard: as of distribute_dataset().
+      batch, options: all arguments of distribute_dataset() after its first.
 
     Returns:
       A tf.data.Dataset of this rank's shares, as distribute_dataset() does.
@@ -199,24 +153,7 @@ def distribute_datasets_from_function(
                 "Pass a function that returns one, or call distribute_dataset()",
             )
         )
-    return distribute_dataset(
-        fn,
-        batch=batch,
-        schedule=schedule,
-        remainder=remainder,
-        prefetch=prefetch,
-        name=name,
-        on_reader_error=on_reader_error,
-        verify=verify,
-        prefetch_mb=prefetch_mb,
-        shard=shard,
-    )
-
-
-def _verified(verify: Any) -> bool:
-    if not isinstance(verify, bool):
-        raise TypeError(explain(f"verify must be True or False, not {verify!r}"))
-    return verify or verify_in(os.environ)
+    return distribute_dataset(fn, batch=batch, **options)
 
 
 def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOrFn, ctrl_c: signals.Held) -> Channel:
@@ -228,20 +165,10 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     name = options.name
     asked = _asked.setdefault(graph, collections.Counter())
     channels = _named.setdefault(name, [])
-    # Not interrupted: this rank has not given its word yet, and the call would not count here.
-    reader_thread.wait_for_channels(lambda _, one: one.name == name)
-    made_of = _weakly(dataset_or_fn)
-
-    def keeps(channel: Channel) -> None:
-        """Of a call that counts as made, though the program has left it."""
-        channel.made_of = made_of
-        channels.append(channel)
-        asked[name] += 1
-
+    given = None
     if asked[name] == len(channels):
-        channels.append(make(job, options, dataset_or_fn, ctrl_c, keeps=keeps))
-        channels[-1].made_of = made_of
-        given = None
+        channels.append(make(job, options, dataset_or_fn, ctrl_c))
+        channels[-1].made_of = _weakly(dataset_or_fn)
     else:  # not collective: an error stays on this rank
         checked_dataset_or_fn(dataset_or_fn, needed=job.reader is not None)
         given = dataset_or_fn
@@ -249,8 +176,7 @@ def _channel_of_graph(job: state.Job, options: Options, dataset_or_fn: DatasetOr
     if channel.options != options:
         raise ValueError(
             explain(
-                f"channel {options.name!r} exists with {_shown(channel.options)}, but was asked for again "
-                f"with {_shown(options)}",
+                f"channel {options.name!r} exists with {channel.options}, but was asked for again with {options}",
                 "Use the same arguments or another name",
                 job.where,
             )
@@ -293,7 +219,3 @@ def _shares(channel: Channel, job: state.Job) -> tf.data.Dataset:
     )
     whole = options.remainder == "partial" and options.schedule == "static"
     return receive(channel.number, channel.label, channel.steps, spec, whole)
-
-
-def _shown(options: Options) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(options).items())

@@ -40,7 +40,7 @@ class Component:
 
 
 def is_none(leaf: Any) -> bool:
-    """Whether a leaf of an element, or of its spec, is None."""
+    """Says whether a leaf of an element, or of its spec, is None."""
     return leaf is None or isinstance(leaf, private.NoneTensorSpec)
 
 
@@ -110,7 +110,7 @@ def _is_ragged(spec: Any) -> bool:
 
 
 def has_composites(spec: Any) -> bool:
-    """Whether some leaf is not a plain tensor."""
+    """Says whether some leaf is not a plain tensor."""
     return any(not isinstance(leaf, tf.TensorSpec) for _, leaf in leaves(spec))
 
 

@@ -17,8 +17,8 @@ from ..native import loader
 from ..native import tensorflow_private as private
 from . import elements
 from .receiver import ends_of_channels
-from .shard.fingerprinting import fingerprint_of
-from .shard.sharding import Part, part_of
+from .shard.fingerprint import fingerprint_of
+from .shard.parts import ReaderPart, part_of
 
 _INFINITE, _UNKNOWN = -1, -2  # as tf.data counts
 
@@ -44,7 +44,7 @@ class Reading:
     fingerprint: Optional[
         str
     ]  # equal ones stand for pipelines that yield the same, before they are sharded; None: not known
-    part: Optional[Part]  # of shard="auto"
+    part: Optional[ReaderPart]  # of shard="auto"
     deal: Callable[
         [int, int, int], None
     ]  # (channel, epoch, number): runs one epoch, blocks until all trainers have ended it
@@ -151,7 +151,7 @@ class _Prepared:
     flat: tf.data.Dataset
     spec: Any
     count: tf.Tensor
-    part: Optional[Part]
+    part: Optional[ReaderPart]
 
 
 def _prepared(dataset: tf.data.Dataset, rules: _Rules, graph: Optional[tf.Graph]) -> _Prepared:
@@ -201,7 +201,7 @@ def _made_anew(
 
 
 def _fits(spec: Any, known: Any) -> bool:
-    """Whether all elements of `spec` are elements of `known`, too."""
+    """Says whether all elements of `spec` are elements of `known`, too."""
     try:
         common = elements.common_spec([known, spec])
     except ValueError:

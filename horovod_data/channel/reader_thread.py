@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import sys
 import threading
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 import tensorflow as tf
 
@@ -33,26 +32,6 @@ _JOIN_SECONDS = 5.0
 
 # All that have not been joined. One that has dealt its last epoch still has what is not to be freed while Python ends.
 _dealers: set[Dealer] = set()
-
-
-@dataclasses.dataclass
-class Unmade:
-    """A channel that is still made, on a thread, of a call that its program has left."""
-
-    name: Optional[str]
-    made: threading.Event  # or given up
-
-
-unmade: dict[int, Unmade] = {}  # by number
-
-
-def wait_for_channels(
-    which: Callable[[int, Unmade], bool] = lambda number, one: True, between: Callable[[], object] = lambda: None
-) -> None:
-    """Until those are made, or given up. `between` is called now and then, and may raise."""
-    for number, one in list(unmade.items()):
-        while which(number, one) and not one.made.wait(bindings.SLICE_MS / 1000):
-            between()
 
 
 class Dealer:
@@ -154,7 +133,6 @@ def _leave(channel: int, label: str, epoch: int, error: SystemExit) -> None:
 def _join_dealers() -> None:
     deadline = time.monotonic() + _JOIN_SECONDS
     for dealer in list(_dealers):
-        dealer.cancel()  # one that has not begun: its program was interrupted
         dealer.thread.join(max(0.0, deadline - time.monotonic()))
         if not dealer.thread.is_alive():
             _dealers.discard(dealer)
@@ -172,7 +150,6 @@ def serve() -> None:
     job = state.current("serve()")
     if job.trainer is not None:
         return
-    wait_for_channels()  # to which this reader has given its word
     bindings.refuse_agreements(
         explain(
             f"reader {job.reader} on {job.hosts[job.comm_rank]} is in serve() already and takes no new channel",

@@ -20,8 +20,9 @@ import tensorflow as tf
 
 from ..channel import elements, receiver
 from ..channel.agreement import raised
-from ..channel.create import UNLESS_SHARDED, DatasetOrFn
+from ..channel.create import DatasetOrFn
 from ..channel.distribute import distribute
+from ..channel.options import UNLESS_SHARDED, Options
 from ..ending import signals
 from ..errors import explain, placed, without_place, words_of
 from ..job import state
@@ -91,21 +92,9 @@ def predict(
         if isinstance(dataset, tf.data.Dataset) and (ends := receiver.ends_of_channels(dataset)):
             shares, channel = dataset, ends[0].label
         else:
-
-            def has_left(error: Exception) -> None:
-                """The others, who have the channel, go on to their first round."""
-                if job.trainer is not None:
-                    _Rounds(job, name).gather(_Outputs(), 0, False, error)
-
-            shares = distribute(
-                dataset,
-                batch=batch,
-                remainder="partial",
-                name=name,
-                shard=UNLESS_SHARDED if shard is None else shard,
-                held=ctrl_c,
-                owes=has_left,
-            )
+            sharded = UNLESS_SHARDED if shard is None else shard
+            options = Options(batch=batch, remainder="partial", name=name, shard=sharded)
+            shares = distribute(dataset, options, ctrl_c)
         if job.trainer is None:
             return None
         rounds = _Rounds(job, channel)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from ..errors import explain, text_of
-from ..job import init, state
+from ..job import roles, state
 from ..native import loader
 from . import call_order
 
@@ -163,7 +163,7 @@ def _scatter_gradient(op: Any, gradient: tf.Tensor, _: Any) -> list[Optional[tf.
             scatter_name=call_order.label_of(op, "scatter_name"),
         )
     others: list[Optional[tf.Tensor]] = [None] * (len(op.inputs) - 1)
-    if init.rank() == root:
+    if roles.rank() == root:
         gathered.set_shape(op.inputs[0].shape)
         return [gathered, *others]
     with tf.control_dependencies([gathered]):  # in a graph nothing else would make it run

@@ -139,13 +139,13 @@ def ours(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def only_srun(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm's srun is in PATH, and no mpirun: then it alone starts jobs."""
+    """Says whether Slurm's srun is in PATH, and no mpirun: then it alone starts jobs."""
     path = environ.get("PATH", "")
     return shutil.which("mpirun", path=path) is None and shutil.which("srun", path=path) is not None
 
 
 def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Finding]:
-    """Whether there is an mpirun, and whether it is the one of our MPI."""
+    """Says whether there is an mpirun, and whether it is the one of our MPI."""
     path = shutil.which("mpirun", path=environ.get("PATH", ""))
     if path is None:
         if only_srun(environ):
@@ -177,7 +177,7 @@ def launcher_in_path(environ: Mapping[str, str], mpi: Optional[str]) -> list[Fin
 
 
 def match(path: str, version_text: str, mpi: Optional[str]) -> Finding:
-    """Whether an mpirun, by what `mpirun --version` says, belongs to the MPI `mpi`."""
+    """Says whether an mpirun, by what `mpirun --version` says, belongs to the MPI `mpi`."""
     name = "environment.mpirun"
     version = (re.findall(r"\d+\.\d+(?:\.\d+)*", version_text) or [""])[0]
     vendor = (

@@ -196,7 +196,7 @@ def mpi4py(told: Told) -> list[Finding]:
 
 
 def one_mpi(looks: Mapping[str, Told]) -> list[Finding]:
-    """Whether all that were built with MPI use the same library. Two in one process see two jobs."""
+    """Says whether all that were built with MPI use the same library. Two in one process see two jobs."""
     name = "MPI.one library"
     uses = {what: sorted(map(os.path.realpath, told.get("libraries") or [])) for what, told in looks.items()}
     users = {what: paths for what, paths in uses.items() if paths}

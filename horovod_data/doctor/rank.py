@@ -18,9 +18,11 @@ import time
 from typing import Any, Callable, Optional
 
 from ..ending import shutdown
-from ..job import init, state
+from ..job import roles, state
 from ..job.layout import Layout
 from ..native import bindings, loader
+from ..observe.stats import stats
+from ..start import init
 from . import children, inside, mpi_variables, transports
 
 SMALL, LARGE = 4 << 10, 4 << 20  # bytes of a batch: for steps per second, and for bytes per second
@@ -72,14 +74,14 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
         inside.look_at_core()
     loader.load()
     began_init = time.monotonic()
-    init.init()
+    init()
     job = state.current("the doctor")
     rank, size, layout = job.comm_rank, len(job.hosts), job.layout
     mine: dict[str, Any] = {
         "rank": rank,
         "findings": findings,
-        "reads": init.is_reader(),
-        "trains": init.is_trainer(),
+        "reads": roles.is_reader(),
+        "trains": roles.is_trainer(),
         "group": layout.group[rank],
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -101,9 +103,9 @@ def everything(seconds: float, findings: list[dict[str, Any]], began: float) -> 
     mine["together"] = {
         name: measure_together(name, length, seconds / 4) for name, length in (("small", SMALL), ("large", LARGE))
     }
-    mine["said"] = transports.telling(_stderr()) if init.is_reader() else ""
+    mine["said"] = transports.telling(_stderr()) if roles.is_reader() else ""
     everybody: list[dict[str, Any]] = [{}] * size
-    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report"):
+    for one in bindings.agree(json.dumps(mine).encode(), "the doctor's report")[1]:
         for other in one.ranks:
             everybody[other] = json.loads(one.payload)
     if rank == 0:
@@ -146,7 +148,7 @@ def check_delivery(rank: int, layout: Layout) -> str:
     dataset = _distribute(
         lambda context: numbers(rows, context).batch(batch), batch="global", remainder="partial", name="doctor global"
     )
-    shares = bindings.agree(
+    _, shares = bindings.agree(
         json.dumps([share.numpy().tolist() for share in _iterated(dataset)]).encode(), "the doctor's rows"
     )
     by_rank = {other: json.loads(one.payload) for one in shares for other in one.ranks}
@@ -178,20 +180,18 @@ def measure_lane(rank: int, number: int, reader: int, to: int, seconds: float) -
         return _ready_made(LARGE, context).take(-1 if context.input_pipeline_id == number else 0)
 
     dataset = _distribute(elements, batch="per_rank", schedule="dynamic", name=f"doctor lane {reader} {to}")
-    before = bindings.stats()
+    before = stats()
     rate = _bytes_per_second(dataset, seconds) if rank == to else None
     del dataset
     bindings.agree(b"", f"the doctor's lane from {reader} to {to}")
-    ways = {
-        way: bindings.stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")
-    }
+    ways = {way: stats()[f"payload_bytes_{way}"] - before[f"payload_bytes_{way}"] for way in ("arena", "message")}
     return {"reader": reader, "to": to, "rate": rate, **ways}
 
 
 def measure_together(name: str, length: int, seconds: float) -> dict[str, float]:
     """Steps per second of all ranks, each with a batch of `length` bytes; 0 where none arrive. Collective."""
     dataset = _distribute(lambda context: _ready_made(length, context), batch="per_rank", name=f"doctor {name}")
-    rate = _bytes_per_second(dataset, seconds) if init.is_trainer() else 0.0
+    rate = _bytes_per_second(dataset, seconds) if roles.is_trainer() else 0.0
     del dataset
     bindings.agree(b"", f"the doctor's {name} batches")
     return {"steps_per_second": rate / length}
@@ -199,7 +199,7 @@ def measure_together(name: str, length: int, seconds: float) -> dict[str, float]
 
 def _iterated(dataset: Any) -> Any:
     """What arrives here: nothing at a dedicated reader."""
-    return dataset if init.is_trainer() else ()
+    return dataset if roles.is_trainer() else ()
 
 
 def _distribute(make: Callable[[Any], Any], **arguments: Any) -> Any:
@@ -234,7 +234,7 @@ def _stderr() -> str:
 
 
 def _horovod_threads() -> Optional[bool]:
-    """Whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
+    """Says whether Horovod says that MPI may be used from several threads; None: there is no Horovod."""
     horovod: Any = sys.modules.get("horovod.tensorflow")
     return bool(horovod.mpi_threads_supported()) if horovod is not None and horovod.is_initialized() else None
 

@@ -197,7 +197,7 @@ def _together(ranks: Sequence[dict[str, Any]], section: str) -> Finding:
 
 
 def _way(ranks: Sequence[dict[str, Any]], section: str, payload: str, stderr: str) -> list[Finding]:
-    """Whether batches to the reader's own host went through shared memory, where they may."""
+    """Says whether batches to the reader's own host went through shared memory, where they may."""
     if payload == "message":
         return []
     late = {

@@ -15,9 +15,9 @@ from typing import Any, Callable
 from ..channel.distribute import distribute_dataset
 from ..channel.reader_thread import serve
 from ..errors import explain
-from ..job import init as roles
-from ..job import state
+from ..job import roles, state
 from ..native import bindings
+from ..start import init
 
 
 class _Producer:
@@ -81,7 +81,7 @@ def attach(**options: Any) -> bool:
             explain(f"attach() was given {', '.join(sorted(wrong))}", f"It takes {', '.join(sorted(allowed))}")
         )
     if bindings.state() is bindings.State.NEVER_STARTED:
-        roles.init()
+        init()
     state.current("returnn.attach()")
     _options.clear()
     _options.update({"batch": "per_rank", "remainder": "partial", **options})

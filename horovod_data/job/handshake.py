@@ -7,26 +7,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
-from ..ending.leaving import leaves
-from ..ending.siblings import Absent, Siblings
 from ..errors import explain, place, placed, say, start_thread
+from ..observe import timeline_parts
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
 
 # Waiting in slices lets signal handlers run: Ctrl-C.
 _SLICE_SECONDS = 0.1
-_LOOK_SECONDS = 0.5  # between two looks at the other ranks of this host
+_LOOK_SECONDS = 0.5  # between two looks at the clock
 _GRACE_SECONDS = 0.5
-# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,30 +66,21 @@ def meet(
     size: int,
     exchange: Callable[[bytes], list[bytes]],
     settings: Settings,
-    absent: Callable[[], list[Absent]],
     between: Callable[[], object] = lambda: None,
 ) -> list[Introduction]:
-    """Everybody's introduction, in rank order. Collective.
+    """The introductions of all ranks, in their order. Collective.
 
     Args:
-      exchange: the collective: everybody's bytes for one's own. It may block for as long as somebody is missing.
-      absent: who will not come any more.
-      between: called now and then; what it raises ends the wait, which a second call then takes up.
+      exchange: the collective: takes this rank's bytes, returns those of all. It blocks until all ranks have called it.
+      between: called now and then. An exception of its own ends the wait, and a second call of meet() takes that up.
 
     Raises:
-      RuntimeError: the ranks disagree; the text has both sides' values and is the same on all. Or somebody ended before.
-      TimeoutError: somebody never came.
+      RuntimeError: the ranks disagree. The text has both sides' values and is the same on all ranks.
+      TimeoutError: a rank never came.
     """
     encoded = _in_time(
-        json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, absent, between
+        json.dumps(dataclasses.asdict(mine)).encode(), exchange, place(rank, mine.host), size, settings, between
     )
-    left = [
-        f"{place(other, host)} has come to the end of its program"
-        for other, one in enumerate(encoded)
-        if (host := leaves(one)) is not None
-    ]
-    if left:
-        raise _never_comes(left, place(rank, mine.host))
     said = [json.loads(one) for one in encoded]
     for field, name in (
         ("version", "the version of horovod_data"),  # first: another one may say other things
@@ -180,8 +167,7 @@ def check_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes]
                     where="",
                 )
             else:
-                with open(path, "wb"):
-                    pass
+                timeline_parts.begin(path)
         except (OSError, ValueError) as error:
             trouble = explain(
                 f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
@@ -207,38 +193,20 @@ def by_value(values: Sequence[Any], hosts: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def place_before_mpi(environ: Mapping[str, str]) -> str:
-    """This process as error texts name it, by what its launcher says."""
-    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
-    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
+def watched(environ: Mapping[str, str], settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it.
 
-
-@contextlib.contextmanager
-def watched(environ: Mapping[str, str], settings: Settings, leaving: bool = False) -> Iterator[None]:
-    """Watches over MPI_Init, which can't be interrupted, and waits for ever for a process that never calls it: prints the stall
-    line, and ends this process with an error, and with it the job, at the time limit or when a rank of this host has gone, or
-    has come to its end. `leaving`: not for the latter, which come here only to say so, as this one does (ending/leaving.py)."""
+    Logs the stall line. At the time limit it ends this process with an error, and the job with it.
+    """
     launcher = launch_checks.find_launcher(environ)
     if launcher is None:
-        yield
-        return
-    siblings = Siblings(environ)
-    with _ends_at(
-        _Wait(
-            place_before_mpi(environ),
-            launcher.size,
-            settings,
-            lambda: [one for one in siblings.absent() if not (leaving and one.ended)],
-        )
-    ):
-        yield
+        return contextlib.nullcontext()
+    return _ends_at(_Wait(launch_checks.place_before_mpi(environ), launcher.size, settings))
 
 
-def watched_start(
-    where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]]
-) -> contextlib.AbstractContextManager[None]:
-    """The same for what follows in init() when its `size` processes have met."""
-    return _ends_at(_Wait(where, size, settings, absent, met=True))
+def watched_start(where: str, size: int, settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """The same for the part of init() after the meeting of its `size` processes."""
+    return _ends_at(_Wait(where, size, settings, met=True))
 
 
 @contextlib.contextmanager
@@ -253,7 +221,7 @@ def _ends_at(wait: _Wait) -> Iterator[None]:
         try:
             while not over.wait(_LOOK_SECONDS):
                 wait.look()
-        except (RuntimeError, TimeoutError) as error:
+        except TimeoutError as error:
             say(str(error))
             time.sleep(_GRACE_SECONDS)  # the others see the same: let them print it before they are killed
             if not over.is_set():
@@ -301,11 +269,10 @@ def _in_time(
     where: str,
     size: int,
     settings: Settings,
-    absent: Callable[[], list[Absent]],
     between: Callable[[], object],
 ) -> list[bytes]:
     """Waits for a collective that can't be interrupted, for what `between` raises, stall line and time limit."""
-    wait = _Wait(where, size, settings, absent)
+    wait = _Wait(where, size, settings)
     under_way = _Exchange.under_way or _Exchange(mine, exchange, where, size)
     if under_way.of != (mine, where, size):
         raise RuntimeError(
@@ -327,44 +294,21 @@ def _in_time(
     return under_way.results[0]
 
 
-def _never_comes(gone: Sequence[object], where: str, met: bool = False) -> RuntimeError:
-    waits = f"init() waits for a rank that will not come: {', '.join(map(str, gone))}, without having "
-    return RuntimeError(
-        explain(
-            f"{waits}come through horovod_data.init()", "Look there for what it raised, and what has caught that", where
-        )
-        if met
-        else explain(
-            f"{waits}called horovod_data.init()",
-            "Every process of the job must call it: look there for what ends the program before it (a return, sys.exit, os._exit), "
-            "or start fewer processes",
-            where,
-        )
-    )
-
-
 class _Wait:
     """One wait for all processes: when to report it, and when it is an error."""
 
-    def __init__(
-        self, where: str, size: int, settings: Settings, absent: Callable[[], list[Absent]], met: bool = False
-    ) -> None:
+    def __init__(self, where: str, size: int, settings: Settings, met: bool = False) -> None:
         self.where, self.size = where, size
-        self._settings, self._absent, self._met = settings, absent, met
+        self._settings, self._met = settings, met
         self._missing = (
             f"not all of the {size} processes have {'come through' if met else 'called'} horovod_data.init()"
         )
-        self._began = self._looked = time.monotonic()
+        self._began = time.monotonic()
         self._reported = False
 
     def look(self) -> None:
-        """Raises TimeoutError at the limit, and RuntimeError when somebody will not come any more."""
-        now = time.monotonic()
-        waited = now - self._began
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            if gone := self._absent():
-                raise _never_comes(gone, self.where, self._met)
+        """Logs the stall line, once. Raises TimeoutError at the limit."""
+        waited = time.monotonic() - self._began
         if waited > self._settings.stall_seconds and not self._reported:
             self._reported = True
             say(placed(self.where, f"waiting in init() for {waited:.0f} s: {self._missing}"))

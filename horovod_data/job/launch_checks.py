@@ -9,14 +9,19 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import re
+import socket
 from typing import Mapping, Optional, Sequence
 
-from ..errors import explain
+from ..errors import explain, place
 
 # Open files: MPI, with its connections, and TensorFlow have most of them; ours are a few, and one for each process of the host.
 _MPI_FILES, _OUR_FILES = 24, 12
 
 _LEVELS = {0: "MPI_THREAD_SINGLE", 1: "MPI_THREAD_FUNNELED", 2: "MPI_THREAD_SERIALIZED", 3: "MPI_THREAD_MULTIPLE"}
+
+
+# Of Open MPI, PMI, PMIx and Slurm: this process's rank, before MPI says it.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +50,12 @@ def find_launcher(environ: Mapping[str, str]) -> Optional[Launcher]:
     if rank is not None:
         return Launcher("a PMIx launcher", rank + 1, f"PMIX_RANK={rank}")
     return None
+
+
+def place_before_mpi(environ: Mapping[str, str]) -> str:
+    """This process as error texts name it, by what its launcher says."""
+    rank = next((environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()), "")
+    return place(int(rank), socket.gethostname()) if rank else f"a rank on {socket.gethostname()}"
 
 
 def check_files(spare: int, limit: int, mpi_runs: bool, where: str) -> None:

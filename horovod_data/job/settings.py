@@ -173,7 +173,7 @@ def _flag_in(environ: Mapping[str, str], name: str) -> bool:
 
 
 def verify_in(environ: Mapping[str, str]) -> bool:
-    """Whether every channel is to be verified, whatever it was made with. Raises ValueError as read_settings() does."""
+    """Says whether every channel is to be verified, whatever it was made with. Raises ValueError as read_settings() does."""
     return _flag_in(environ, "HOROVOD_DATA_VERIFY")
 
 

@@ -25,7 +25,7 @@ class Job:
     layout: Layout
     forked: Callable[[], bool]
     environ: dict[str, str]  # HOROVOD_DATA_* as init() found them
-    left: bool = False  # shutdown() was called, and has left the wait for others to the exit
+    waits_at_exit: bool = False  # shutdown() was called while an exception was handled: the exit waits for other ranks
     ended: bool = False
 
     @property
@@ -80,7 +80,7 @@ def current(what: str) -> Job:
                 job.where,
             )
         )
-    if job.ended or job.left or bindings.state() == bindings.State.SHUT_DOWN:
+    if job.ended or job.waits_at_exit or bindings.state() == bindings.State.SHUT_DOWN:
         raise RuntimeError(
             explain(
                 f"{what} was called after the end of the job: horovod_data.shutdown() has been called, or MPI has been "

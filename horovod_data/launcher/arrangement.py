@@ -192,5 +192,5 @@ def _check(request: Request) -> None:
 
 
 def is_oversubscribed(arrangement: Arrangement, cores: float) -> bool:
-    """Whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
+    """Says whether some host runs more processes than it has cores. Hosts are taken to have `cores` each."""
     return any(host.slots > cores for host in arrangement.hosts)

@@ -100,7 +100,7 @@ def _placement(extras: Extras) -> list[str]:
 
 
 def _is_mapped(extras: Extras) -> bool:
-    """Whether the user says how ranks are mapped to hosts; with --binding-args as horovodrun understands them, too."""
+    """Says whether the user says how ranks are mapped to hosts; with --binding-args as horovodrun understands them, too."""
     return (
         bool(extras.binding_args)
         or re.search(r"(^|\s)--?(map-by|rankfile|rf)\b", " ".join(extras.mpi_args)) is not None
@@ -108,7 +108,7 @@ def _is_mapped(extras: Extras) -> bool:
 
 
 def _has_oob(version: str) -> bool:
-    """Whether this Open MPI's daemons have the parameters oob_...: up to version 4."""
+    """Says whether this Open MPI's daemons have the parameters oob_...: up to version 4."""
     major = re.search(r"\d+", version)
     return major is None or int(major[0]) < 5
 

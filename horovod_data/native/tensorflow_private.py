@@ -32,50 +32,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession
+from tensorflow.python.client.session import BaseSession as BaseSession
 from tensorflow.python.data.experimental.ops import distribute
-from tensorflow.python.data.ops.dataset_ops import DatasetSource, DatasetV1Adapter, UnaryDataset
-from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.data.ops.dataset_ops import DatasetSource as DatasetSource
+from tensorflow.python.data.ops.dataset_ops import DatasetV1Adapter as DatasetV1Adapter
+from tensorflow.python.data.ops.dataset_ops import UnaryDataset as UnaryDataset
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator as OwnedIterator
 from tensorflow.python.eager import context, executor
-from tensorflow.python.eager.context import eager_mode
-from tensorflow.python.framework.none_tensor import NoneTensorSpec
-from tensorflow.python.saved_model import nested_structure_coder
-
-__all__ = [
-    "BaseSession",
-    "DatasetSource",
-    "DatasetV1Adapter",
-    "NoneTensorSpec",
-    "OwnedIterator",
-    "UnaryDataset",
-    "DATASET_CALL",
-    "ITERATOR_CALLS",
-    "SESSION_CALLS",
-    "at_once",
-    "begin_without_gpus",
-    "caches_in_a_file",
-    "captured",
-    "dataset_of",
-    "eager_mode",
-    "function_nodes",
-    "has_functions",
-    "inputs",
-    "is_eager",
-    "is_tf1_program",
-    "keep_functions",
-    "keep_python_functions",
-    "name",
-    "nested_structure_coder",
-    "numbers",
-    "resource_of",
-    "seeds",
-    "serialized_graph",
-    "shard_files",
-    "small_numbers",
-    "tf2",
-    "unordered",
-    "variant",
-]
+from tensorflow.python.eager.context import eager_mode as eager_mode
+from tensorflow.python.framework.none_tensor import NoneTensorSpec as NoneTensorSpec
+from tensorflow.python.saved_model import nested_structure_coder as nested_structure_coder
 
 # All that asks an iterator for an element or for its state; all that a session runs, also what was made callable before; and what
 # iter() of a dataset calls first.
@@ -120,7 +86,7 @@ def begin_without_gpus() -> None:
 
 
 def is_tf1_program() -> bool:
-    """Whether graphs are this program's default."""
+    """Says whether graphs are this program's default."""
     return bool(context.default_execution_mode == context.GRAPH_MODE)
 
 
@@ -197,7 +163,7 @@ def small_numbers(stage: tf.data.Dataset) -> list[str]:
 
 
 def unordered(stage: tf.data.Dataset) -> bool:
-    """Whether a stage was told itself that the order of its elements doesn't matter."""
+    """Says whether a stage was told itself that the order of its elements doesn't matter."""
     if hasattr(stage, "_deterministic"):
         return bool(stage._deterministic == "false")
     if name(stage) != "ParallelInterleave":
@@ -231,7 +197,7 @@ _DIVIDE_ANEW = (
 
 
 def divides_anew(stage: tf.data.Dataset, in_order: bool) -> bool:
-    """Whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
+    """Says whether an element of a stage may have rows of several that it takes, or a part of one, or come in another order than these.
     `in_order`: what the pipeline's options say of stages that say nothing themselves."""
     asks = getattr(stage, "_deterministic", "default") == "default" and name(stage).startswith("Parallel")
     return name(stage).endswith(_DIVIDE_ANEW) or unordered(stage) or (asks and not in_order)
@@ -265,7 +231,7 @@ def captured(stage: tf.data.Dataset) -> list[tf.Tensor]:
 
 
 def caches_in_a_file(stage: tf.data.Dataset) -> bool:
-    """Whether a stage is a cache() with a filename."""
+    """Says whether a stage is a cache() with a filename."""
     name = (
         tf.get_static_value(getattr(stage, "_filename", None)) if is_eager(getattr(stage, "_filename", None)) else None
     )

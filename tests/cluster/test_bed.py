@@ -67,6 +67,7 @@ def folders():
     return set(Path(tempfile.gettempdir()).glob(PREFIX + "*"))
 
 
+@pytest.mark.commit
 def test_hosts_have_little_in_common(tmp_path):
     with Bed(2) as bed:
         for host in 0, 1:

@@ -76,11 +76,7 @@ def digits(tmp_path_factory):
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
     "line",
-    [
-        # Four trainings of the same model, which tests/examples does as well.
-        pytest.param(line, marks=[pytest.mark.slow] if "digits_keras" in line else [])
-        for line in RUNNABLE
-    ],
+    [pytest.param(line, marks=[pytest.mark.commit] if "-m horovod_data." in line else []) for line in RUNNABLE],
 )
 def test_commands_run(line, tmp_path, request):
     """With the Python and the mpirun under test."""

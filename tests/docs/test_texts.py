@@ -18,8 +18,8 @@ def source_text() -> str:
 
 
 def quoted_errors():
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    headings = re.findall(r"^### (`.*`.*)$", page, re.MULTILINE)
+    pages = [ROOT / "docs" / name for name in ("troubleshooting.md", "troubleshooting-data.md")]
+    headings = [line for page in pages for line in re.findall(r"^### (`.*`.*)$", page.read_text(), re.MULTILINE)]
     return [text for heading in headings for text in re.findall(r"`([^`]+)`", heading) if text != "NaN"]
 
 

@@ -115,6 +115,7 @@ ledger.on_epoch_end(0)
 """
 
 
+@pytest.mark.commit("twice")
 @pytest.mark.parametrize(
     "extra, status, said",
     [
@@ -139,6 +140,7 @@ def test_the_demo_finds_files_read_too_often(monkeypatch):
             check_opens(wrong, epochs=12)
 
 
+@pytest.mark.commit("2")
 @pytest.mark.parametrize("np", [1, 2, 4])
 def test_custom_loop(np):
     proven("custom_loop", np, f"{np} ranks made 3 x 11 steps", "together 3000", "as after training in one process")

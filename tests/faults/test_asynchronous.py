@@ -28,6 +28,7 @@ def shuffled():
     return tf.data.Dataset.range(24).shuffle(24, seed=5)
 
 
+@pytest.mark.commit("dedicated")
 @pytest.mark.parametrize("readers", [0, 1], ids=["embedded", "dedicated"])
 def test_epochs_are_those_of_one_process(readers):
     plain = shuffled()

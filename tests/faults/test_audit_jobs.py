@@ -34,6 +34,7 @@ def verdicts(output):
     )
 
 
+@pytest.mark.commit
 def test_datasets_generators_and_arrays(tmp_path):
     output = run(
         tmp_path,

@@ -243,6 +243,7 @@ def test_a_record_over_a_checkpoint_of_several_readers_or_dynamic(tmp_path, batc
     assert sum(resumed["rows_per_rank"]) + had == whole["rows"], resumed
 
 
+@pytest.mark.commit
 @pytest.mark.limit(100)
 def test_the_line_of_rows_that_are_dropped():
     """13 batches of 5 rows for 2 ranks: of each one is left over."""
@@ -319,6 +320,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.commit
 @pytest.mark.limit(200)
 def test_the_launcher_writes_certificates_of_any_script(tmp_path, capsys):
     """horovod-data-run --certificate FILE; and the command that compares two of them."""

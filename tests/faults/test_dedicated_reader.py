@@ -173,6 +173,7 @@ def run(script, np, *args, readers=1):
     return [told(job, rank) for rank in range(np + readers)], job
 
 
+@pytest.mark.commit("2")
 @pytest.mark.limit(120)
 @pytest.mark.parametrize("np", [1, 3, 2, 4])
 def test_modes_and_roles(np):
@@ -191,6 +192,7 @@ def test_modes_and_roles(np):
         assert sorted(sum((lines[1 + epoch]["loose"] for lines in trainers), [])) == list(range(20))
 
 
+@pytest.mark.commit
 @pytest.mark.limit(120)
 @pytest.mark.horovod
 def test_keras_fit():

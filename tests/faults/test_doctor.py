@@ -55,7 +55,6 @@ def test_all_is_well(tmp_path):
         "machine.cores",
         "machine.memory",
         "shared memory.arena",
-        "shared memory.CMA",
         "shared memory./dev/shm",
         "software.TensorFlow",
         "software.horovod_data",
@@ -74,6 +73,7 @@ def test_all_is_well(tmp_path):
     assert "Open MPI's ob1: vader to 1 on" in way or not OPEN_MPI or "sm to 1 on" in way or "UCX" in way
 
 
+@pytest.mark.commit
 def test_a_self_test_of_one_rank(tmp_path):
     found = findings(tmp_path, "--np", "1", "--seconds", "0.4", status=0)
     for payload in ("arena", "message"):
@@ -157,6 +157,7 @@ def test_a_core_that_crashes(tmp_path, monkeypatch):
     assert "SIGSEGV" in found.value and "Rebuild it" in found.advice
 
 
+@pytest.mark.commit
 def test_inside_a_job(tmp_path):
     """Where Open MPI's settings are known, in one that is slower than need be. What the training has written stays."""
     ranks = 3

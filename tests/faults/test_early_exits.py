@@ -42,6 +42,7 @@ def taken(job) -> list[int]:
     return sorted(int(line) for out in job.stdout for line in out.split())
 
 
+@pytest.mark.commit("mpi4py first")
 @pytest.mark.parametrize("before, arguments", [HVD_FIRST, MPI_FIRST, OURS_FIRST])
 def test_a_trainer_is_done_first(before, arguments):
     job = run_job(DYNAMIC.format(before=before, arguments=arguments, end=""), np=3)

@@ -62,6 +62,7 @@ def test_one_rank_fails_where_somebody_else_started_mpi(before):
     assert job.seconds_since("ENDS", 1) < SOON, job.describe()
 
 
+@pytest.mark.commit
 def test_one_rank_fails_without_horovod():
     script = ONE_FAILS.replace("import horovod.tensorflow as hvd\n", "time.sleep(1000)\n")
     job = run_job(script.format(before=BARE, end="raise ValueError('bare')"), np=2)
@@ -298,6 +299,7 @@ def test_a_normal_end(before, end):
     assert job.stdout == ["ran\n", "ran\n"] and "Traceback" not in "".join(job.stderr), job.describe()
 
 
+@pytest.mark.commit
 @pytest.mark.horovod
 def test_hvd_shutdown_in_mid_run():
     job = run_job(

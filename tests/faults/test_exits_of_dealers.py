@@ -79,6 +79,7 @@ os._exit(bool(failed))
 MORE = 196 if os.environ.get("HVDATA_TEST_ALL_FAULTS") == "1" else 36  # each takes a second of a core
 
 
+@pytest.mark.commit("4")
 @pytest.mark.parametrize("exits", [4, pytest.param(MORE, marks=pytest.mark.slow, id="more")])
 @pytest.mark.limit(1500)
 def test_no_exit_aborts(tmp_path, exits):

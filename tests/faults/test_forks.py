@@ -141,6 +141,7 @@ session.close()
 """
 
 
+@pytest.mark.commit("True-2-embedded-inline")
 @everywhere((2, 0, "inline"), (3, 1, "arena"))
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_child_that_is_forked_in_mid_epoch(where, mapped, tried):

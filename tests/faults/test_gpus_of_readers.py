@@ -34,6 +34,7 @@ with v1.Session(config=program) as session:
 """
 
 
+@pytest.mark.commit
 def test_a_tf1_program_with_a_visible_device_list():
     job = run_job(SCRIPT, np=2, timeout=100)
     assert job.returncode == 0, job.describe()

@@ -21,6 +21,7 @@ print("behind serve", hvd.size(), flush=True)
 """
 
 
+@pytest.mark.commit("after-horovod.tensorflow")
 @pytest.mark.parametrize("module", ["horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_hvd_init_on_a_dedicated_reader(module, when):

@@ -43,6 +43,7 @@ hvdata.serve()
 """
 
 
+@pytest.mark.commit
 def test_rank_0_reads(script):
     job = run_launcher("-np", "2", *script(WHO), "--readers", "5", env={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert job.returncode == 0, job.output
@@ -175,6 +176,7 @@ def test_a_shell_script_may_have_its_program_run_by_ours(script):
     assert job.returncode == 3 and job.seconds < 60, job.output
 
 
+@pytest.mark.commit("SIGKILL-statuses0")
 @pytest.mark.parametrize("signal_name, statuses", [("SIGKILL", (137, 9)), ("SIGSEGV", (139, 11))])
 def test_one_rank_is_killed(script, signal_name, statuses):
     end = f"import signal; os.kill(os.getpid(), signal.{signal_name})"

@@ -50,6 +50,7 @@ def place(by_name):
     return place
 
 
+@pytest.mark.commit
 def test_readers_per_node(place):
     hosts = place("-H", "ha:2,hb:1", "--readers-per-node", "1", "-x", "CUDA_VISIBLE_DEVICES")
     assert hosts == [

@@ -33,6 +33,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.commit("sys.exit(3)-3-0")
 @pytest.mark.parametrize("readers", [0, 1])
 @pytest.mark.parametrize(
     "how, status", [("sys.exit(3)", 3), ("raises()", 3), ("leave(3)", 3), ("sys.exit('no data')", 1)]

@@ -57,6 +57,7 @@ def test_a_killed_process(readers, killed, name):
         assert "Killed (signal 9)" in job.log, job.describe()
 
 
+@pytest.mark.commit
 def test_a_reader_that_is_done_and_reads_on():
     with start_job(SERVES_ON, 3) as job:
         job.wait_for("is done", 0, timeout=100)

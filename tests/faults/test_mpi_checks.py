@@ -79,6 +79,7 @@ def handles(text, library):
     return {kind: (int(taken), int(given)) for kind, taken, given in found}
 
 
+@pytest.mark.commit("hvdata.shutdown()-2-1-message")
 @pytest.mark.limit(180)
 @pytest.mark.parametrize("np, readers, way", [(2, 1, "message"), (3, 0, "message"), (2, 0, "arena")])
 @pytest.mark.parametrize("end", ["", "hvdata.shutdown()"])

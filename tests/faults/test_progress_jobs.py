@@ -65,6 +65,7 @@ for epoch in range(15):  # of so many that are gone the numbers are kept
 """
 
 
+@pytest.mark.commit
 def test_names_that_are_distributed_again_and_channels_without_one():
     """None of their epochs is lost between two looks, nor a row of one."""
     job = run_job(AGAIN, 2, env=progress("0.2"), timeout=90)

@@ -29,6 +29,7 @@ def said(text: str, pattern: str) -> list[str]:
     return re.findall(pattern, text, re.S)
 
 
+@pytest.mark.commit
 def test_readers_leave_with_status_0_when_the_trainers_are_done():
     job = run_job(
         PRELUDE
@@ -204,6 +205,7 @@ for step, _ in enumerate(ds):
             assert "Killed (signal 9)" in job.log, job.describe()
 
 
+@pytest.mark.commit
 def test_an_uncaught_exception_in_a_readers_script_ends_the_job():
     job = run_job(
         PRELUDE

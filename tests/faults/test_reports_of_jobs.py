@@ -84,6 +84,7 @@ def verdict_of(job, readers):
     return table[-1].strip()
 
 
+@pytest.mark.commit("trainers-trainer-bound: delivery costs -dedicated")
 @pytest.mark.limit(200)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def _order(job):
     return [row for step in zip(*per_rank) for share in step for row in share]
 
 
+@pytest.mark.commit("per_rank-3-2")
 @pytest.mark.parametrize("batch, before, after", [("global", 2, 4), ("per_rank", 3, 2)])
 def test_another_number_of_ranks(tmp_path, batch, before, after):
     whole = [int(x) for x in tf.data.Dataset.range(48).shuffle(16, seed=7)]

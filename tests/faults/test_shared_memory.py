@@ -29,6 +29,7 @@ print("arena", moved["payload_bytes_arena"], "message", moved["payload_bytes_mes
 ROWS = 64 * 4096 * 4 * 8  # bytes for each rank
 
 
+@pytest.mark.commit
 def test_too_small_for_one_batch():
     job = run_job(EPOCH, np=2, env={"HOROVOD_DATA_ARENA_MB": "0.5"}, timeout=120)
     assert job.returncode == 0, job.describe()

@@ -27,6 +27,7 @@ print(sum(1 for _ in ds), flush=True)
 # ---- Files.
 
 
+@pytest.mark.commit("from mpi4py import MPI")
 @pytest.mark.parametrize("before", ["", "from mpi4py import MPI"])
 def test_no_more_files(before):
     """MPI hung at 20, and TensorFlow ended the process where MPI ran already."""

@@ -16,6 +16,8 @@ from audits import ROWS, numbers, passed
 from ranks.slowness import slowness
 from together import attempt, local, plain, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=2)
+
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -382,6 +384,7 @@ def test_keras_fit_of_a_dataset(hvdata, comm, known):
     assert [(one.verdict, one.steps[0]) for one in audited.reports] == [("every row once", ROWS // comm.size // 8)] * 3
 
 
+@pytest.mark.world(np=2, readers=1)
 @pytest.mark.readers(1)
 @pytest.mark.ranks(1, 2)
 def test_a_dedicated_reader_takes_no_part(hvdata, comm):

@@ -2,8 +2,11 @@
 """What an audit sends. Its memory: tests/soak/audit_memory.py."""
 
 import numpy as np
+import pytest
 from audits import passed
 from together import results
+
+pytestmark = pytest.mark.world(np=3)
 
 
 def test_each_key_travels_once(hvdata, comm):

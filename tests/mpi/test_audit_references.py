@@ -9,6 +9,8 @@ import tensorflow as tf
 from audits import ROWS, numbers, passed
 from together import outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=1)
+
 
 def test_the_same_row_in_other_frameworks_and_batches(hvdata, comm):
     """Content is dtype, shape and bytes, whatever the batch and whoever holds it."""
@@ -105,6 +107,7 @@ def test_a_loader_in_the_manner_of_torch(hvdata, comm):
     assert passed(comm, content).times == {1: ROWS}
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.parametrize("reference", [
     ROWS, range(ROWS), set(range(ROWS)), np.arange(ROWS), list(range(ROWS)), lambda: ROWS, lambda: range(ROWS),
     lambda: (np.arange(i, i + 6) for i in range(0, ROWS, 6)), "dataset"],
@@ -120,6 +123,7 @@ def test_references(hvdata, comm, reference, request):
     assert [example.key for example in report.never_seen] == ([] if counted else [5])
 
 
+@pytest.mark.world(np=3)
 def test_the_reference_is_read_on_rank_0_alone(hvdata, comm):
     calls = []
 
@@ -168,6 +172,7 @@ def test_a_reference_without_an_end(hvdata, comm):
     assert passed(comm, hvdata.audit([np.int64(2)], reference=data.repeat(2))).never == 8 - comm.size
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.ranks(1, 3)
 def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
     monkeypatch.setattr("horovod_data.auditing.reference._CHUNK", 100)
@@ -176,6 +181,7 @@ def test_a_large_reference_comes_in_parts(hvdata, comm, monkeypatch):
     assert report.never == 3 and [one.key for one in report.never_seen] == [1000, 1001, 1002]
 
 
+@pytest.mark.world(np=2)
 def test_rows_that_are_not_in_the_reference(hvdata, comm):
     audited = hvdata.audit(
         numbers(comm), key=lambda rows: [f"r{row}" for row in rows], reference={f"r{row}" for row in range(40)}
@@ -232,6 +238,7 @@ def test_vectors_without_a_batch_are_explained(hvdata, comm):
 # ---- What is refused.
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.parametrize("arguments, kind, text", [
     (dict(key=1.5), TypeError, r"key=1\.5 is no key"), (dict(key=()), TypeError, r"key=\(\) is no key"),
     (dict(reference=-1), ValueError, "reference=-1 is less than 0"), (dict(reference="rows"), TypeError, "is no reference"),
@@ -251,6 +258,7 @@ def test_what_is_no_loader(hvdata, comm, given):
     raises_everywhere(comm, lambda: hvdata.audit(given), TypeError, r"audit\(\) was given a")
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_disagree(hvdata, comm):
     raises_everywhere(
@@ -284,6 +292,7 @@ def test_a_component_that_is_not_there(hvdata, comm):
     assert not results(comm, audited.report)[0].ok
 
 
+@pytest.mark.world(np=2)
 def test_a_reference_that_fails(hvdata, comm):
     def reference():
         yield np.arange(3)

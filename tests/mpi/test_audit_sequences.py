@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from together import raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=1)
+
 BATCHES, ROWS = 3, 8
 EVERY = "every row once"
 

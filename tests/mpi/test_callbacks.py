@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 from together import attempt, outcomes, results
 
+pytestmark = pytest.mark.world(np=2)
+
 
 def scalars(log_dir, rank):
     """By tag: (step, value), as TensorBoard reads them."""

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, results
 
+pytestmark = pytest.mark.world(np=4)
+
 
 def channel(hvdata, start, n, **arguments):
     return hvdata.distribute_dataset(tf.data.Dataset.range(start, start + n), batch="per_rank", **arguments)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from checkpoints import rest, restore, save, take
 from together import Counted, Raised, dealt, elements, outcomes, raises_everywhere, results, written
 
+pytestmark = pytest.mark.world(np=3)
+
 STEPS = 10
 
 
@@ -103,6 +105,7 @@ def test_rank_0_alone_saves_and_restores(hvdata, comm, path):
     assert results(comm, lambda: rest(again)) == want(n, comm, 4)
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
 def test_global_batches(hvdata, comm, path):
     source = tf.data.Dataset.range(12 * 6).batch(12, drop_remainder=True)
@@ -116,6 +119,7 @@ def test_global_batches(hvdata, comm, path):
     assert results(comm, lambda: [x.numpy().tolist() for x in again]) == [steps[2:] for steps in whole]
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
 def test_dynamic(hvdata, comm, path):
     """Nothing lost, nothing twice; who gets what is free."""
@@ -130,6 +134,7 @@ def test_dynamic(hvdata, comm, path):
     assert sorted(sum(before, []) + sum(after, [])) == list(range(n))
 
 
+@pytest.mark.world(np=1)
 @pytest.mark.usefixtures("either_way")
 def test_unused_and_exhausted(hvdata, comm, path):
     """Neither opens an epoch, when saved or restored."""
@@ -327,6 +332,7 @@ def shuffled_range(n, **options):
     return tf.data.Dataset.range(n).shuffle(5, **options)
 
 
+@pytest.mark.world(np=1)
 @pytest.mark.parametrize("when", ["at its end", "unused", "in the middle", "in the middle, then at its end"])
 @pytest.mark.parametrize("source", [shuffled_range, shuffled_generator])
 def test_a_seeded_shuffle_has_the_next_epochs_order_when_restored(hvdata, comm, path, source, when):
@@ -409,6 +415,7 @@ def test_what_is_left_of_a_restored_epoch_may_have_no_step(hvdata, comm, path, c
     assert "had no step" not in said and f"left out {comm.size - 1} element(s)" in said, said
 
 
+@pytest.mark.world(np=1)
 @pytest.mark.parametrize("why", ["no seed", "later iterator", "shorter"])
 def test_a_replay_that_yields_something_else(hvdata, comm, path, why):
     """Nothing is lost or repeated in silence."""
@@ -472,6 +479,7 @@ def test_symbolic_checkpoints_of_a_shuffle_without_a_seed(hvdata, comm, path):
         assert results(comm, lambda: rest(third)) == [w[STEPS - 2 :] for w in whole]
 
 
+@pytest.mark.world(np=2, readers=2)
 @pytest.mark.slow
 @pytest.mark.ranks(2, 3)
 @pytest.mark.readers(2)

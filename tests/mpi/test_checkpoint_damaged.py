@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from together import elements
 
-pytestmark = pytest.mark.limit(120)
+pytestmark = [pytest.mark.world(np=3), pytest.mark.limit(120)]
 
 
 def attempt(call):

@@ -9,6 +9,8 @@ import tensorflow as tf
 from checkpoints import rest, restore, save, take
 from together import dealt, outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=2)
+
 STEPS = 10
 
 

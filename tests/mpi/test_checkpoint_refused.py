@@ -9,6 +9,8 @@ import tensorflow as tf
 from checkpoints import in_hand, restore, save
 from together import elements, outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=3)
+
 GIB = 1 << 30
 
 
@@ -41,6 +43,7 @@ def refuses(hvdata, comm, path, make, steps, prefetch):
     assert results(comm, lambda: sum(1 for _ in it)) == [steps - 1] * comm.size
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.slow
 @pytest.mark.limit(240)
 @pytest.mark.ways("auto")
@@ -61,6 +64,7 @@ def test_a_state_of_batches_above_2_gib(hvdata, comm, path, size, steps, prefetc
     )
 
 
+@pytest.mark.world(np=1)
 @pytest.mark.slow
 @pytest.mark.limit(240)
 @pytest.mark.ways("auto")

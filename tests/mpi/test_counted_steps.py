@@ -10,6 +10,8 @@ from together import results
 
 from horovod_data.certificate import last
 
+pytestmark = pytest.mark.world(np=2)
+
 SLOW = 0.02  # s an element: slower than the program, so that the end is still to be pulled when all have left
 
 
@@ -146,6 +148,7 @@ def test_of_a_length_that_changes(hvdata, comm):
     assert certificate(hvdata, comm, "changes", 3)["verdict"] == "complete"
 
 
+@pytest.mark.world(np=1, readers=2)
 @pytest.mark.readers(2)
 def test_of_several_readers(hvdata, comm):
     """Whose ends come before the program has had its last step, as they read ahead: it hears of them without asking."""

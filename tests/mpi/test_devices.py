@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from together import results
 
-pytestmark = pytest.mark.own_job  # a process has as many devices in all of its tests
+pytestmark = [pytest.mark.world(np=2), pytest.mark.own_job]  # a process has as many devices in all of its tests
 
 DEVICES = 2
 try:  # must come before anything uses TensorFlow

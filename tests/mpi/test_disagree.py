@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from together import Raised, elements, outcomes, raises_everywhere
 
-pytestmark = pytest.mark.ranks(2, 3, 4)  # one rank agrees with itself
+pytestmark = [pytest.mark.world(np=2), pytest.mark.ranks(2, 3, 4)]  # one rank agrees with itself
 
 BASE = {"batch": "per_rank", "schedule": "static", "remainder": "drop", "prefetch": 2, "name": "train"}
 

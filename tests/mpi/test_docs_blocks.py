@@ -17,7 +17,13 @@ PRELUDE = (DOCS_TESTS / "prelude.py").read_text()
 # What a process can do once: such a block has a job of its own.
 ONCE = re.compile(r"shutdown\(|init\([^)]|exit\(|disable_eager|disable_v2|enable_v1|import MPI")
 
-pytestmark = [pytest.mark.horovod, pytest.mark.own_job, pytest.mark.ranks(2), pytest.mark.ways("auto")]
+pytestmark = [
+    pytest.mark.world(np=2),
+    pytest.mark.horovod,
+    pytest.mark.own_job,
+    pytest.mark.ranks(2),
+    pytest.mark.ways("auto"),
+]
 PARAMS = [
     pytest.param(block, id=block.id, marks=[pytest.mark.alone()] if ONCE.search(block.text) else [])
     for block in named("python")

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, Raised, dealt, elements, outcomes, results
 
+pytestmark = pytest.mark.world(np=4)
+
 STEPS = 12
 
 

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from together import dealt, elements, local, on_reader, outcomes, plain, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=3)
+
 DTYPES = [
     tf.bool, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int16, tf.int32, tf.int64, tf.float16, tf.bfloat16,
     tf.float32, tf.float64, tf.complex64, tf.complex128,
@@ -34,6 +36,7 @@ def listed(values, signature) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(lambda: iter(values), output_signature=signature)
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_numeric_dtypes(hvdata, comm, dtype):
     rows = pattern(dtype, (24, 3))
@@ -46,6 +49,7 @@ def test_numeric_dtypes(hvdata, comm, dtype):
         assert plain(joined) == plain(rows)
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.parametrize("rows_of", [1, 4096, 600_000], ids=["inline", "kilobytes", "megabytes"])
 @pytest.mark.usefixtures("either_way")
 def test_sizes(hvdata, comm, rows_of):
@@ -62,6 +66,7 @@ def test_sizes(hvdata, comm, rows_of):
             assert step["odd"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
 def test_strings(hvdata, comm):
     n = comm.size
@@ -120,6 +125,7 @@ def test_nests(hvdata, comm):
     ]
 
 
+@pytest.mark.world(np=1)
 @pytest.mark.parametrize("structure", [lambda x: x, lambda x: (x,), lambda x: {"x": x}, lambda x: Sample(x, x)])
 def test_structure_is_kept(hvdata, comm, structure):
     source = tf.data.Dataset.from_tensor_slices(tf.range(24)).batch(12, drop_remainder=True).map(structure)
@@ -167,6 +173,7 @@ def sparse(i):
     return tf.SparseTensor(indices=[[0, 1], [2, 0]], values=tf.stack([i, i + 1]), dense_shape=[3, 4])
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.parametrize("composite", [ragged, sparse, lambda i: {"r": ragged(i), "s": sparse(i), "d": i}])
 @pytest.mark.usefixtures("either_way")
 def test_composites_per_rank(hvdata, comm, composite):
@@ -180,6 +187,7 @@ def test_composites_per_rank(hvdata, comm, composite):
     ]
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.usefixtures("either_way")
 def test_ragged_global(hvdata, comm):
     rows = [list(range(i % 4)) for i in range(24)]
@@ -389,6 +397,7 @@ def test_an_empty_share_of_a_scalar_is_an_error(hvdata, comm):
         assert comm.allgather(got) == [[rank] for rank in range(n)]
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.slow
 @pytest.mark.ranks(1, 4)  # the latter over two hosts: through shared memory and as messages
 def test_an_element_larger_than_2_gib(hvdata, comm):

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from together import dealt, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=1)
+
 v1 = tf.compat.v1
 
 

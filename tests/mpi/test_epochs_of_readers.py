@@ -5,7 +5,12 @@ import pytest
 import tensorflow as tf
 from together import results
 
-pytestmark = [pytest.mark.readers(1, 2), pytest.mark.ranks(2, 3), pytest.mark.limit(120)]
+pytestmark = [
+    pytest.mark.world(np=2, readers=1),
+    pytest.mark.readers(1, 2),
+    pytest.mark.ranks(2, 3),
+    pytest.mark.limit(120),
+]
 
 
 def test_each_reader_is_told_the_epoch(hvdata, comm):

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import results
 
+pytestmark = pytest.mark.world(np=2)
+
 if not hasattr(tf, "estimator"):
     pytest.skip("this TensorFlow has no tf.estimator", allow_module_level=True)
 

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from together import Raised, gradient_of_a_gradient, outcomes, plain, raises_everywhere, results, same_on_all_ranks
 
+pytestmark = pytest.mark.world(np=2)
+
 v1 = tf.compat.v1
 
 
@@ -54,6 +56,7 @@ def test_dtypes(hvdata, comm, dtype):
     assert [plain(one) for one in got] == expected(comm, 0, [mine(rank) for rank in range(comm.size)])
 
 
+@pytest.mark.world(np=4)
 @same_on_all_ranks(25)
 @given(rows=st.lists(st.integers(0, 40), min_size=4, max_size=4), shape=st.lists(st.integers(0, 3), max_size=2),
        root=st.integers(0, 3), dtype=st.sampled_from([np.float64, np.uint8, object]))  # fmt: skip
@@ -73,6 +76,7 @@ def test_any_rows(hvdata, comm, rows, shape, root, dtype):
     ]
 
 
+@pytest.mark.world(np=4)
 def test_large(hvdata, comm):
     got = results(comm, lambda: hvdata.gather(tf.fill([300_000, 5], float(comm.rank))).numpy().sum(axis=1)[::1000])
     assert got[0].tolist() == [5.0 * rank for rank in range(comm.size) for _ in range(300)]

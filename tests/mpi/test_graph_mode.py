@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, Raised, dealt, outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=2)
+
 v1 = tf.compat.v1
 
 

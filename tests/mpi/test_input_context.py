@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from together import elements
 
+pytestmark = pytest.mark.world(np=1)
+
 
 @pytest.fixture(params=["distribute_dataset", "distribute_datasets_from_function"])
 def distribute(hvdata, request):

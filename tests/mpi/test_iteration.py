@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=1)
+
 
 def numbers(hvdata, n, **arguments):
     return hvdata.distribute_dataset(tf.data.Dataset.range(n), batch="per_rank", **arguments)
@@ -236,6 +238,7 @@ def test_ranks_advance_at_their_own_pace_within_the_window(hvdata, comm):
     assert outcomes(comm, walk) == want(n, comm)
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.ranks(2, 3, 4)
 def test_a_reader_that_trains_begins_an_epoch_with_its_own_rank(hvdata, comm):
     """Its pipeline reads what its program sets before each epoch, though the other ranks are there long before it."""

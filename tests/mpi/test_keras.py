@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, results
 
+pytestmark = pytest.mark.world(np=2)
+
 hvd = pytest.importorskip("horovod.tensorflow.keras")
 
 TRAIN, VALID = 48, 24  # both, and their batches, are divided by 1, 2, 3 and 4 ranks

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 from together import results
 
+pytestmark = pytest.mark.world(np=2)
+
 EPOCHS = 200
 ROW = 65_536  # bytes: more than travels with a header, so that messages and receive buffers take part
 THREADS = 10  # TensorFlow's pools may still grow a little; a leaked thread per epoch would be 200
@@ -78,6 +80,7 @@ def test_whole_epochs(hvdata, comm, schedule):
     stays_level(comm, lambda i: [x for x in ds] and None)
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.limit(180)
 @pytest.mark.ranks(1, 3)
 def test_broken_off_epochs(hvdata, comm):

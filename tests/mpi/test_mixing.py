@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from together import elements, local
 
+pytestmark = pytest.mark.world(np=1)
+
 SOURCES = 3
 WEIGHTS = [0.6, 0.3, 0.1]
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from oracle import deliver, dropped, equal, is_dynamic_delivery
 from together import elements, on_reader, results, same_on_all_ranks, written
 
+pytestmark = pytest.mark.world(np=3)
+
 REMAINDERS = ["drop", "partial", "pad"]
 
 
@@ -65,6 +67,7 @@ def test_global(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="global", remainder=remainder, prefetch=prefetch)
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(7)
@@ -73,6 +76,7 @@ def test_per_rank(hvdata, comm, remainder, rows, prefetch):
     delivers(hvdata, comm, batches_of(rows), batch="per_rank", remainder=remainder, prefetch=prefetch)
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(7)
 @given(rows=rows_of_batches, prefetch=prefetches, remainder=st.sampled_from(REMAINDERS))
@@ -90,6 +94,7 @@ def test_dynamic(hvdata, comm, rows, prefetch, remainder):
         assert is_dynamic_delivery(batches, got), got
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 def test_global_by_messages(hvdata, comm, remainder):
@@ -144,6 +149,7 @@ def test_what_drop_drops_is_logged(hvdata, comm, capfd):
             assert str(count) in line, line
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.parametrize(
     "batch, rows, why",
     [

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import elements, results
 
+pytestmark = pytest.mark.world(np=4)
+
 
 def with_none(rows, batch):
     return tf.data.Dataset.range(rows).batch(batch).map(lambda x: (x, None, {"a": None, "b": tf.strings.as_string(x)}))

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from together import elements, results
 
+pytestmark = pytest.mark.world(np=3)
+
 ROWS, WIDTH = 16, 2048  # rows of 8 KiB, 64 of them to a batch of ours: large enough not to travel with a header
 
 
@@ -175,6 +177,7 @@ def test_the_reader_gets_a_ready_made_tensor_itself(hvdata, comm, batch):
     assert len(set(places[0])) == 1
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("last", ["batch", "map"])
@@ -218,6 +221,7 @@ def test_a_share_with_padding_is_copied_once(hvdata, comm):
     assert grown["payload_bytes_copied_to_arena"] <= STEPS * len(beside_the_reader(comm)) * ROWS * 4  # the weights
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 3, 4)
 def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
@@ -230,6 +234,7 @@ def test_copied_shares_begin_where_tensorflow_wants_them(hvdata, comm):
     assert grown["payload_bytes_realigned"] == 0
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("auto", "two hosts")
 @pytest.mark.ranks(2, 4)
 def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
@@ -241,6 +246,7 @@ def test_strings_and_small_payloads_travel_with_the_header(hvdata, comm):
     assert grown["payload_bytes_arena"] == grown["payload_bytes_message"] == 0 < grown["payload_bytes_inline"]
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.ways("message")
 @pytest.mark.ranks(2)
 def test_messages_when_asked_for(hvdata, comm):
@@ -249,6 +255,7 @@ def test_messages_when_asked_for(hvdata, comm):
     assert grown["payload_bytes_arena"] == 0 and grown["payload_bytes_message"] == 4 * ROWS * WIDTH * 4
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("two hosts", "message")
 @pytest.mark.ranks(2, 4)
 def test_bytes_for_other_hosts_are_the_payload_and_little_more(hvdata, comm):
@@ -313,6 +320,7 @@ def test_buffers_in_the_pipeline_and_behind_it(hvdata, comm, stage):
         assert sorted(rows[:, 0]) == list(range(ROWS * steps * comm.size))
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.ways("auto", "arena")
 @pytest.mark.alone(HOROVOD_DATA_ARENA_MB="0.125")
 @pytest.mark.ranks(2)
@@ -440,6 +448,7 @@ def test_random_sizes_arrive_to_the_last_byte(hvdata, comm):
     assert results(comm, run) == [len(sizes) // comm.size] * comm.size
 
 
+@pytest.mark.world(np=2)
 @pytest.mark.slow
 @pytest.mark.limit(240)
 @pytest.mark.ways("auto")
@@ -458,6 +467,7 @@ def test_a_million_small_batches(hvdata, comm):
     assert results(comm, run) == [[count // 2, 0]] * 2
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("two hosts")
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
@@ -479,6 +489,7 @@ def test_small_batches_for_another_host_come_by_its_porter(hvdata, comm, schedul
         assert sent_by_reader(hvdata, comm, lambda: drain(ds)) <= steps * (hosts - 1) + BESIDE
 
 
+@pytest.mark.world(np=4)
 @pytest.mark.ways("two hosts")
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kib", [16, 17])

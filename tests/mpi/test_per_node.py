@@ -14,7 +14,12 @@ from oracle import deliver_per_host, equal, is_dynamic_delivery
 from tensorflow.python.data.experimental.ops.testing import assert_next
 from together import Raised, host_of, outcomes, raises_everywhere, results, same_on_all_ranks
 
-pytestmark = [pytest.mark.per_node("dedicated", "embedded"), pytest.mark.ranks(2, 3, 4, 5), pytest.mark.limit(120)]
+pytestmark = [
+    pytest.mark.world(np=3, per_node="embedded"),
+    pytest.mark.per_node("dedicated", "embedded"),
+    pytest.mark.ranks(2, 3, 4, 5),
+    pytest.mark.limit(120),
+]
 REMAINDERS = ["drop", "partial", "pad"]
 prefetches = st.sampled_from(["auto", 1, 2, 3, 8])
 
@@ -69,6 +74,7 @@ def assert_delivered(got, want, note):
         assert all(equal(a, b) for a, b in zip(mine, its)), (note, got, want)
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 def test_roles(hvdata, comm, hosts):
     embedded = os.environ.get("HOROVOD_DATA_EMBEDDED") == "1"
     assert hvdata.num_readers() == 2
@@ -80,6 +86,7 @@ def test_roles(hvdata, comm, hosts):
     assert sum(hosts.sizes) == (hvdata.size() or sum(hosts.sizes))
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.usefixtures("either_way")
 @same_on_all_ranks(4)
@@ -105,6 +112,7 @@ def test_global(hvdata, comm, hosts, remainder, rows, prefetch):
         assert_delivered(shares(hvdata, comm, ds), want, (rows, epoch))
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.parametrize("batch", ["global", "per_rank"])
 def test_a_host_without_data(hvdata, comm, hosts, batch, remainder):
@@ -223,6 +231,7 @@ def test_dynamic_is_each_hosts_own(hvdata, comm, hosts):
             assert is_dynamic_delivery(batches[host], [got[rank] for rank in hosts.ranks[host]])
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 def test_payload_stays_on_its_host(hvdata, comm, hosts):
     """Large batches: nothing but headers goes by MPI."""
 
@@ -237,6 +246,7 @@ def test_payload_stays_on_its_host(hvdata, comm, hosts):
     assert all(results(comm, lambda: after["mpi_bytes_sent"] - before["mpi_bytes_sent"] < 50_000))
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 @pytest.mark.parametrize("remainder", REMAINDERS)
 @pytest.mark.parametrize("lengths", [(8, 3), (0, 5), (6, 6)])
 def test_cardinality(hvdata, comm, hosts, lengths, remainder):
@@ -378,6 +388,7 @@ def from_checkpoint(ds, iterator, trainers, path):
     return again
 
 
+@pytest.mark.world(np=2, per_node="dedicated")
 def test_checkpoints(hvdata, comm, hosts, tmp_path_factory):
     """Every rank saves and restores its own."""
     folder = comm.bcast(str(tmp_path_factory.mktemp("checkpoints")) if comm.rank == 0 else None)

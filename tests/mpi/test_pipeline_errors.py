@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from together import Raised, dealt, elements, outcomes, prefix, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=4)
+
 SCALAR = tf.TensorSpec([], tf.int64)
 
 # What a generator raises, and what TensorFlow makes of it.

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from together import Raised, outcomes, raises_everywhere, results, same_on_all_ranks
 
+pytestmark = pytest.mark.world(np=2)
+
 
 def numbers(rows, batch):
     return tf.data.Dataset.range(rows).batch(batch)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle import deliver_from_readers, dropped_by_readers, equal, is_dynamic_delivery
 from together import Raised, attempt, outcomes, raises_everywhere, results, same_on_all_ranks
 
-pytestmark = [pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.world(np=2, readers=3), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 REMAINDERS = ["drop", "partial", "pad"]
 lengths_of_readers = st.lists(st.integers(0, 9), min_size=3, max_size=3)
 prefetches = st.sampled_from(["auto", 1, 2, 3, 8])

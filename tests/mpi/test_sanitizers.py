@@ -5,6 +5,10 @@ tests/faults/test_sanitized_jobs.py.)"""
 import os
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.world(np=1)
+
 
 def test_the_library_under_test_is_the_sanitized_one_if_that_is_wanted(hvdata):
     maps = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from together import raises_everywhere, results
 
-pytestmark = [pytest.mark.readers(2, 3), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.world(np=1, readers=2), pytest.mark.readers(2, 3), pytest.mark.limit(120)]
 
 
 @pytest.fixture(autouse=True)

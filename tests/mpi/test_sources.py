@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, on_reader, raises_everywhere
 
+pytestmark = pytest.mark.world(np=4)
+
 
 def merged(lists):
     """The job's order: rank 0's element of step 0, rank 1's of step 0, ..., then step 1."""

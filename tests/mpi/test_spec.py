@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from together import elements, on_reader, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=2)
+
 UNKNOWN = tf.data.UNKNOWN_CARDINALITY
 INFINITE = tf.data.INFINITE_CARDINALITY
 
@@ -36,6 +38,7 @@ def x_y(rows):
     return (tf.TensorSpec([rows, 4], tf.float32), tf.TensorSpec([rows], tf.int64))
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_global_with_static_rows(hvdata, comm, remainder):
     ds = distributed(hvdata, lambda: batches(30, 12, True), batch="global", remainder=remainder)
@@ -64,6 +67,7 @@ def test_global_with_unknown_rows(hvdata, comm, remainder):
     assert [len(steps) for steps in elements(comm, ds)] == [2] * comm.size
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.parametrize("known", [True, False], ids=["static", "unknown"])
 @pytest.mark.parametrize("remainder", ["drop", "partial", "pad"])
 def test_global_batches_without_rows(hvdata, comm, remainder, known):
@@ -85,6 +89,7 @@ def test_global_batches_without_rows(hvdata, comm, remainder, known):
     assert [len(one) for one in elements(comm, ds)] == [steps] * comm.size
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.parametrize(("remainder", "up"), [("drop", 0), ("partial", 1), ("pad", 1)])
 def test_per_rank_static(hvdata, comm, remainder, up):
     n = 3 * comm.size + comm.size // 2

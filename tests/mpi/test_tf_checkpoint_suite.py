@@ -6,6 +6,8 @@ import tensorflow as tf
 from tensorflow.python.data.kernel_tests import checkpoint_test_base
 from together import Counted, results
 
+pytestmark = pytest.mark.world(np=1)
+
 STEPS = 4
 Data = tf.data.Dataset
 

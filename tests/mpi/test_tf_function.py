@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from together import results
 
+pytestmark = pytest.mark.world(np=1)
+
 hvd = pytest.importorskip("horovod.tensorflow")
 
 ROWS = 48

@@ -11,6 +11,8 @@ import tensorflow as tf
 from checkpoints import in_hand
 from together import results
 
+pytestmark = pytest.mark.world(np=3)
+
 OF_RANKS = ("wait_seconds", "receive_seconds", "step_seconds")
 OF_READERS = ("pipeline_seconds", "deal_seconds", "room_seconds", "serve_seconds")
 
@@ -121,6 +123,7 @@ def test_they_begin_anew(hvdata, comm):
     assert results(comm, lambda: hvdata.stats()["anew/steps"]) == [4] * comm.size, "an epoch's, as ever"
 
 
+@pytest.mark.world(np=2, readers=1)
 @pytest.mark.ranks(1, 2)
 @pytest.mark.readers(1)
 def test_a_dedicated_reader_begins_anew_with_rank_0(hvdata, comm):

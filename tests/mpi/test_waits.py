@@ -12,6 +12,8 @@ import tensorflow as tf
 from ranks.slowness import slowness
 from together import Raised, elements, host_of, outcomes, results
 
+pytestmark = pytest.mark.world(np=2)
+
 LIMIT = round(6 * slowness())  # for init() as well
 SHORT = {"HOROVOD_DATA_STALL_SECONDS": "2", "HOROVOD_DATA_TIMEOUT": str(LIMIT)}
 PATIENT = {"HOROVOD_DATA_STALL_SECONDS": "0.5", "HOROVOD_DATA_TIMEOUT": "0"}
@@ -81,6 +83,7 @@ def test_one_rank_iterates_more_often(hvdata, comm, capfd):
     assert [one for rank, one in enumerate(got) if rank != 1] == ["finished"] * (comm.size - 1)
 
 
+@pytest.mark.world(np=3)
 @pytest.mark.slow
 @pytest.mark.ranks(1, 3)
 @pytest.mark.alone(**PATIENT)

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from together import Counted, dealt, elements, outcomes, raises_everywhere, results
 
+pytestmark = pytest.mark.world(np=3)
+
 LARGE = 256 << 10
 NUMBER = "prefetch=3 says how many steps. Give one of them."
 

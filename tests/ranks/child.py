@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pytest plugin on every rank: runs the planned tests one at a time, each when every rank is done with the one
-before, and writes down how they went. Time limits and judgement are the outer side's."""
+"""The pytest plugin on every rank. It runs the planned tests one at a time and records their outcomes.
+
+A test begins when every rank is done with the one before. The outer side keeps the time limits and judges.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 from ranks.exchange import Begun, Outcome, wait_for_all, wait_until_allowed, write_record
 from ranks.worlds import World, limit_of, parametrize
 
-# Beyond a test's own limit: by then the outer side has long ended the job, unless it is dead itself.
+# Beyond a test's own limit. The outer side has ended the job long before, unless it is dead.
 ORPHAN_SECONDS = 120
 
 
@@ -33,7 +35,9 @@ class Child:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.option.basetemp = str(self.directory / f"tmp.{self.rank}")  # ranks must not tidy up each other's
+        config.option.basetemp = str(
+            self.directory / f"tmp.{self.rank}"
+        )  # pytest removes old ones: no rank those of another
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -77,13 +81,13 @@ class Child:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        # A failed test is in the records. A status other than 0 would make the launcher end the other ranks.
+        # The records have the failed test. With a status other than 0 the launcher would end the other ranks.
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
             session.exitstatus = pytest.ExitCode.OK
 
     @pytest.fixture
     def shared_path(self, request: pytest.FixtureRequest) -> Path:
-        """A folder for this test that is the same on every rank (tmp_path is each rank's own)."""
+        """A folder for this test, the same on every rank. (Each rank has a tmp_path of its own.)"""
         path = self.directory / f"shared.{self.tests.index(request.node.nodeid)}"
         path.mkdir(exist_ok=True)
         return path

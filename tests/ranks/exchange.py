@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the outer pytest and the ranks' pytests tell each other: files in the job's folder.
+"""The messages between the outer pytest and the pytests of the ranks: files in the job's folder.
 
 plan.json        outer -> ranks: the node ids to run, in order
-come.R           rank R -> ranks: it is about to begin test 0
-go.I             outer -> ranks: every rank has done test I-1, begin test I (there is none for test 0)
+come.R           rank R -> ranks: rank R is about to begin test 0
+go.I             outer -> ranks: every rank is done with test I-1, begin test I (none for test 0)
 records.R.jsonl  rank R -> outer: one line when a test begins, one when it is done
 """
 
@@ -29,14 +29,14 @@ class Outcome:
 
 @dataclass
 class Begun:
-    """Where the rank's output files stood when the test began."""
+    """The sizes of the rank's output files when the test began."""
 
     out: int
     err: int
 
 
 class Records:
-    """Reads a rank's records as they come."""
+    """Reads a rank's records while it writes them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,7 +76,7 @@ def allow(directory: Path, test: int) -> None:
 
 
 def wait_for_all(directory: Path, rank: int, ranks: int, seconds: float) -> None:
-    """On a rank: until all have come so far, for a while. Imports take some longer than others, and tests may limit times."""
+    """On a rank: waits until all ranks are here, at most `seconds`. Imports take some ranks longer, and tests may limit times."""
     (directory / f"come.{rank}").touch()
     deadline = time.monotonic() + seconds
     while not all((directory / f"come.{one}").exists() for one in range(ranks)) and time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def wait_for_all(directory: Path, rank: int, ranks: int, seconds: float) -> None
 
 
 def wait_until_allowed(directory: Path, test: int, seconds: float) -> bool:
-    """On a rank. False when the outer side is gone: nobody reads what we would write."""
+    """On a rank. False if the outer side has ended, so nobody reads the records."""
     go = directory / f"go.{test}"
     deadline = time.monotonic() + seconds
     while not go.exists():

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests that run in one world: one job for as long as all goes well, a fresh one after what may have left the ranks
-out of step."""
+"""The tests that run in one world. They share a job; after a failure that may have left the ranks out of step a fresh one starts."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from ranks.slowness import slowness
 from ranks.worlds import World, environment_of, limit_of
 
 LAUNCH_SECONDS = 180.0 * slowness()  # to import TensorFlow on every rank at once, on a machine with few cores
-GRACE_SECONDS = 10.0 * slowness()  # for the others, once one rank has failed: they may wait for it in MPI for ever
-# For the ranks to shut down and leave MPI, on slow machines, too.
+GRACE_SECONDS = 10.0 * slowness()  # for the other ranks once one has failed; they may wait for it in MPI for ever
+# For the ranks to shut down and finalize MPI, also on slow machines.
 END_SECONDS = 2 * slowness() * max(60.0, float(os.environ.get("HVDATA_TEST_LIMIT") or 0))
 TAIL = 6000  # characters of output that a report shows
 
@@ -31,7 +30,7 @@ RUN = Path(__file__).with_name("run.py")
 
 @dataclass
 class Verdict:
-    """How a test went, over all ranks."""
+    """The outcome of a test over all ranks."""
 
     outcome: str
     text: str = ""
@@ -39,7 +38,7 @@ class Verdict:
     xfail: str | None = None
     seconds: float = 0.0
     sections: list[tuple[str, str]] = field(default_factory=list)
-    ending: str = ""  # what went wrong when the job ended after its last test
+    ending: str = ""  # the error of a job that ended badly after its last test
 
 
 class Group:
@@ -89,7 +88,7 @@ class Group:
         self._records = [Records(records_path(directory, rank)) for rank in range(self._world.processes)]
 
     def _wait(self, item: pytest.Item, test: int) -> Verdict:
-        """Until every rank is done with test number `test` of the job, or it is plain that one never will be."""
+        """Waits until every rank is done with test number `test` of the job, or one of them never will be."""
         job = self._job
         assert job is not None
         launched = time.monotonic()
@@ -130,14 +129,14 @@ class Group:
         if "failed" in kinds:
             verdict = Verdict("failed", self._failures(outcomes), seconds=seconds, sections=self._output(test))
             if len(kinds) > 1:
-                self.end()  # some ranks went further than others: what comes next would mix up two tests
+                self.end()  # some ranks went further than others, and the next test would meet the rest of this one
             return verdict
         if kinds == {"skipped"}:
             return Verdict("skipped", skip=some.skip, xfail=some.xfail, seconds=seconds)
         return Verdict("passed", xfail=some.xfail, seconds=seconds)
 
     def _failures(self, outcomes: dict[int, Outcome]) -> str:
-        """Every failed rank's text; equal ones once."""
+        """The text of every failed rank. Equal texts are shown once."""
         texts: dict[str, list[str]] = {}
         for rank, outcome in sorted(outcomes.items()):
             if outcome.outcome == "failed":
@@ -167,7 +166,7 @@ class Group:
         return Verdict("failed", text, sections=sections)
 
     def _output(self, test: int, whole: bool = False) -> list[tuple[str, str]]:
-        """What each rank wrote since the test began."""
+        """The output of each rank since the test began."""
         job = self._job
         assert job is not None
         sections = []
@@ -181,7 +180,7 @@ class Group:
         return sections
 
     def _finish(self) -> str:
-        """After the last test: the job must end by itself, and well."""
+        """After the last test the job must end by itself, with status 0."""
         job = self._job
         assert job is not None
         status = job.wait(END_SECONDS)

@@ -18,10 +18,10 @@ from pathlib import Path
 from ranks import sanitized
 
 RANK_SH = Path(__file__).with_name("rank.sh")
-SITE = Path(__file__).with_name("site")  # its sitecustomize.py halves what a job's start and end cost
+SITE = Path(__file__).with_name("site")  # its sitecustomize.py halves the time of a job's start and end
 
 DEFAULTS = {
-    # Open MPI: root in a container, more ranks than cores, ranks that give the core away while they wait.
+    # Open MPI: root in a container, more ranks than cores, ranks that yield the core while they wait.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -32,9 +32,9 @@ DEFAULTS = {
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
     "HOROVOD_CYCLE_TIME": "10",  # milliseconds; at the default of 1 Horovod's threads take a tenth of two cores
-    "PYTHONFAULTHANDLER": "1",  # a crash, or our SIGABRT, prints every thread's stack
+    "PYTHONFAULTHANDLER": "1",  # prints every thread's stack on a crash or on our SIGABRT
     "PYTHONUNBUFFERED": "1",
-    "SETUPTOOLS_USE_DISTUTILS": "stdlib",  # TensorFlow imports distutils, which else imports all of setuptools
+    "SETUPTOOLS_USE_DISTUTILS": "stdlib",  # TensorFlow imports distutils, which otherwise imports all of setuptools
 }
 
 
@@ -45,7 +45,7 @@ def launcher() -> list[str]:
 
 @functools.cache
 def open_mpi() -> bool:
-    """Whether the MPI under test is Open MPI; else it is one that has Hydra."""
+    """Whether the MPI under test is Open MPI. Otherwise its launcher is Hydra."""
     done = subprocess.run([*launcher(), "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return "Open MPI" in done.stdout
 
@@ -100,11 +100,11 @@ class RunningJob:
                 stderr=subprocess.STDOUT,
                 env=variables,
                 cwd=cwd,
-                start_new_session=True,  # so that _members() can find whatever comes of it
+                start_new_session=True,  # so that _members() finds all processes
             )
 
     def _launch(self, launch: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
-        """What stands before the ranks' command: the launcher, which is run with these variables, and its options."""
+        """The launcher and its options, which stand before the command of the ranks. The launcher runs with these variables."""
         return [*launch, "-np", str(self.processes)]
 
     def poll(self) -> int | None:
@@ -127,7 +127,7 @@ class RunningJob:
         return _alive(self.pid(rank))
 
     def read(self, kind: str, rank: int, offset: int = 0) -> str:
-        """What rank `rank` wrote to `kind` ("out" or "err") from byte `offset` on."""
+        """The output of rank `rank` to `kind` ("out" or "err") from byte `offset` on."""
         try:
             with open(self.directory / f"{kind}.{rank}", "rb") as file:
                 file.seek(offset)
@@ -139,7 +139,7 @@ class RunningJob:
         return (self.directory / "log").read_text(errors="replace")
 
     def findings(self) -> str:
-        """What sanitizers found in the ranks: see sanitized.py."""
+        """The findings of sanitizers in the ranks: see sanitized.py."""
         return sanitized.findings(self.directory)
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
@@ -149,11 +149,11 @@ class RunningJob:
         os.kill(pid, number)
 
     def stacks(self, ranks: Iterable[int] | None = None, seconds: float = 10.0) -> dict[int, str]:
-        """The stacks of all threads of every rank. Ends the ranks: by SIGABRT, for which faulthandler is there."""
+        """The stacks of all threads of every rank, from faulthandler. Ends the ranks by SIGABRT."""
         wanted = list(range(self.processes) if ranks is None else ranks)
         native = {rank: _native_stacks(self.pid(rank)) for rank in wanted}
         before = {rank: len(self.read("err", rank).encode()) for rank in wanted}
-        # Else the launcher ends the other ranks as soon as it sees the first one's end.
+        # Otherwise the launcher ends the other ranks as soon as the first one has ended.
         self._stop_launchers()
         for rank in wanted:
             with contextlib.suppress(AssertionError, ProcessLookupError):
@@ -170,7 +170,7 @@ class RunningJob:
     def kill(self) -> None:
         """Ends every process of the job."""
         if self._launcher.poll() is None:
-            self._launcher.terminate()  # lets Open MPI remove its session folder
+            self._launcher.terminate()  # so that Open MPI removes its session folder
             for pid in self._stopped:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
@@ -181,31 +181,34 @@ class RunningJob:
         self._launcher.wait()
 
     def left(self, seconds: float) -> list[str]:
-        """What still runs of the job, `seconds` after now: processes and their commands. Nothing is ended."""
+        """The processes of the job that still run after `seconds`, with their commands. Ends none."""
         deadline = time.monotonic() + seconds
         while (pids := [pid for pid in self._members() if _alive(pid)]) and time.monotonic() < deadline:
             time.sleep(0.05)
         return [f"{pid}: {command_of(pid)}" for pid in pids]
 
     def _stop_launchers(self) -> None:
-        """Stops the launcher and its helpers that the ranks are children of."""
+        """Stops the launcher and the parents of the ranks."""
         pids = {self.pid(rank) for rank in range(self.processes)}
         for pid in {self._launcher.pid} | {_parent(pid) for pid in pids if _alive(pid)}:
-            # A rank whose launcher has died is a child of init. Under Hydra processes have sessions of their own.
+            # A rank whose launcher has died is a child of init. Hydra's processes have sessions of their own.
             if pid in self._members() or self._descends(pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
                     self._stopped.add(pid)
 
     def _descends(self, pid: int) -> bool:
-        """Whether the launcher is an ancestor."""
+        """Whether the launcher is an ancestor of the process."""
         while pid > 1 and pid != self._launcher.pid:
             pid = _parent(pid)
         return pid == self._launcher.pid
 
     def _members(self) -> list[int]:
-        """Every process of our session, and every one that has the job's folder among its variables: Hydra's ranks have sessions of
-        their own, as a daemon has that a rank has started. (Open MPI gives each rank a process group, so killpg won't do.)"""
+        """Every process of our session, and every process with the job's folder in its environment.
+
+        Hydra's ranks have sessions of their own, and so have daemons that a rank has started. Open MPI gives each rank a process group, so
+        killpg can't end the job.
+        """
         mark = f"HVDATA_TEST_DIR={self.directory}".encode()
         found = []
         for entry in os.listdir("/proc"):
@@ -240,7 +243,7 @@ def command_of(pid: int) -> str:
 
 
 def _native_stacks(pid: int | None) -> str:
-    """The C++ stacks as well, where gdb is there and HVDATA_TEST_GDB=1 asks for it: slow, but it shows who holds what."""
+    """The C++ stacks, if gdb is installed and HVDATA_TEST_GDB=1. Slow."""
     gdb = shutil.which("gdb")
     if not os.environ.get("HVDATA_TEST_GDB") or gdb is None or not _alive(pid):
         return ""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin of the pytest that the user starts: tests in a folder named mpi/ run in jobs of several ranks, the others
-here, both with a time limit."""
+"""The plugin of the pytest that the user starts. Tests in a folder named mpi/ run in jobs of several ranks, all others here. All
+have a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ranks import budget, selection
+from ranks import selection
 from ranks.group import Group, Verdict
 from ranks.worlds import World, environment_of, is_ranked, limit_of, parametrize, world_of, worlds_of
 
@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--way", action="append", default=[], help='at each number of ranks: message, arena, "two hosts", auto'
     )
     selection.add_options(parser)
-    budget.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,11 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Brings the tests together that share a job."""
+    """Brings the tests of a job together."""
     selection.select(config, items)
-    paths = list(dict.fromkeys(item.path for item in items))
-    first = budget.first_file(config, len(paths))
-    files = {path: number for number, path in enumerate(paths[first:] + paths[:first])}
+    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
     ranked = min((files[item.path] for item in items if is_ranked(item.path)), default=0)
 
     def order(item: pytest.Item) -> tuple[int, World, bool, int]:
@@ -62,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def job_of(item: pytest.Item) -> str | Path | None:
-    """What sets the item's job apart from that of its world; None for most."""
+    """Names the item's job if it isn't that of its world."""
     if environment_of(item) is not None:
         return item.nodeid
     return item.path if item.get_closest_marker("own_job") else None
@@ -76,7 +73,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     def key(item: pytest.Item) -> tuple[World, str | Path | None]:
         return world_of(item), job_of(item)
 
-    # The parameter `world` is NOTSET, and the world 0, where --np or an empty parameter list left nothing to run.
+    # The world is 0 where --np or an empty parameter list left nothing to run.
     ranked = [item for item in session.items if is_ranked(item.path) and world_of(item).np]
     for (world, _), members in itertools.groupby(ranked, key):
         tests = list(members)
@@ -88,16 +85,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     group = item.stash.get(GROUP, None)
-    over = budget.is_over(item.config)
-    if group is None and not over:
+    if group is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     started = time.time()
-    made = reports(item, group.run(item), started) if group and not over else budget.skipped(item)
-    for report in made:
+    for report in reports(item, group.run(item), started):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    if group and (over or item.session.shouldfail or item.session.shouldstop):
+    if item.session.shouldfail or item.session.shouldstop:
         group.end()
     return True
 
@@ -127,7 +122,7 @@ def reports(item: pytest.Item, verdict: Verdict, started: float) -> list[pytest.
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item):
-    """The time limit of a test that runs here: raised in the main thread, where Python code can be stopped."""
+    """The time limit of a test that runs here. It is raised in the main thread, where Python code can be stopped."""
 
     def late(number: int, frame: Any) -> None:
         pytest.fail(f"the test took longer than its limit of {limit_of(item):g} s")
@@ -141,11 +136,11 @@ def pytest_runtest_call(item: pytest.Item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    for item in getattr(session, "items", ()):  # where others run the tests there are none
+    for item in getattr(session, "items", ()):  # none in the process that only distributes tests to workers
         group = item.stash.get(GROUP, None)
         if group is not None:
             group.end()
-    # A run in which every test was skipped proves nothing.
+    # A run that skipped every test proves nothing.
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal and session.exitstatus == pytest.ExitCode.OK and not session.config.option.collectonly:
         if not any(terminal.stats.get(name) for name in ("passed", "xfailed", "xpassed")):

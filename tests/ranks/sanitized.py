@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs under AddressSanitizer and UndefinedBehaviorSanitizer: `make test-sanitized` builds _core.so with them and
-sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are what they always are; the sanitizers' libraries are
-loaded before them, and so see all memory that anybody takes or gives back.
+"""Jobs under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-Wrong reads and writes are looked for in the code that was compiled for it, which is ours, and in the functions of C's library
-(memcpy, say) that anybody calls. Nobody else's call has been found wrong so far: tests/ranks/asan.supp would name it.
+`make test-sanitized` builds _core.so with them and sets HVDATA_TEST_SANITIZED. Python, TensorFlow, Horovod and MPI are the usual ones. The
+sanitizers' libraries are loaded before them and see all allocations.
 
-Leaks are not looked for: in ranks under MPI LeakSanitizer reported none, not even one made on purpose, and its tracer, which stops
-all threads at the end of a process, has crashed there. Valgrind looks for them, in C++ tests.
+The sanitizers find wrong reads and writes in our code, and in calls of the C library (for example memcpy) by any code. A wrong call by other
+code would be named in tests/ranks/asan.supp.
+
+They don't look for leaks. In ranks under MPI LeakSanitizer found none, not even one made on purpose, and its tracer crashed. Valgrind finds
+leaks in C++ tests.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 
 SUPPRESSIONS = Path(__file__).with_name("asan.supp")
 OPTIONS = {
-    "abort_on_error": "1",  # a status that the launcher sees
+    "abort_on_error": "1",  # so that the launcher sees a status
     "detect_leaks": "0",
-    "handle_segv": "2",  # Python's faulthandler wants that signal as well, and knows less
-    "handle_abort": "0",  # but ours, for the stacks of a test that hangs, is for faulthandler
-    "protect_shadow_gap": "0",  # CUDA wants memory there
+    "handle_segv": "2",  # instead of Python's faulthandler, which knows less
+    "handle_abort": "0",  # faulthandler takes it, for the stacks of a test that hangs
+    "protect_shadow_gap": "0",  # CUDA allocates memory there
     "detect_stack_use_after_return": "1",
     "strict_string_checks": "1",
-    "quarantine_size_mb": "16",  # memory that was given back is kept for so long; tests measure what a process keeps
+    "quarantine_size_mb": "16",  # freed memory that it keeps; tests measure the memory of a process
     "malloc_context_size": "12",
     "print_legend": "0",
     "symbolize": "0",  # findings() finds the names of our functions
@@ -38,7 +39,7 @@ OPTIONS = {
 
 
 def environment() -> dict[str, str]:
-    """Variables for the ranks of a job. What is to be loaded reaches the ranks alone: see rank.sh."""
+    """Variables for the ranks of a job. Only the ranks load the libraries: see rank.sh."""
     return {
         "HVDATA_TEST_PRELOAD": " ".join([*_without_spreading(), "env", f"LD_PRELOAD={':'.join(libraries())}"]),
         "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in OPTIONS.items()),
@@ -48,7 +49,7 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def libraries() -> list[str]:
-    """AddressSanitizer's, which must come first, and C++'s: it looks for that when it starts, to see exceptions pass."""
+    """AddressSanitizer's library, which must come first, and the C++ library, which it needs at its start to intercept exceptions."""
     compiler = shutil.which("g++")
     if compiler is None:
         return []
@@ -58,11 +59,11 @@ def libraries() -> list[str]:
         ).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
     ]
-    return found if all(os.path.isabs(path) for path in found) else []  # a bare name: it has none
+    return found if all(os.path.isabs(path) for path in found) else []  # a bare name: the compiler has no such library
 
 
 def findings(directory: Path) -> str:
-    """What the sanitizers found in a job whose files are in `directory`; empty if nothing."""
+    """The findings in a job whose files are in `directory`. Empty if there are none."""
     found = []
     for path in sorted(directory.glob("sanitizer.*.*")):
         if text := path.read_text(errors="replace").strip():
@@ -78,7 +79,7 @@ def findings(directory: Path) -> str:
 
 
 def with_names(report: str) -> str:
-    """A report with functions and lines of our library for the addresses in it."""
+    """A report in which functions and lines replace the addresses of our library."""
     addresses: dict[str, list[str]] = {}
     for library, address in re.findall(r"\((\S+/_core\.so)\+(0x[0-9a-f]+)\)", report):
         addresses.setdefault(library, []).append(address)
@@ -94,7 +95,7 @@ def with_names(report: str) -> str:
 
 
 def _without_spreading() -> list[str]:
-    """Older sanitizers die where the kernel spreads mappings further than they know; see cmake/HvdataSpreading.cmake."""
+    """Older sanitizers fail if the kernel spreads mappings too far: see cmake/HvdataSpreading.cmake."""
     setarch = shutil.which("setarch")
     command = [setarch, platform.machine(), "-R"] if setarch else []
     return command if command and subprocess.run([*command, "true"], capture_output=True).returncode == 0 else []

@@ -1,156 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quick`: a part of the tests that answers in minutes and leaves out no feature; `--rest`: what of `--once` it leaves out;
-`--once`: each test of tests/mpi in one of its worlds, and of the tests of whole jobs enough cases. Without any of them all
-tests run, in all worlds. By rule:
+"""The two tiers. Without an option pytest runs everything: all tests, in all of their worlds. `--commit` runs the commit tier:
 
-- with `--once` a test of tests/mpi runs in one of its worlds, the next one in another; of a function of whole jobs that has
-  more than FEW cases so many run that each value of each of its parameters is among them;
-- of a function of tests/mpi with many cases so many run that each value of each of its parameters is among them, FEW at least;
-- a test of tests/mpi runs in one of its worlds of several processes, MOST at most, and one in five also in that of one
-  process. Its name says in which, so that each world gets its part, the smallest two, and other tests have no say in it. Where a
-  file has a job of its own, the file's name says it for all of its tests;
-- with `--quick` a test in whose world there are fewer than LEAST runs in that of its worlds where there are most: a job takes
-  longer to start than they do;
-- of tests of whole jobs (folders, and what is marked so), which take seconds to start, the first function of each file runs;
-  of it, or of one that has a job of its own, one case: that in the middle, for the first is often a job of one rank, and the last
-  an odd one.
+- a test of tests/mpi in the world that its mark `world` names (the function's, else the module's);
+- of a function of tests/mpi with many cases as many as show each value of each parameter;
+- of tests of whole jobs (folders, and the mark `whole_job`) those that are marked `commit`, because each takes seconds to start;
+- all other tests;
+- none that is marked `slow`.
 """
 
 from __future__ import annotations
 
-import collections
-import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pytest
 
-from ranks.worlds import World, environment_of, is_ranked, world_of
+from ranks.worlds import World, is_ranked, world_of
 
-MOST = 5  # more take longer to start than most tests take
-FEW = 2
-LEAST = 5
 WHOLE_JOBS = ("cluster", "examples", "faults", "slurm", "soak")  # folders
 
 
 def add_options(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="a part of the tests that covers every feature, in minutes")
-    parser.addoption(
-        "--once",
-        action="store_true",
-        help="each test of tests/mpi in one world, all values of the parameters of whole jobs",
-    )
-    parser.addoption("--rest", action="store_true", help="what of --once is not in --quick")
+    parser.addoption("--commit", action="store_true", help="the commit tier (`make test`); without it: everything")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    parts = [name for name in ("quick", "rest", "once") if config.getoption(name)]
-    if len(parts) > 1:
-        raise pytest.UsageError(
-            "--quick, --rest and --once are parts of the tests: give one of them, or none for all tests in all worlds"
-        )
-    if parts:
-        quick = set(quick_ones(items))
-        once = quick | set(each_once(items))
-        wanted = {"quick": quick, "rest": once - quick, "once": once}[parts[0]]
-        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
-        items[:] = [item for item in items if item in wanted]
+    if config.getoption("commit"):
+        chosen = set(commit_tier(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
 
 
-def each_once(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
-    """Those of --once, but for some that are quick."""
-    for function, tests in by_function(items).items():
-        if is_ranked(tests[0].path):
-            for name, same in by_case(function, tests).items():
-                worlds = worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])
-                yield from (test for test in same if world_of(test) in worlds)
-        elif is_whole_job(tests[0]):
-            yield from (same[0] for _, same in with_all_values([(test.nodeid, [test]) for test in tests]))
-        else:
-            yield from tests
-
-
-def is_whole_job(test: pytest.Item) -> bool:
-    return test.path.parent.name in WHOLE_JOBS or test.get_closest_marker("whole_job") is not None
-
-
-def by_function(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
-    found: dict[str, list[pytest.Item]] = {}
+def commit_tier(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        found.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return found
-
-
-def by_case(function: str, tests: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
-    """The same case in its worlds: test_x[np=1-case], test_x[np=2,message-case]."""
-    found: dict[str, list[pytest.Item]] = {}
-    for test in tests:
-        found.setdefault(f"{function}[{test.nodeid.partition(f'[{world_of(test)}')[2]}", []).append(test)
-    return found
-
-
-def quick_ones(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
-    ranked = []
-    files = set()  # of whole jobs, that have a test already
-    for function, cases in by_function(items).items():
-        tests = [case for case in cases if not case.get_closest_marker("slow")]
-        if tests and is_ranked(tests[0].path):
-            named = list(by_case(function, tests).items())
-            alone = environment_of(tests[0]) is not None
-            for name, same in one_in_the_middle(named) if alone else with_all_values(named):
-                ranked.append((same, worlds_chosen(name_for_worlds(name, same), [world_of(test) for test in same])))
+        if not item.get_closest_marker("slow"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        if is_ranked(cases[0].path):
+            if not worlds_named(cases[0]):
+                raise pytest.UsageError(f"{cases[0].nodeid}: no mark `world`, and none of the module, for --commit")
+            yield from with_all_values([case for case in cases if is_in_its_world(case)])
+        elif is_whole_job(cases[0]):
+            yield from (case for case in cases if is_marked_commit(case))
         else:
-            if not tests or not is_whole_job(tests[0]):
-                yield from tests
-            elif tests[0].path not in files:
-                files.add(tests[0].path)
-                yield from one_in_the_middle(tests)
-    for same, worlds in in_larger_worlds(ranked):
-        yield from (test for test in same if world_of(test) in worlds)
+            yield from cases
 
 
-def in_larger_worlds(
-    chosen: list[tuple[list[pytest.Item], set[World]]],
-) -> Iterable[tuple[list[pytest.Item], set[World]]]:
-    def joins(test: pytest.Item) -> bool:
-        return environment_of(test) is None and test.get_closest_marker("own_job") is None
-
-    sizes = collections.Counter(world for same, worlds in chosen if joins(same[0]) for world in worlds)
-
-    for same, worlds in chosen:
-        several = [world for world in map(world_of, same) if 1 < world.processes <= MOST]
-        small = {
-            world for world in worlds if joins(same[0]) and 1 < world.processes and sizes[world] < LEAST and several
-        }
-        largest = max(several, key=lambda world: (sizes[world], -world.processes, world.np), default=None)
-        yield same, worlds - small | {largest} if small else worlds
+def is_whole_job(item: pytest.Item) -> bool:
+    return item.path.parent.name in WHOLE_JOBS or item.get_closest_marker("whole_job") is not None
 
 
-def with_all_values(cases: list[tuple[str, list[pytest.Item]]]) -> list[tuple[str, list[pytest.Item]]]:
-    """Each value of each parameter is that of one of these. Which ones: by name, for every other would leave out a value of two."""
-    seen: set[tuple[str, int]] = set()
-    chosen = []
-    for name, same in sorted(cases, key=lambda case: zlib.crc32(case[0].encode())):
-        callspec = getattr(same[0], "callspec", None)
-        values = {(key, id(value)) for key, value in callspec.params.items() if key != "world"} if callspec else set()
-        if len(chosen) < FEW or not values <= seen:
-            seen |= values
-            chosen.append((name, same))
-    return chosen
+def is_marked_commit(item: pytest.Item) -> bool:
+    """`commit` stands for all cases, `commit("a", "b")` for the cases with these ids."""
+    mark = item.get_closest_marker("commit")
+    case = item.nodeid.partition("[")[2].removesuffix("]")
+    return mark is not None and (not mark.args or case in mark.args)
 
 
-def one_in_the_middle(cases: list[Any]) -> list[Any]:
-    return cases[len(cases) // 2 :][:1]
+def is_in_its_world(item: pytest.Item) -> bool:
+    world = world_of(item)
+    return any(fits(world, wanted) for wanted in worlds_named(item))
 
 
-def name_for_worlds(name: str, same: Sequence[pytest.Item]) -> str:
-    return name.partition("::")[0] if same[0].get_closest_marker("own_job") else name
+def worlds_named(item: pytest.Item) -> list[dict[str, object]]:
+    """The arguments of the marks `world` of the function, or of its module if the function has none."""
+    marks = list(item.iter_markers_with_node("world"))
+    return [mark.kwargs for node, mark in marks if node is marks[0][0]]
 
 
-def worlds_chosen(name: str, worlds: Sequence[World]) -> set[World]:
-    """Those in which the test of this name is quick."""
-    several = sorted((world for world in worlds if world.processes > 1), key=lambda world: world.processes)
-    several = [world for world in several if world.processes <= MOST] or several
-    one = [world for world in worlds if world.processes == 1]
-    number = zlib.crc32(name.encode())
-    return {several[number % (len(several) + 1) % len(several)], *one[: number // 64 % 5 == 0]} if several else set(one)
+def fits(world: World, wanted: dict[str, object]) -> bool:
+    return all(getattr(world, name) == value for name, value in wanted.items())
+
+
+def with_all_values(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """As few as show each value of each parameter: the next one is the first of those that show most new ones."""
+
+    def values(case: pytest.Item) -> set[tuple[str, int]]:
+        callspec = getattr(case, "callspec", None)
+        return {(name, id(value)) for name, value in callspec.params.items() if name != "world"} if callspec else set()
+
+    chosen = [*cases[:1]]
+    seen = {value for case in chosen for value in values(case)}
+    while (best := max(cases, key=lambda case: len(values(case) - seen), default=None)) and values(best) - seen:
+        chosen.append(best)
+        seen |= values(best)
+    return sorted(chosen, key=cases.index)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many times slower this machine is than those for which the tests' seconds were written. What is bounded by seconds, so that a
-hang is found, is bounded by as many times more of them."""
+"""How many times slower this machine is than the one for which the tests' limits were written. Limits that find hangs are multiplied by it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _MOST = 4.0
 
 
 def slowness() -> float:
-    """From 1 to 4. Measured once, also for the processes that this one starts."""
+    """From 1 to 4. Measured once, also for the child processes."""
     known = os.environ.get("HVDATA_TEST_SLOWNESS")
     if known is None:
         took = sorted(_seconds() for _ in range(3))[1]

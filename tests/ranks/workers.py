@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`-n 2` (pytest-xdist): two workers share the tests, on two cores in two thirds of the time: much of it waits. Three take longer.
-Each worker runs as a whole what shares a job, or what takes long to set up and a machine has once."""
+"""`-n 2` (pytest-xdist): two workers share the tests, which takes two thirds of the time on two cores. Three workers take longer.
+
+One worker runs all tests of a job, and one all tests that share something a machine has once, such as simulated hosts.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 WORLD = re.compile(r"/mpi/[^\[]*\[(np=[^\]-]*)")
-FOLDERS = ("cluster", "slurm")  # whose tests share hosts, and a Slurm
+FOLDERS = ("cluster", "slurm")  # the tests of a folder share simulated hosts or a Slurm
 
 
 class Shares(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any) -> None:
-        config.option.loadscopereorder = False  # in our order small ones come last, so that both workers end at a time
+        config.option.loadscopereorder = (
+            False  # in our order small scopes come last, so that both workers end at the same time
+        )
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which worlds a test runs in, and how long it may take: the markers ranks, readers, alone and limit."""
+"""The worlds of a test and its time limit: the marks ranks, readers, per_node, ways, alone and limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SIZES = (1, 2, 3, 4)
 
 @dataclass(frozen=True, order=True)
 class World:
-    """`np` trainers and `readers` dedicated readers: np + readers processes, whose batches travel in this way.
+    """`np` trainers and `readers` dedicated readers: np + readers processes. `way` is how batches travel.
 
-    `per_node`: "dedicated" or "embedded": a reader for each host.
+    `per_node` is "dedicated" or "embedded" if each of two hosts has a reader.
     """
 
     np: int
@@ -39,8 +39,7 @@ class World:
 
     @property
     def environment(self) -> dict[str, str | None]:
-        """All batches are verified, where a test doesn't ask for something else. HOROVOD_DATA_VERIFY=0 of whoever runs them is for
-        all worlds."""
+        """All batches are verified, unless a test asks for something else or the caller sets HOROVOD_DATA_VERIFY=0."""
         return {"HOROVOD_DATA_VERIFY": os.environ.get("HOROVOD_DATA_VERIFY") or "1", **self._ways}
 
     @property
@@ -57,7 +56,7 @@ class World:
         return {"HOROVOD_DATA_PAYLOAD": self.way} if self.way != "auto" else {}
 
 
-# A process may have a host name of its own where it is root.
+# Root may give a process a host name of its own.
 CAN_NAME_HOSTS = os.geteuid() == 0 and subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0
 
 
@@ -72,7 +71,7 @@ def world_of(item: pytest.Item) -> World:
 
 
 def ways_of(config: pytest.Config, size: int) -> tuple[str, ...]:
-    """How batches travel between `size` ranks, from the ini option "ways": lines such as "2: arena, message"."""
+    """How batches travel between `size` ranks, by the ini option "ways": lines such as "2: arena, message"."""
     lines = [line.partition(":") for line in config.getini("ways")]
     return next((tuple(way.strip() for way in ways.split(",")) for np, _, ways in lines if int(np) == size), ("auto",))
 
@@ -93,7 +92,7 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = (), all_ways: Seq
         asked = tuple(way for way in listed if not mark or way in mark.args) or (mark.args[:1] if mark else ("auto",))
         return tuple(way for way in asked if way != "two hosts" or CAN_NAME_HOSTS) or ("auto",)
 
-    # Sizes take the layouts in turn: every size and every layout, but not each with each.
+    # Sizes take the layouts in turn. So every size and every layout occurs, but not every combination.
     if per_node := metafunc.definition.get_closest_marker("per_node"):
         turns = zip(sizes, itertools.cycle(per_node.args)) if CAN_NAME_HOSTS else ()
         return [World(size, 2 if part == "dedicated" else 0, "two hosts", part) for size, part in turns]
@@ -102,21 +101,23 @@ def worlds_of(metafunc: pytest.Metafunc, only: Sequence[int] = (), all_ways: Seq
 
 
 def parametrize(metafunc: pytest.Metafunc, worlds: Sequence[World]) -> None:
-    """Makes test_x into test_x[np=1] and so on. Tests may take the World as the argument `world`."""
+    """Makes test_x[np=1] and so on from test_x. Tests may take the World as the argument `world`."""
     if "world" not in metafunc.fixturenames:
         metafunc.fixturenames.append("world")
     metafunc.parametrize("world", worlds, ids=str)
 
 
 def limit_of(item: pytest.Item) -> float:
-    """Seconds. HVDATA_TEST_LIMIT replaces the default and is the least that every test gets: for slow machines. All of it twice: what
-    runs beside a test, as another worker's does, is no hang."""
+    """Seconds. HVDATA_TEST_LIMIT replaces the default of 60 and is the least limit of every test.
+
+    The result is twice that, because another worker's tests run beside this one.
+    """
     override = float(os.environ.get("HVDATA_TEST_LIMIT") or 0)
     mark = item.get_closest_marker("limit")
     return round(2 * slowness() * (max(float(mark.args[0]), override) if mark else override or 60.0), 1)
 
 
 def environment_of(item: pytest.Item) -> tuple[tuple[str, str], ...] | None:
-    """The environment of a test that runs in a job of its own; None for the others."""
+    """The environment of a test with a job of its own; None for other tests."""
     mark = item.get_closest_marker("alone")
     return tuple(sorted(mark.kwargs.items())) if mark else None

@@ -33,7 +33,7 @@ def outer(tmp_path):
         (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
         (tmp_path / "mpi" / "test_it.py").write_text(PRELUDE + text)
         (tmp_path / "pytest.ini").write_text(
-            "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n  own_job: .\n"
+            "[pytest]\nmarkers =\n  ranks(*n): .\n  readers(*n): .\n  limit(s): .\n  alone(**e): .\n  own_job: .\n  world(**k): .\n  slow: .\n"
         )
         env = {**os.environ, "PYTHONPATH": str(TESTS), "HVDATA_TEST_LIMIT": ""}
         command = [
@@ -260,16 +260,28 @@ def test_a_job_has_a_garbage_collector_once_tensorflow_is_imported(tmp_path):
     assert re.fullmatch(r"True True <\S+SourceFileLoader object at \S+>\n", done.stdout), done.stdout + done.stderr
 
 
+def test_the_commit_tier_has_each_test_in_the_world_that_it_names(outer):
+    text, status = outer("""
+pytestmark = pytest.mark.world(np=2)
+
+def test_one(): pass
+
+@pytest.mark.world(np=1)
+@pytest.mark.parametrize("a", "xy")
+@pytest.mark.parametrize("b", "xy")
+def test_two(a, b): pass
+
 @pytest.mark.slow
-def test_after_the_minutes_no_test_begins(outer):
-    text, status = outer(
-        """
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("x", range(4))
-def test_slow(x):
-    time.sleep(3)
-""",
-        "--minutes=0.01",  # the first takes longer
-    )
-    assert status == 0 and "1 passed, 3 skipped" in text, text
-    assert "not begun within --minutes=0.01" in text, text
+def test_three(): pass
+""", "--commit")  # fmt: skip
+    assert status == 0, text
+    assert outcomes(text) == {
+        "test_one[np=2]": "PASSED",
+        "test_two[np=1-x-x]": "PASSED",
+        "test_two[np=1-y-y]": "PASSED",
+    }
+
+
+def test_a_test_without_a_world_is_in_no_tier(outer):
+    text, status = outer("def test_one(): pass", "--commit")
+    assert status == pytest.ExitCode.USAGE_ERROR and "test_one[np=1]: no mark `world`" in text, text

@@ -1,152 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quick` and `--rest` leave nothing out between them but more of the same, and so does `--quick`; both are `--once`."""
+"""The two tiers of tests/ranks/selection.py: everything, and the commit tier, which is a part of it that covers every feature."""
 
 from __future__ import annotations
 
-import collections
-import re
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from ranks.selection import MOST, WHOLE_JOBS
+from ranks.selection import WHOLE_JOBS
+from ranks.worlds import CAN_NAME_HOSTS
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-TOLD = re.compile(r"^TEST (\S*) (slow|fast) (\d+) (.*)$", re.MULTILINE)
+pytestmark = pytest.mark.limit(150)  # to collect all tests
 
-# Has the tests chosen with each option, and tells of each test whether it is slow, and its name.
+# Prints what there is to know of each test, a line each.
 PLUGIN = """
-from types import SimpleNamespace
+import json
 import pytest
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
-    from ranks import selection
-    from ranks.worlds import world_of
-    hook = SimpleNamespace(pytest_deselected=lambda items: None)
-    for option in ("", "--quick", "--rest", "--once"):
-        items = list(session.items)
-        selection.select(SimpleNamespace(getoption=lambda name: name == option.strip("-"), hook=hook), items)
-        for item in items:
-            print(f"TEST {option} {'slow' if item.get_closest_marker('slow') else 'fast'} {world_of(item).processes} {item.nodeid}")
+    from dataclasses import asdict
+    from ranks import selection, worlds
+    from ranks.outer import job_of
+    commit = set(selection.commit_tier(session.items))
+    for item in session.items:
+        mark, params = item.get_closest_marker("commit"), getattr(item, "callspec", None)
+        print("TEST", json.dumps({
+            "name": item.nodeid, "commit": item in commit, "slow": item.get_closest_marker("slow") is not None,
+            "world": asdict(worlds.world_of(item)) if worlds.is_ranked(item.path) else None, "job": str(job_of(item)),
+            "wanted": [selection.fits(worlds.world_of(item), wanted) for wanted in selection.worlds_named(item)],
+            "cases": list(mark.args) if mark else [],
+            "values": [[key, id(value)] for key, value in params.params.items() if key != "world"] if params else [],
+        }))
 """
 
 
-@pytest.fixture(scope="module")
-def chosen(tmp_path_factory):
-    """{option: {name: (whether slow, processes)}}"""
-    folder = tmp_path_factory.mktemp("plugin")
+class Test(NamedTuple):
+    __test__ = False
+    name: str
+    commit: bool
+    slow: bool
+    world: dict[str, Any] | None  # of tests/mpi
+    job: str
+    wanted: list[bool]  # whether this case's world is that of the mark, for each mark
+    cases: list[str]  # that the mark `commit` names
+    values: list[list[Any]]
+
+    @property
+    def function(self) -> str:
+        return self.name.partition("[")[0]
+
+
+def collect(folder: Path, *options: str) -> str:
     (folder / "tells.py").write_text(PLUGIN)
     run = f"import sys; sys.path.insert(0, {str(folder)!r}); import pytest; sys.exit(pytest.main())"
-    command = [
-        sys.executable,
-        "-c",
-        run,
-        str(ROOT / "tests"),
-        "--collect-only",
-        "-qq",
-        "-p",
-        "tells",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(ROOT),
-    ]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=280)
+    arguments = [*options, "--collect-only", "-qq", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    done = subprocess.run(
+        [sys.executable, "-c", run, *arguments], cwd=ROOT, text=True, capture_output=True, timeout=140
+    )
     assert done.returncode == 0, done
-    told = TOLD.findall(done.stdout)
-    return {
-        option: {name: (slow == "slow", int(processes)) for of, slow, processes, name in told if of == option}
-        for option in ("", "--quick", "--rest", "--once")
-    }
+    return done.stdout
 
 
-def function_of(name: str) -> str:
-    return name.partition("[")[0]
+@pytest.fixture(scope="module")
+def tests(tmp_path_factory) -> list[Test]:
+    said = collect(tmp_path_factory.mktemp("plugin"), str(ROOT / "tests"), "-p", "tells").splitlines()
+    found = [Test(**json.loads(line.partition(" ")[2])) for line in said if line.startswith("TEST ")]
+    assert len(found) > 2000
+    return found
 
 
-@pytest.mark.limit(300)
-def test_both_together_have_every_case(chosen):
-    """Those of tests/mpi not in each of their worlds; but a file that has more than a few has some in each. Of whole jobs every test."""
-    every, quick, rest, once = (set(chosen[option]) for option in ("", "--quick", "--rest", "--once"))
-    assert len(every) > 2000
-    assert quick | rest == once <= every and not quick & rest
-
-    def cases(names):
-        return {
-            re.sub(r"np=[^]-]*", "", name)
-            if "[np=" in name
-            else function_of(name)
-            if name.split("/")[1] in WHOLE_JOBS
-            else name
-            for name in names
-        }
-
-    def worlds(names):
-        return {(name.partition("::")[0], re.search(r"np=[^]-]*", name)[0]) for name in names if "[np=" in name}
-
-    assert cases(once) == cases(every)
-    lacking = worlds(every) - worlds(once)  # small files have not one test in each
-    assert len(lacking) <= len(worlds(every)) / 5, lacking
+def ranked(tests: list[Test]) -> list[Test]:
+    return [test for test in tests if test.world is not None and test.world["np"]]
 
 
-def test_no_function_is_left_out_that_is_not_slow(chosen):
-    """But some of whole jobs, of which each file has one."""
-
-    def functions(option: str) -> tuple[set[str], set[str]]:
-        fast = {function_of(name) for name, (slow, _) in chosen[option].items() if not slow}
-        jobs = {name for name in fast if name.split("/")[1] in WHOLE_JOBS}
-        return fast - jobs, jobs
-
-    (others, jobs), (quick_others, quick_jobs) = functions(""), functions("--quick")
-    assert quick_others == others
-    files = [name.partition("::")[0] for name in quick_jobs]
-    assert len(files) == len(set(files)) and set(files) == {name.partition("::")[0] for name in jobs}
+def test_each_test_of_several_ranks_says_its_world(tests):
+    """It is one of its worlds. Where hosts can't have names of their own there are no worlds of several hosts."""
+    for test in ranked(tests):
+        assert test.wanted, f"{test.function} has no mark `world`, and neither has its module"
+    if CAN_NAME_HOSTS:
+        found = {test.function for test in ranked(tests) if any(test.wanted)}
+        assert found == {test.function for test in ranked(tests)}
 
 
-def test_every_function_that_runs_on_several_ranks_quickly_does(chosen):
-    def several(option: str) -> set[str]:
-        return {function_of(name) for name, (slow, processes) in chosen[option].items() if processes > 1 and not slow}
-
-    assert several("--quick") == several("")
-
-
-def test_every_world_has_its_part(chosen):
-    """But those of so many processes that they take long to start."""
-
-    def worlds(option: str) -> collections.Counter:
-        return collections.Counter(
-            re.match(r"np=[^]-]*", name.partition("[")[2])[0]
-            for name, (_, processes) in chosen[option].items()
-            if 0 < processes <= MOST
-        )
-
-    quick = worlds("--quick")
-    assert len(quick) > 8
-    for world, number in worlds("").items():
-        assert quick[world] >= number // 8, (world, number, quick)
+def test_only_slow_functions_are_left_out(tests):
+    """Apart from tests of whole jobs. Of those each file has one, unless all of them are slow."""
+    chosen = {test.function for test in tests if test.commit}
+    jobs = {test.function for test in tests if test.name.split("/")[1] in WHOLE_JOBS}
+    fast = {test.function for test in tests if not test.slow}
+    assert not [test.name for test in tests if test.slow and test.commit]
+    if CAN_NAME_HOSTS:
+        assert fast - jobs - chosen == set() or all("test_commands_run" in name for name in fast - jobs - chosen)
+    assert {name.partition("::")[0] for name in fast & jobs} == {name.partition("::")[0] for name in chosen & jobs}
 
 
-@pytest.mark.parametrize("option", ["--quick", "--rest"])
-def test_the_options_choose(chosen, option):
-    """pytest itself collects what is chosen of this file; all of it is slow."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", option, "--collect-only", "-qq", __file__],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    here = [name for name in chosen[option] if Path(name.partition("::")[0]).name == Path(__file__).name]
-    assert len(here) == (0 if option == "--quick" else 7)
-    assert done.stdout.count("test_selection.py: 7") == (1 if here else 0), done
+def test_every_value_of_a_parameter_occurs(tests):
+    def values(some: list[Test]) -> set[tuple[str, str, int]]:
+        return {(test.function, key, value) for test in some if any(test.wanted) for key, value in test.values}
+
+    fast = [test for test in ranked(tests) if not test.slow]
+    assert values([test for test in fast if test.commit]) == values(fast)
 
 
-def test_only_one_of_the_two():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--quick", "--rest", "--collect-only", __file__],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "give one of them, or none for all" in done.stderr, done
+def test_a_named_case_is_there(tests):
+    names = {test.name for test in tests}
+    for test in tests:
+        for case in test.cases:
+            assert f"{test.function}[{case}]" in names, (test.function, case)
+
+
+@pytest.mark.skipif(not CAN_NAME_HOSTS, reason="needs root, for host names of its own")
+def test_all_numbers_of_ranks_ways_and_kinds_of_readers_occur(tests):
+    worlds = [test.world for test in ranked(tests) if test.commit]
+    assert {world["np"] for world in worlds} == {1, 2, 3, 4}
+    assert {world["way"] for world in worlds} == {"auto", "message", "arena", "two hosts"}
+    assert {world["readers"] for world in worlds} >= {0, 1, 2, 3}
+    assert {world["per_node"] for world in worlds} == {"", "dedicated", "embedded"}
+
+
+def test_there_are_few_jobs(tests):
+    """A job takes longer to start than most tests take. So worlds of few tests are not among those of the commit tier."""
+    jobs = {(str(test.world), test.job) for test in ranked(tests) if test.commit}
+    assert len(jobs) <= 15, sorted(jobs)
+
+
+def test_the_option_chooses(tmp_path, tests):
+    said = collect(tmp_path, "--commit", str(ROOT / "tests" / "mpi" / "test_modes.py"))
+    chosen = [test for test in tests if test.commit and "/test_modes.py" in test.name]
+    assert 10 < len(chosen) < 40 and f"test_modes.py: {len(chosen)}" in said

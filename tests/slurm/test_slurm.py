@@ -57,6 +57,7 @@ NO_HINTS = dict.fromkeys(
 GOT_4 = ["[0, 4]", "[1, 5]", "[2, 6]", "[3, 7]"]
 
 
+@pytest.mark.commit
 def test_srun(run, train):
     job = run(SCRIPTS / "srun.sbatch", *train)
     assert job.returncode == 0, job

@@ -19,6 +19,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.commit("audit_memory")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "flips")) for name in PROGRAMS]
 )

@@ -60,7 +60,7 @@ def report() -> Report:
                 "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
             )
         )
-    made = make(bindings.all_times(_PATIENCE_SECONDS))
+    made = make(times.of_all(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
         try:
             print(made, flush=True)
@@ -71,14 +71,14 @@ def report() -> Report:
 
 
 def make(processes: Iterable[Mapping[str, object]]) -> Report:
-    """The report of what core.all_times() says."""
+    """The report of what times.of_all() says."""
     channels = {channel.name: channel for channel in times.channels(processes)}
     return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
     """On reader 0, when all ranks are done: HOROVOD_DATA_REPORT=1."""
-    show(str(make(bindings.all_times(_PATIENCE_SECONDS))))
+    show(str(make(times.of_all(_PATIENCE_SECONDS))))
 
 
 def _table(channel: times.Channel, judged: verdict.Verdict) -> list[str]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every Python of a test's job begins with: imports TensorFlow and Keras without the garbage collector, which otherwise
-goes over hundreds of thousands of objects time and again while they are made, and once more at exit. And without what they
-import only if it is there, so that those import it that use it: TensorFlow Keras (`tf.keras`), and both SciPy. A suite that
-starts a thousand ranks spends most of its time there."""
+"""Every Python of a test's job runs this at its start, because a suite of a thousand ranks spends most of its time in imports.
+
+It imports TensorFlow and Keras without the garbage collector, which would visit hundreds of thousands of new objects again and again. It
+also hides their optional imports, Keras from TensorFlow and SciPy from both. Programs that use these import them.
+"""
 
 import gc
 import importlib.util
