@@ -14,7 +14,6 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from .._version import __version__
 from ..errors import explain, place, placed, say, start_thread
-from ..timeline import parts as timeline_parts
 from . import launch_checks
 from .layout import Layout
 from .settings import Settings
