@@ -136,5 +136,5 @@ def test_the_diff_is_the_one_between_the_two_scripts():
     before, after = ((ROOT / "examples" / name).read_text().splitlines() for name in names)
     diff = list(difflib.unified_diff(before, after, *names, n=1, lineterm=""))
     assert block.text.splitlines() == diff
-    added = [line for line in diff[2:] if line.startswith("+") and not line.startswith("+import ")]
+    added = [line for line in diff[2:] if line.startswith("+") and line != "+" and not line.startswith("+import ")]
     assert len(added) == 3, "three changed lines and the import"
