@@ -41,7 +41,7 @@ def test_hooks_run_what_is_there():
     ]
     assert (
         {hook["entry"].split()[1] for hook in hooks if hook["entry"].startswith("make")}
-        == {"typecheck", "lint"}
+        == {"format", "typecheck", "lint"}
         <= targets
     )
     for hook in hooks:
