@@ -200,7 +200,7 @@ bool TrainerEpoch::Retire(int reader) {
 
 // The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal part of the
 // window, and at least one step, because any reader may be the one that has a share. A limit is never taken back when the window
-// shrinks. Under `dynamic` the reader itself bounds what it sends (FairShare).
+// shrinks. Under `dynamic` the reader itself bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;

@@ -14,7 +14,7 @@ namespace {
 
 using wire::Header;
 
-// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network that the test empties.
+// Members 0 (the coordinator, a dedicated reader), 1 and 2, and a network whose messages the test delivers.
 class AgreementsTest : public testing::Test {
  protected:
   void Make(double stall, double timeout) {
@@ -191,7 +191,7 @@ TEST(JoinNames, BeyondEight) {
   EXPECT_EQ(JoinNames(std::vector<std::string>(11, "a")), "a, a, a, a, a, a, a, a and 3 more");
 }
 
-// Whoever brings all ranks together has spoken, and is stopped then: the time that a rank has waited before counts.
+// The coordinator reports once and then stops: a rank's limit counts from the beginning of its wait.
 TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   Make(0.05, 2);  // a rank's own limit: twice as much
   At(1).Begin("x", "distribute_dataset");
