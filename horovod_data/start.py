@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from .auditing import keras_fit
 from .channel import receiver
@@ -20,6 +20,7 @@ from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
 from .native import bindings, loader
 from .observe.progress import watch
+from .timeline import parts as timeline_parts
 
 
 def init(
@@ -59,7 +60,7 @@ def init(
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
     if joined() is None and bindings.mpi_query().usable:
-        exit_status.install(end)  # from here on others may wait for this process, even if it fails in the next line
+        exit_status.install(end)  # from here on other ranks may wait for this process, also if the next line fails
     if joined() is None:
         launch_checks.check_files(
             *cgroups.spare_files(), bindings.mpi_query().usable, launch_checks.place_before_mpi(os.environ)
@@ -89,9 +90,7 @@ def init(
     launch_checks.check_thread_level(bindings.mpi_query().thread_level, not before.initialized, mpi)
     horovod_here = with_horovod.place(horovod)
     launch_checks.check_world(os.environ, bindings.comm_info(None)[1], mpi, horovod_here[1] if horovod_here else None)
-    with (
-        signals.Held() as ctrl_c
-    ):  # what has begun is never left half done: a second call would meet the first one's end elsewhere
+    with signals.Held() as ctrl_c:  # an interrupt must not leave collectives half done
         _join(comm, settings, horovod, horovod_here, mpi, ctrl_c)
 
 
@@ -103,7 +102,7 @@ def _join(
     mpi: str,
     ctrl_c: signals.Held,
 ) -> None:
-    """Meets the others, and starts what there is of Horovod and of the core. Collective."""
+    """Meets the other processes, and starts Horovod (where it is installed) and the engine. Collective."""
     address = _address(comm)
     rank, size = bindings.comm_info(address)
     host = socket.gethostname()
@@ -124,7 +123,7 @@ def _join(
     handshake.check_horovod(everybody, layout, where)
     with handshake.watched_start(where, size, settings):
         if settings.timeline:
-            handshake.check_timeline(
+            _begin_timeline(
                 settings.timeline, rank, layout.readers[0], lambda mine: bindings.comm_exchange(address, mine), where
             )
         if horovod is not None and layout.trainer_index[rank] >= 0:
@@ -166,10 +165,39 @@ def _join(
         watch.start(settings.progress, settings.progress_seconds)
 
 
+def _begin_timeline(path: str, rank: int, reader: int, exchange: Callable[[bytes], list[bytes]], where: str) -> None:
+    """Begins the timeline at `path`, on the rank that is the first reader. Collective.
+
+    Raises:
+      ValueError: the reader can't write there. It is raised on every rank.
+    """
+    trouble = ""
+    if rank == reader:
+        horovods = os.environ.get("HOROVOD_TIMELINE")
+        try:
+            if horovods and os.path.realpath(horovods) == os.path.realpath(path):
+                trouble = explain(
+                    f"HOROVOD_TIMELINE and HOROVOD_DATA_TIMELINE name the same file, {path!r}",
+                    "Give each its own",
+                    where="",
+                )
+            else:
+                timeline_parts.begin(path)
+        except (OSError, ValueError) as error:
+            trouble = explain(
+                f"HOROVOD_DATA_TIMELINE={path!r} is no file that reader 0 can write ({where}): "
+                f"{getattr(error, 'strerror', None) or error}",
+                "Name a file in a folder that is there on that host",
+                where="",
+            )
+    if said := exchange(trouble.encode())[reader].decode():
+        raise ValueError(said)
+
+
 def _require_same(
     job: Job, readers: Optional[int], readers_per_node: Optional[int], embedded: Optional[bool], comm: Any
 ) -> None:
-    """The environment may have changed since: what an argument leaves open is still what it was."""
+    """Checks a second call. Arguments that are None stand for the environment as it was at the first call."""
     asked = read_roles(job.environ, readers, readers_per_node, embedded)
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
@@ -192,7 +220,7 @@ def _arguments(given: Roles, comm: Any) -> str:
 def _checked_comm(comm: Any) -> Any:
     if comm is None:
         return None
-    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # whoever has a communicator of mpi4py has imported it
+    mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
         raise TypeError(
             explain(

@@ -199,8 +199,7 @@ TEST_F(AgreementsTest, AWordOfTheCoordinatorsMakesNobodyWaitLonger) {
   testing::internal::CaptureStderr();
   At(1).On(0, wire::Absent{"has waited"});
   EXPECT_FALSE(At(1).Wait(1, std::chrono::milliseconds(0)));
-  EXPECT_EQ(CapturedLines(), "horovod_data: [rank 0 on node0] has waited\n")
-      << "and not once more";
+  EXPECT_EQ(CapturedLines(), "horovod_data: [rank 0 on node0] has waited\n") << "and not once more";
   std::this_thread::sleep_for(std::chrono::milliseconds(2600));
   const auto result = At(1).Wait(1, std::chrono::milliseconds(0));
   ASSERT_TRUE(result);

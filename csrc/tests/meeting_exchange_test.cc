@@ -206,6 +206,30 @@ TEST(ExchangeTest, CrossedCallsAreExplained) {
                 order);
 }
 
+// Texts speak of the audit, because the program has not made its scatters.
+TEST(ExchangeTest, AuditsAreNamedInPlaceOfTheirScatters) {
+  const std::string name = std::string("\0A", 2) + "audit 1";
+  Jobs jobs(2, 0, 0.05, 10);
+  jobs.Scatter(0, name, 0);
+  jobs.Scatter(1, "b", 0);
+  jobs.DeliverAll();
+  testing::internal::CaptureStderr();
+  jobs.TickAll();
+  EXPECT_EQ(
+      AnySeconds(CapturedLines()),
+      "horovod_data: [rank 0 on node0, audit 1] has waited N s for rank 1 on node1, which has not come as far"
+      "; rank 1 on node1 waits in scatter 'b', call 0, which this rank has not made: where calls block, all ranks "
+      "must make them in the same order\n"
+      "horovod_data: [rank 1 on node1, scatter 'b', call 0] has waited N s for rank 0 on node0, which has not sent "
+      "its part\n");
+  jobs.Leave(1);
+  jobs.TickAll();
+  EXPECT_EQ(
+      jobs.Got(0),
+      (Texts{"14 [rank 0 on node0, audit 1] rank 1 on node1 has shut down and takes no part in this audit. All ranks "
+             "must make the same calls of audit(), and the same number of iterations over what it returns"}));
+}
+
 // The same, when each rank waits for the other's part because neither is the root of its own call.
 TEST(ExchangeTest, CrossedCallsOfOtherRootsAreExplained) {
   Jobs jobs(2, 0, 0.05, 10);

@@ -13,7 +13,7 @@ import tracing
 from jobs import run_job, start_job
 from launched import run_launcher
 
-from horovod_data.observe.timeline_parts import Part
+from horovod_data.timeline.parts import Part
 
 STEPS = """
 import os, sys, time
