@@ -38,7 +38,7 @@ Met MeetWhile(
   ThreadCollectives collectives(members.size(), {});
   Met met;
   met.links.resize(members.size());
-  testing::internal::CaptureStderr();
+  CaptureLines();
   const auto begun = Clock::now();
   std::vector<std::thread> ranks;
   for (int self = 0; self < 3; ++self) {
