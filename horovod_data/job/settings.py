@@ -40,6 +40,9 @@ class Settings:
     verify: bool = False  # every channel; those to come ask verify_in() again
 
 
+_ARGUMENTS = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
+
+
 class Roles(NamedTuple):
     """Which processes read, as in Settings."""
 
@@ -87,13 +90,17 @@ def read_roles(
     readers: Optional[int] = None,
     readers_per_node: Optional[int] = None,
     embedded: Optional[bool] = None,
+    names: Optional[Mapping[str, str]] = None,
 ) -> Roles:
-    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors."""
-    given_by = {"readers": "readers", "readers_per_node": "readers_per_node", "embedded": "embedded=True"}
+    """The part of read_settings() that says which processes read. The launcher uses it, too. Raises the same errors.
+
+    `names` has the names of the three arguments in error texts, where they are others.
+    """
+    given_by = {**_ARGUMENTS, **(names or {})}
     if readers is not None:
-        readers = _count(readers, "readers")
+        readers = _count(readers, given_by["readers"])
     if readers_per_node is not None:
-        readers_per_node = _count(readers_per_node, "readers_per_node") or None
+        readers_per_node = _count(readers_per_node, given_by["readers_per_node"]) or None
     if embedded is not None and not isinstance(embedded, bool):
         raise TypeError(explain(f"embedded must be True or False, not {embedded!r}"))
     if readers is None and readers_per_node is None:

@@ -11,9 +11,11 @@ import dataclasses
 from typing import Collection, Optional, Sequence
 
 from ..errors import explain
-from ..job.settings import too_many_per_node
+from ..job.settings import read_roles
 from . import LaunchError
 from .hosts import Host, together
+
+_OPTIONS = {"readers": "--readers", "readers_per_node": "--readers-per-node", "embedded": "--embedded"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,39 +141,11 @@ def _check(request: Request) -> None:
                 "Give the number of processes that train; --readers come on top of it",
             )
         )
-    if request.readers is not None and request.readers < 0:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} is not a number of readers",
-                "0: rank 0 reads and trains; R: R processes more, which only read",
-            )
-        )
-    if request.readers_per_node not in (None, 0, 1):
-        raise LaunchError(
-            too_many_per_node(f"--readers-per-node {request.readers_per_node}", "--readers-per-node 1", "--readers R")
-        )
-    if request.readers is not None and request.readers_per_node:
-        raise LaunchError(
-            explain(
-                f"--readers {request.readers} and --readers-per-node {request.readers_per_node} contradict each other",
-                "Give one of them",
-            )
-        )
-    if request.embedded and request.readers:
-        raise LaunchError(
-            explain(
-                f"--embedded belongs to --readers-per-node 1, and does not go with --readers {request.readers}: these are "
-                "processes of their own",
-                "Leave it out, or use --readers-per-node 1 --embedded",
-            )
-        )
-    if request.embedded and not request.readers_per_node:
-        raise LaunchError(
-            explain(
-                "--embedded says that the reader of each host also trains, but there is none",
-                "Add --readers-per-node 1; without readers, rank 0 reads and trains anyway",
-            )
-        )
+    try:
+        readers = 0 if request.readers is None and not request.readers_per_node else request.readers
+        read_roles({}, readers, request.readers_per_node, request.embedded, _OPTIONS)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
     if request.reader_hosts and not request.readers:
         raise LaunchError(
             explain(
