@@ -19,8 +19,8 @@ from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
 from .job.state import Job, begin, current, joined
 from .native import bindings, loader
-from .observe import timeline_parts
 from .observe.progress import watch
+from .timeline import parts as timeline_parts
 
 
 def init(

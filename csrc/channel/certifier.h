@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate, which is one line on stderr and
-// one JSON record. Every trainer hears that the epoch was right, or what was wrong.
+// Verified channels: reader 0 joins the reports of all readers on an epoch into a certificate. A certificate is one line on stderr
+// and one JSON record. Every trainer gets a message: the epoch was right, or what was wrong.
 #pragma once
 
 #include <cstdint>

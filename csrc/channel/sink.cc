@@ -169,16 +169,14 @@ std::string Sink::Awaited(const SinkIterator& iterator) const {
 }
 
 // The share's epoch may be closed by now, and another one open. Then no reader waits for this message.
-Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found) {
+Outcome Sink::Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found) {
   MutexLock lock(&mu_);
   if (!Runs(iterator)) return {};
-  wire::Checked checked{iterator.taken - 1, arrival.turn,     arrival.position,
-                        arrival.tail,       arrival.leftover, arrival.filler,
-                        found.rows.count(), found.seal,       ""};
-  const bool same = found.seal == arrival.seal && found.rows.count() == arrival.rows;
+  wire::Received received{0, arrival.position, found.rows.count(), found.hash, ""};
+  const bool same = found.hash == arrival.hash && found.rows.count() == arrival.rows;
   for (size_t i = 0; !same && i < found.rows.each.size(); ++i)
-    wire::AppendLittleEndian(found.rows.each[i], &checked.fingerprints);
-  SendTo(arrival.reader, iterator.epoch, std::move(checked));
+    wire::AppendLittleEndian(found.rows.each[i], &received.fingerprints);
+  epoch_->Acknowledge(std::move(received));
   if (same) return {};
   failed_epoch_ = iterator.epoch;
   return {kDataLoss, Where(iterator.epoch, iterator.taken - 1) + "verify: the share that came is not the one that " +

@@ -23,7 +23,7 @@
 #include "channel/window.h"
 #include "mail/share.h"
 #include "mail/signal.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
@@ -56,7 +56,7 @@ class Sink {
   // superseded by a newer iterator, when a peer was lost, when the engine was shut down, and after the time limit.
   Outcome Next(SinkIterator* iterator, Arrival* arrival, bool* end);
   // Verified channels: `found` is the hash of the share that Next() gave last. An error if its reader sent another one.
-  Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::Promise& found);
+  Outcome Confirm(const SinkIterator& iterator, const Arrival& arrival, const proof::ShareHash& found);
   // The share that Next() gave last has become tensors, or can't. From now on the user's step runs.
   void HandedOut(const SinkIterator& iterator) {
     MutexLock lock(&mu_);  // another thread may close the epoch meanwhile, which turns the clock too

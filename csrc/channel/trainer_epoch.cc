@@ -75,6 +75,7 @@ std::vector<Turn> TrainerEpoch::Turns() const {
 // ---- Which share comes next.
 
 TrainerEpoch::Next TrainerEpoch::Take(Arrival* arrival, Outcome* outcome) {
+  if (unacknowledged_ >= 0) SendLimits(std::exchange(unacknowledged_, -1));  // it could not be made into tensors
   for (;;) {
     if (tail_ && TailIsOver()) return TakeEnd(outcome);
     *outcome = tail_ ? NoFiller() : Outcome();
@@ -155,18 +156,23 @@ void TrainerEpoch::TakeFrom(int reader, Arrival* arrival) {
   last_ = reader;
   kept_ = -1;
   arrival->reader = reader;
-  if (tail_) {
-    const plan::Tail::Share share = tail_->At(static_cast<int64_t>(tail_taken_), Me());
-    arrival->tail = true;
-    arrival->leftover = static_cast<uint64_t>(share.element);
-    arrival->filler = share.filler;
-    ++tail_taken_;
-    return Claim();
-  }
   ++lane.taken;
-  lane.position = arrival->position;
-  rotation_.Advance(reader);
-  SendLimits(reader);
+  if (tail_) {
+    ++tail_taken_;
+    Claim();
+  } else {
+    lane.position = arrival->position;
+    rotation_.Advance(reader);
+  }
+  if (config_.verify)
+    unacknowledged_ = reader;
+  else if (!tail_)
+    SendLimits(reader);
+}
+
+void TrainerEpoch::Acknowledge(wire::Received received) {
+  received.step = taken_ - 1;
+  SendLimits(std::exchange(unacknowledged_, -1), &received);
 }
 
 void TrainerEpoch::MakeTail() {
@@ -194,7 +200,7 @@ bool TrainerEpoch::Retire(int reader) {
 
 // The lane step up to which a reader may send. static: the reader's part of the window's next steps. dynamic: an equal part of the
 // window, and at least one step, because any reader may be the one that has a share. A limit is never taken back when the window
-// shrinks. Under `dynamic` the reader itself bounds what it sends (FairShare).
+// shrinks. Under `dynamic` the reader itself bounds what it sends (credit.h).
 uint64_t TrainerEpoch::Limit(int reader) const {
   const Lane& lane = At(reader);
   if (!rotation_.Runs(reader)) return lane.taken;
@@ -207,13 +213,15 @@ uint64_t TrainerEpoch::Limit(int reader) const {
 }
 
 // To the reader of the step just taken (-1: none), and to every other reader whose limit has changed.
-void TrainerEpoch::SendLimits(int taken_from) {
+void TrainerEpoch::SendLimits(int taken_from, const wire::Received* received) {
   for (int r = 0; r < readers(); ++r) {
     Lane& lane = At(r);
     const uint64_t limit = Limit(r);
-    if (r != taken_from && limit == lane.sent_limit) continue;
+    if (r != taken_from && (tail_ || limit == lane.sent_limit)) continue;
     lane.sent_limit = limit;
-    send_(r, wire::Taken{LaneStep(lane.taken), LaneStep(limit)});
+    wire::Taken taken{LaneStep(lane.taken - (r == unacknowledged_ ? 1 : 0)), LaneStep(limit)};
+    if (received != nullptr && r == taken_from) taken.checked = true, taken.received = *received;
+    send_(r, std::move(taken));
   }
 }
 
@@ -263,7 +271,7 @@ void TrainerEpoch::On(int reader, const wire::Data& data, BundlePtr bundle) {
     rotation_.Forward(reader, turn);
     SendLimits(-1);
   }
-  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.seal, data.turn});
+  lane.queue.push_back({std::move(bundle), data.position, data.rows, data.hash});
   if (lane.on_demand) HandBack(reader);
 }
 

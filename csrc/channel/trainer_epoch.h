@@ -44,11 +44,8 @@ struct SinkState {
 struct Arrival {
   BundlePtr bundle;
   Position position = 0;        // elements of the reader's epoch up to and with this step
-  uint64_t rows = 0, seal = 0;  // as its reader reported them (wire::Data)
-  Turn turn;
+  uint64_t rows = 0, hash = 0;  // as its reader reported them (wire::Data)
   int reader = 0;
-  bool tail = false, filler = false;  // of the last steps; a filler on the model of that leftover
-  uint64_t leftover = 0;              // of the last steps: which of the reader's leftovers
 };
 
 class TrainerEpoch {
@@ -66,6 +63,8 @@ class TrainerEpoch {
   bool HasNext() const { return at_end_ ? verdict_ || patience_.Over() : HasNext(NextReader()); }
   // The reader whose share comes next.
   int NextReader() const;
+  // Verified channels: acknowledges the share that Take() gave last. In other channels Take() does so.
+  void Acknowledge(wire::Received received);
   // Whether an iterator waits at this moment.
   void SetWaiting(bool waits);
   // The iterator stops waiting without a share.
@@ -117,7 +116,7 @@ class TrainerEpoch {
   void Claim();
   void HandBack(int reader);
   Outcome NoFiller() const;
-  void SendLimits(int taken_from);
+  void SendLimits(int taken_from, const wire::Received* received = nullptr);
   uint64_t Limit(int reader) const;
 
   const ChannelConfig& config_;
@@ -130,7 +129,8 @@ class TrainerEpoch {
   std::unique_ptr<plan::Tail> tail_;        // when all readers have ended: the last steps
   TailStep tail_taken_, tail_claimed_ = 0;  // those of an earlier run included
   int last_ = -1;                           // the reader of the last step taken
-  int kept_ = -1;  // dynamic: the reader whose share was not handed back, because it is waited for
+  int kept_ = -1;            // dynamic: the reader whose share was not handed back, because it is waited for
+  int unacknowledged_ = -1;  // verified channels: the reader of a share that was taken and is not acknowledged yet
   EpochStep taken_ = 0;
   bool waits_ = false;
   bool closed_ = false;

@@ -5,7 +5,7 @@
 // window in under 1 ms: the rank does not wait then, but waking the reader for every few steps costs as much as the steps. Its
 // shares take at most a number of bytes, except that 2 steps are always allowed. Under `dynamic` a share that one rank has asked for
 // is lost to the others. So there the window is at most what the rank consumes in 5 ms. If all ranks are faster than that, the
-// reader bounds each by its pace (FairShare).
+// reader bounds each by its pace (credit.h).
 // The window changes when a share is sent, never which share.
 #pragma once
 

@@ -45,7 +45,7 @@ namespace hvdata {
   FIELD(Payload, payload, Payload::kAuto) /* the same on every rank */                      \
   FIELD(uint64_t, arena_bytes, 0)         /* of shared memory for batches, on a reader */   \
   FIELD(bool, timeline, false)            /* the same on every rank */                      \
-  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */                \
+  FIELD(uint64_t, timeline_bytes, 0)      /* the largest size of the merged file */         \
   FIELD(bool, finalize_waits, false) /* Horovod's thread may finalise MPI while this process still wants data: then \
                                            MPI_Finalize waits for Stop(), unless the thread that called Start() calls it */
 

@@ -10,15 +10,16 @@
 #include "fuzz/fuzz.h"
 #include "ops/checkpoint_state.h"
 #include "plan/resumption.h"
-#include "proof/ledger.h"
+#include "proof/account.h"
 
 namespace hvdata {
 namespace {
 
 // static: a share for each of two trainers, of which the first has taken its own. dynamic: one share.
-void Deal(uint64_t element, plan::Schedule schedule, proof::Ledger* ledger) {
+void Deal(uint64_t element, plan::Schedule schedule, proof::Account* book) {
   const bool dynamic = schedule == plan::Schedule::kDynamic;
-  ledger->Deal(element, {{proof::Yield()}, std::vector<proof::Promise>(dynamic ? 1 : 2)}, {!dynamic, false});
+  book->Deal(element, {{proof::Element()}, std::vector<proof::ShareHash>(dynamic ? 1 : 2)});
+  if (!dynamic) book->TakenBefore(0, element, 1);
 }
 
 // As Checkpoint::Resume, with the state's numbers alone.
@@ -46,24 +47,22 @@ void Resume(const CheckpointState& state, plan::Schedule schedule, Position posi
   const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
   if (!from) return;
 
-  proof::Ledger ledger({"rank 0", "rank 1"}, schedule);
-  proof::Ledger::Begin begin;
-  begin.turn = resumption.turn.n;
-  begin.element = *from;
-  begin.verified = verified;
-  begin.before = mark.UpTo(*from);
-  begin.had = mark.From(*from);
-  for (const Position element : remaining.again) begin.had.erase(element);
-  ledger.Start(std::move(begin));
-  for (const Position element : remaining.again) Deal(element, schedule, &ledger);
+  proof::Account book({0, 1}, schedule);
+  proof::Past past;
+  past.mark = mark;
+  past.from = *from;
+  past.verified = verified;
+  past.again = remaining.again;
+  book.GoOn(std::move(past));
+  for (const Position element : remaining.again) Deal(element, schedule, &book);
   for (Position element = holding.pulled; element < holding.pulled + 4; ++element) {
     if (remaining.skip.count(element) > 0)
-      ledger.Had(element, proof::Yield());
+      book.DeliveredBefore(element, proof::Element());
     else
-      Deal(element, schedule, &ledger);
+      Deal(element, schedule, &book);
   }
-  FUZZ_EXPECT(!ledger.Mark(resumption.first).Encode().empty());
-  ledger.Close(1, true, "");
+  FUZZ_EXPECT(!book.Mark(resumption.first).Encode().empty());
+  book.Close(1, true, "");
 }
 
 }  // namespace

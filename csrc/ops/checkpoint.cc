@@ -48,9 +48,8 @@ plan::Holding HoldingOf(const CheckpointState& state) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(Source* source, ReaderEpoch* epoch, Input* input)
+Checkpoint::Checkpoint(Source* source, Input* input)
     : source_(source),
-      epoch_(epoch),
       input_(input),
       prover_(source->config(), source->world().audience_count()),
       epoch_id_(RandomNumber()) {}
@@ -69,14 +68,14 @@ std::string Checkpoint::Where() const {
 
 // static: one state serves all requests that wait. It may take a gigabyte, and nothing is dealt while it is made.
 void Checkpoint::AnswerSaves() {
-  const std::vector<SaveRequest> requests = epoch_->TakeSaveRequests();
+  const std::vector<SaveRequest> requests = source_->TakeSaveRequests();
   const bool one_for_all = source_->config().schedule != plan::Schedule::kDynamic;
   absl::Status status;
   std::string text;
   for (size_t i = 0; i < requests.size(); ++i) {
     const bool first = i == 0 || !one_for_all, last = i + 1 == requests.size() || !one_for_all;
     if (first) status = Caught([&] { return StateFor(static_cast<int>(requests[i].trainer), &text); });
-    epoch_->AnswerSave(requests[i], ToOutcome(status), last ? std::move(text) : text);
+    source_->AnswerSave(requests[i], ToOutcome(status), last ? std::move(text) : text);
   }
 }
 
@@ -98,7 +97,7 @@ absl::Status Checkpoint::StateFor(int trainer, std::string* text) {
   }
   saved_.insert(trainer);
   const size_t of_all = snapshot_.taken_since.size();
-  const std::vector<uint64_t> taken = epoch_->TakenSince(trainer);
+  const std::vector<uint64_t> taken = source_->TakenSince(trainer);
   snapshot_.taken_since.insert(snapshot_.taken_since.end(), taken.begin(), taken.end());
   const absl::Status status = Encoded(snapshot_, text);
   snapshot_.taken_since.resize(of_all);
@@ -133,11 +132,11 @@ absl::Status Checkpoint::Capture(State* state) {
           "): a restore will run it again from its front and pass over what was delivered");
     }
   }
-  for (const auto& [number, bundle] : epoch_->UntakenElements()) {
+  for (const auto& [number, bundle] : source_->UntakenElements()) {
     state->elements.emplace_back(number, static_cast<Bundle*>(bundle.get())->tensors);
   }
   for (const auto& element : input_->put_back()) state->elements.push_back(element);
-  if (source_->config().verify) state->mark = epoch_->proof().Mark(state->From()).Encode();
+  if (source_->config().verify) state->mark = source_->Mark(state->From()).Encode();
   // Sizes are added up before anything is encoded, as far as possible. Buffers may hold compressed elements.
   uint64_t of_input = 0, of_elements = 0;
   for (const auto& part : input) {
@@ -177,34 +176,33 @@ void Checkpoint::KeepFinalStates() {
   const std::vector<uint64_t> of_all = std::move(state.taken_since);
   for (int t = 0; t < source_->world().audience_count(); ++t) {
     state.taken_since = of_all;
-    const std::vector<uint64_t> taken = epoch_->TakenSince(t);
+    const std::vector<uint64_t> taken = source_->TakenSince(t);
     state.taken_since.insert(state.taken_since.end(), taken.begin(), taken.end());
-    epoch_->KeepLastWords(t, state.Encode());
+    source_->KeepState(t, state.Encode());
   }
 }
 
 // ---- Resuming.
 
 absl::Status Checkpoint::Resume(const std::map<int, wire::Restore>& restored, uint64_t due,
-                                plan::Resumption* resumption) {
+                                plan::Resumption* resumption, proof::Past* past) {
   State state;
   std::set<Position> taken;
   TF_RETURN_IF_ERROR(ReadStates(restored, resumption, &state, &taken));
   if (resumption->over) return absl::OkStatus();
   if (!resumption->has_state) return input_->Start(due);
   TF_RETURN_IF_ERROR(CheckState(state));
-  EpochProof::Past past;
-  past.verified = proof::Bookmark::Is(state.mark);
-  if (past.verified && !proof::Bookmark::Decode(state.mark, &past.mark)) return Damaged("its account is unreadable");
+  past->verified = proof::Bookmark::Is(state.mark);
+  if (past->verified && !proof::Bookmark::Decode(state.mark, &past->mark)) return Damaged("its account is unreadable");
   epoch_id_ = state.epoch_id;
   model = std::move(state.model);
   TF_RETURN_IF_ERROR(RestoreInput(state));
-  proof::Bookmark* const account = past.verified ? &past.mark : nullptr;
+  proof::Bookmark* const account = past->verified ? &past->mark : nullptr;
   for (const auto& [number, element] : state.elements) AddToAccount(number, element, account);
   // A symbolic checkpoint has the input's state of an earlier moment.
   TF_RETURN_IF_ERROR(PassOver(resumption->first, account));
   if (input_->pulled() < resumption->first) return Damaged("its position is beyond the end of the input");
-  return PutBack(std::move(state), *resumption, std::move(taken), std::move(past));
+  return PutBack(std::move(state), *resumption, std::move(taken), past);
 }
 
 // Of all states only the one that the epoch resumes from is kept. `taken`: what trainers have taken since it was made.
@@ -291,7 +289,7 @@ void Checkpoint::AddToAccount(uint64_t number, const Tensors& element, proof::Bo
 
 // Splits the elements into those that are dealt again and those that the input is to pass over.
 absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken,
-                                 EpochProof::Past past) {
+                                 proof::Past* past) {
   plan::Holding holding = HoldingOf(state);
   holding.pulled = input_->pulled();
   plan::Remaining remaining = plan::Remain(holding, resumption, std::move(taken));
@@ -300,16 +298,16 @@ absl::Status Checkpoint::PutBack(State state, const plan::Resumption& resumption
     if (remaining.again.count(element.first) > 0) elements.push_back(std::move(element));
   }
   plan::Account account{remaining.next, 0};
-  if (past.verified) account = {past.mark.first, past.mark.ahead.size()};
-  if (!past.verified) past.unverified = holding.pulled - elements.size() + remaining.skip.size();
+  if (past->verified) account = {past->mark.first, past->mark.ahead.size()};
+  if (!past->verified) past->unverified = holding.pulled - elements.size() + remaining.skip.size();
   const std::optional<Position> from = plan::ResumeAccount(account, holding, resumption, remaining);
   if (!from) return Damaged("its account and its elements contradict each other");
-  past.again = std::move(remaining.again);
+  past->again = std::move(remaining.again);
   input_->PutBack(std::move(elements));
-  input_->Skip(std::move(remaining.skip), [this, verified = past.verified](uint64_t number, const Tensors& element) {
-    if (verified) epoch_->proof().Had(number, prover_.Delivered(element));
+  input_->Skip(std::move(remaining.skip), [this, verified = past->verified](uint64_t number, const Tensors& element) {
+    if (verified) source_->DeliveredBefore(number, prover_.Delivered(element));
   });
-  epoch_->proof().GoOn(std::move(past), *from);
+  past->from = *from;
   return absl::OkStatus();
 }
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "channel/reader_epoch.h"
+#include "channel/source.h"
 #include "ops/checkpoint_state.h"
 #include "ops/cut.h"
 #include "ops/input.h"
@@ -24,15 +24,16 @@ namespace hvdata {
 
 class Checkpoint {
  public:
-  Checkpoint(Source* source, ReaderEpoch* epoch, Input* input);
+  Checkpoint(Source* source, Input* input);
 
   void AnswerSaves();
   // The epoch is over: leaves a state for trainers that have seen its end and save later.
   void KeepFinalStates();
 
   // Starts the input from the states that trainers restored, or as number `due` (ops/input.h) at its front where these begin
-  // nothing. Where the epoch is over, the input is not started.
-  absl::Status Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption);
+  // nothing. Where the epoch is over, the input is not started. `past`: a verified channel's account.
+  absl::Status Resume(const std::map<int, wire::Restore>& restored, uint64_t due, plan::Resumption* resumption,
+                      proof::Past* past);
 
   // Of the last step's first share, for channels that may need fillers. The dealer sets it; it is part of the state.
   Cutter::Model model;
@@ -53,8 +54,7 @@ class Checkpoint {
   absl::Status RestoreInput(const State& state);
   absl::Status Replay(const State& state);
   absl::Status PassOver(Position until, proof::Bookmark* account);
-  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken,
-                       EpochProof::Past past);
+  absl::Status PutBack(State state, const plan::Resumption& resumption, std::set<Position> taken, proof::Past* past);
   void AddToAccount(uint64_t number, const Tensors& element, proof::Bookmark* account) const;
 
   absl::Status CheckTensor(size_t component, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
@@ -63,7 +63,6 @@ class Checkpoint {
   absl::Status CheckState(const State& state) const;
 
   Source* const source_;
-  ReaderEpoch* const epoch_;
   Input* const input_;
   const Prover prover_;
   uint64_t epoch_id_;

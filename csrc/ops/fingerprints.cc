@@ -141,8 +141,8 @@ void Fingerprints::OfRange(const Tensor* first, int64_t begin, std::vector<Finge
   }
 }
 
-std::vector<proof::RowPrints> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
-  std::vector<proof::RowPrints> prints(parts.size());
+std::vector<proof::RowHashes> Fingerprints::Rows(const Tensor* first, const std::vector<plan::Rows>& parts) const {
+  std::vector<proof::RowHashes> prints(parts.size());
   const auto count = static_cast<int64_t>(Count(first));
   const bool one = IsOneRow(first);
   const int64_t from = parts.empty() ? 0 : std::clamp<int64_t>(parts.front().begin, 0, count);
@@ -162,25 +162,25 @@ std::vector<proof::RowPrints> Fingerprints::Rows(const Tensor* first, const std:
   return prints;
 }
 
-proof::RowPrints Fingerprints::Rows(const Tensor* first) const {
+proof::RowHashes Fingerprints::Rows(const Tensor* first) const {
   return Rows(first, {{0, static_cast<int64_t>(Count(first)), 0}})[0];
 }
 
-proof::Promise Fingerprints::Promise(proof::RowPrints rows, const Tensors& share) const {
+proof::ShareHash Fingerprints::HashShare(proof::RowHashes rows, const Tensors& share) const {
   const auto data = static_cast<int64_t>(rows.count()), all = static_cast<int64_t>(Count(share.data()));
   const proof::Digest rest = Rows(share.data(), {{data, std::max<int64_t>(all - data, 0), 0}})[0].digest;
   const proof::Digest& its = rows.digest;
   const std::array<uint64_t, 6> known{its.rows, its.order, its.sum, rest.rows, rest.order, rest.sum};
-  proof::Promise promise;
-  promise.seal = Hash(known.data(), sizeof(known), 0);
-  for (size_t i = width_; i < share.size(); ++i) promise.seal = HashWhole(share[i], promise.seal);  // weights
-  promise.rows = std::move(rows);
-  return promise;
+  proof::ShareHash made;
+  made.hash = Hash(known.data(), sizeof(known), 0);
+  for (size_t i = width_; i < share.size(); ++i) made.hash = HashWhole(share[i], made.hash);  // weights
+  made.rows = std::move(rows);
+  return made;
 }
 
-proof::Promise Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
+proof::ShareHash Fingerprints::Arrived(const Tensors& share, uint64_t rows) const {
   const auto data = static_cast<int64_t>(std::min<uint64_t>(rows, Count(share.data())));
-  return Promise(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
+  return HashShare(std::move(Rows(share.data(), {{0, data, 0}})[0]), share);
 }
 
 }  // namespace hvdata

@@ -8,7 +8,7 @@
 #include "ops/leaves.h"
 #include "plan/plan.h"
 #include "proof/fingerprint.h"
-#include "proof/promise.h"
+#include "proof/share_hash.h"
 
 namespace hvdata {
 
@@ -21,15 +21,15 @@ class Fingerprints {
   // The hashes of an element's rows, for each of the parts. `first`: its first component. The parts are in ascending order, and rows
   // between them are left out. A row of a ragged tensor is its values and lengths, a row of a sparse tensor its entries. So a row's hash
   // does not depend on the rows before it.
-  std::vector<proof::RowPrints> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
-  proof::RowPrints Rows(const tensorflow::Tensor* first) const;
+  std::vector<proof::RowHashes> Rows(const tensorflow::Tensor* first, const std::vector<plan::Rows>& parts) const;
+  proof::RowHashes Rows(const tensorflow::Tensor* first) const;
   // The number of the element's rows. Hashes nothing.
   size_t Count(const tensorflow::Tensor* first) const;
 
-  // The promise of a share whose first rows have these hashes. Its padding and its weights are hashed here.
-  proof::Promise Promise(proof::RowPrints rows, const Tensors& share) const;
+  // The hash of a share whose first rows have these hashes. Its padding and its weights are hashed here.
+  proof::ShareHash HashShare(proof::RowHashes rows, const Tensors& share) const;
   // The same for a share that has arrived. `rows`: how many of its rows are no padding.
-  proof::Promise Arrived(const Tensors& share, uint64_t rows) const;
+  proof::ShareHash Arrived(const Tensors& share, uint64_t rows) const;
 
  private:
   bool IsOneRow(const tensorflow::Tensor* first) const;

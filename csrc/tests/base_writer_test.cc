@@ -8,8 +8,8 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <sstream>
 #include <new>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>

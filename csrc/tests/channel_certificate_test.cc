@@ -30,7 +30,7 @@ struct Injection {
   uint64_t nth;  // of its shares; dynamic: of all
 };
 
-// A trainer that it met, and the numbers of the step: its reader's, and its own.
+// A trainer that it met, and its step.
 struct Met {
   int trainer;
   std::set<uint64_t> steps;
@@ -82,14 +82,13 @@ bool RunInjected(unsigned seed, bool* by_step) {
     const auto& data = std::get<wire::Data>(header.message);
     const uint64_t reader = token.element / 10000 % 100;
     met.push_back({trainer, {}});
-    if (!dynamic)
-      met.back().steps = {data.turn.n, data.turn.n * readers + reader};
-    else if (injection.harm == Harm::kDouble)
-      met.back().steps = {data.step.n, data.step.n + 1};  // the copy's own, too
-    else
-      met.back().steps = {data.step.n};
+    // That it was lost shows when the next one of its reader comes; a copy has a step of its own.
+    const uint64_t step = dynamic ? data.step.n : data.turn.n * readers + reader;
+    met.back().steps = {step};
+    if (injection.harm == Harm::kDrop) met.back().steps.insert(step + 1);
+    if (injection.harm == Harm::kDouble) met.back().steps.insert(dynamic ? step + 1 : step + readers);
     const bool of_tail = token.element >= kFiller || token.element % 10000 >= its_steps * trainers;
-    if (readers > 1 && of_tail) met.back().steps = {steps + data.step.n};
+    if (readers > 1 && of_tail) met.back().steps = {steps, steps + 1};  // two readers' leftovers make two steps at most
     if (its_other) {  // it comes too late for its own step: it gets what was meant for another
       bundle = held;
       return;

@@ -245,8 +245,7 @@ class Iteration {
       outcome = sink_->Next(&iterator, &arrival, &end);
       if (!outcome.ok() || end) return false;
       const Token& token = TokenOf(arrival.bundle);
-      if (sink_->config().verify)
-        outcome = sink_->Confirm(iterator, arrival, PromiseOf(token, token.element >= kFiller));
+      if (sink_->config().verify) outcome = sink_->Confirm(iterator, arrival, HashOf(token, token.element >= kFiller));
       if (!outcome.ok()) return false;
       if (token.trainer >= 0) {
         EXPECT_EQ(token.trainer, trainer_);

@@ -21,12 +21,12 @@ TEST_F(SourceTest, TheFirstOpenStartsAnEpochAndTheLastCloseEndsIt) {
   EXPECT_EQ(Sent(), (Texts{"0 DATA e1 0,1,0"}));
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"0 END e1 1,0,0", "1 END e1 1,0,0"}));
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->OnClose(0, 1, 1);
   source_->OnOpen(0, 2, 1);
   EXPECT_EQ(NextEpoch(), 0);
   source_->OnClose(1, 1, 1);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   EXPECT_EQ(NextEpoch(), 0) << "the dealer has not put the input away";
   source_->End();
   EXPECT_EQ(NextEpoch(), 2);
@@ -40,7 +40,7 @@ TEST_F(SourceTest, AnEpochThatEveryoneClosedBeforeItBeganIsPassedThrough) {
     source_->OnOpen(t, 2, 2);
   }
   Begin(1);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   Begin(2);
   Deal();
@@ -78,15 +78,15 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
     changed.notify_all();
   });
   source_->Start({});
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   source_->OnClose(0, 1, 0);
-  source_->OnGone(1);
+  source_->Depart(1);
   std::unique_lock<std::mutex> lock(mu);
   EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return calls > 0; }));
   lock.unlock();
   source_->Shut();
   source_->Deal(MakeStep(0, 2));  // what the pull gave after all
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   EXPECT_EQ(Sent(), Texts());
   lock.lock();
   EXPECT_EQ(calls, 1);
@@ -95,10 +95,10 @@ TEST_F(SourceTest, TheLastCloseCancelsThePullOnce) {
 TEST_F(SourceTest, TheChannelEndsWhenAllAreGoneAndTheDealerIsOut) {
   source_->OnOpen(0, 1, 2);
   Begin(1);
-  source_->OnGone(0);
-  source_->OnGone(1);
+  source_->Depart(0);
+  source_->Depart(1);
   EXPECT_EQ(NextEpoch(), 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(NextEpoch(), -1);
 }
@@ -121,7 +121,7 @@ TEST_F(SourceTest, WhoeverShutsCanAwaitTheDealersEnd) {
 }
 
 TEST_F(SourceTest, OneWhoHasLeftIsNamed) {
-  source_->OnGone(1);
+  source_->Depart(1);
   source_->OnOpen(0, 1, 2);
   testing::internal::CaptureStderr();
   Begin(1);
@@ -166,11 +166,10 @@ TEST_F(SourceTest, WhatIsDroppedOfAnEpochWithoutAnEndIsLoggedToo) {
     testing::internal::CaptureStderr();
     if (fails) source_->Finish({kInternal, "broken"});
     for (int t = 0; t < 2; ++t) source_->OnClose(t, epoch, 1);
-    EXPECT_EQ(source_->Linger(), Wish::kStop);
+    EXPECT_EQ(source_->Linger(), Task::kStop);
     source_->End();
-    EXPECT_EQ(CapturedLines(),
-              "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
-                  ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
+    EXPECT_EQ(CapturedLines(), "horovod_data: [reader 0 on host0, channel train, epoch " + std::to_string(epoch) +
+                                   ", step 1] remainder=\"drop\" left out 2 element(s) of this epoch\n");
   }
 }
 
@@ -182,17 +181,17 @@ TEST_F(SourceTest, SavesAreAnsweredBetweenElementsAndAfterTheLast) {
   source_->OnTaken(0, 1, 1, 2);
   Sent();
   source_->OnSave(0, 1, 41);
-  ASSERT_EQ(source_->Await(), Wish::kSave) << "also while there is no room";
+  ASSERT_EQ(source_->Await(), Task::kSave) << "also while there is no room";
   EXPECT_EQ(source_->UntakenElements().size(), 1u);
   for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {}, "state");
   EXPECT_EQ(Sent(), (Texts{"0 STATE e1 0,41,0 state"}));
   source_->OnTaken(1, 1, 1, 2);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(source_->UntakenElements().size(), 0u);
   source_->Finish({});
   Sent();
   source_->OnSave(1, 1, 42);
-  ASSERT_EQ(source_->Linger(), Wish::kSave);
+  ASSERT_EQ(source_->Linger(), Task::kSave);
   for (const auto& request : source_->TakeSaveRequests()) source_->AnswerSave(request, {kInternal, "no"}, "");
   EXPECT_EQ(Sent(), (Texts{"1 STATE e1 0,42,13 no"}));
 }
@@ -207,7 +206,7 @@ TEST_F(SourceTest, ASaveThatCannotBeServedIsRefused) {
   source_->OnSave(0, 1, 6);
   source_->OnClose(0, 1, 0);
   source_->OnClose(1, 1, 0);
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   sent = Sent();
   ASSERT_EQ(sent.size(), 1u) << "a request that the epoch's end overtook is answered too";
@@ -220,7 +219,7 @@ TEST_F(SourceTest, ASaveThatComesBeforeTheEpochBeginsHereWaits) {
   source_->OnSave(0, 1, 5);
   EXPECT_EQ(Sent(), Texts());
   Begin(1);
-  ASSERT_EQ(source_->Await(), Wish::kSave);
+  ASSERT_EQ(source_->Await(), Task::kSave);
   const auto requests = source_->TakeSaveRequests();
   ASSERT_EQ(requests.size(), 1u);
   source_->AnswerSave(requests[0], {}, "words");
@@ -257,7 +256,7 @@ TEST_F(SourceTest, ARestoredEpochThatAllHaveLeftIsNotRunAgain) {
   Sent();
   source_->Start({4, 4});
   source_->Finish({kCancelled, "the input was cancelled"});
-  EXPECT_EQ(source_->Await(), Wish::kStop);
+  EXPECT_EQ(source_->Await(), Task::kStop);
   source_->End();
   EXPECT_EQ(Sent(), Texts()) << "nobody is told of an error";
   source_->OnOpen(0, 2, 2);
@@ -295,7 +294,7 @@ TEST_F(SourceTest, StatesWaitForTheirEpoch) {
   source_->Finish({});
   EXPECT_EQ(Sent(), (Texts{"1 END e1 0,0,0"})) << "element 0 is behind rank 1, and everything behind rank 0";
   source_->OnClose(1, 1, 0);
-  EXPECT_EQ(source_->Linger(), Wish::kStop);
+  EXPECT_EQ(source_->Linger(), Task::kStop);
   source_->End();
   source_->OnOpen(1, 2, 2);
   ASSERT_EQ(NextEpoch(), 2);
@@ -316,7 +315,7 @@ TEST_F(SourceTest, LastWordsAreForThoseWhoHaveSeenTheEnd) {
   Begin(1);
   source_->OnClose(0, 1, 0);
   source_->OnClose(1, 1, 0);
-  source_->KeepLastWords(1, "words");
+  source_->KeepState(1, "words");
   source_->OnSave(0, 1, 5);
   source_->End();
   source_->OnSave(1, 1, 6);
@@ -352,7 +351,7 @@ TEST_F(SourceTest, ARecallIsAnsweredAfterItWasSent) {
   source.OnOpen(0, 1, 2);
   source.Begin(1, nullptr);
   source.Start({});
-  ASSERT_EQ(source.Await(), Wish::kElement);
+  ASSERT_EQ(source.Await(), Task::kPull);
   source.Deal(MakeStep(0, 0));
   source.OnOpen(1, 1, 2);
   source.Finish({});
@@ -376,7 +375,7 @@ TEST_F(SourceTest, WithoutRoomForLongTheReaderNamesTheRankThatTakesNothing) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       source_->OnTaken(1, 1, source_->Steps(), source_->Steps() + 1);
     });
-    EXPECT_EQ(source_->Await(), Wish::kElement);
+    EXPECT_EQ(source_->Await(), Task::kPull);
     then.join();
     return CapturedLines();
   };
@@ -400,7 +399,7 @@ TEST_F(SourceTest, ThatAllRanksAreBusyForLongIsNoStall) {
     source_->OnTaken(0, 1, 1, 2);
     source_->OnTaken(1, 1, 1, 2);
   });
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   then.join();
   EXPECT_EQ(CapturedLines(), "");
 }
@@ -413,7 +412,7 @@ TEST_F(SourceTest, TheReaderSaysWhy) {
   };
   source_->OnOpen(0, 1, 1);
   Begin(1);
-  EXPECT_EQ(source_->Await(), Wish::kElement);
+  EXPECT_EQ(source_->Await(), Task::kPull);
   EXPECT_EQ(why(1),
             "the pipeline of reader 0 on host0 has not produced step 0 for 0 s (a Python generator that sleeps "
             "can't be interrupted)");
@@ -435,7 +434,7 @@ TEST_F(SourceTest, AReaderWithoutAPlaceInTheWindowWaitsForItsTurn) {
   Begin(1);
   source_->OnTaken(0, 1, 0, 1);
   source_->OnSave(0, 1, 1);
-  EXPECT_EQ(source_->Await(), Wish::kSave) << "no room yet";
+  EXPECT_EQ(source_->Await(), Task::kSave) << "no room yet";
   source_->TakeSaveRequests();
   source_->OnTaken(1, 1, 0, 1);
   Deal();

@@ -43,7 +43,6 @@ enum class Kind : size_t {
   kWhoLeft,
   kLeft,
   kBye,
-  kChecked,
   kReport,
   kVerified,
   kHowLong,
@@ -110,7 +109,6 @@ inline Plain PlainOf(const wire::Message& message) {
     P operator()(const wire::WhoLeft&) { return {}; }
     P operator()(const wire::Left& m) { return {0, 0, 0, JoinNumbers(m.trainers)}; }
     P operator()(const wire::Bye& m) { return {0, 0, 0, JoinNumbers(m.told)}; }
-    P operator()(const wire::Checked& m) { return {m.turn.n, I(m.position), I(m.seal), ""}; }
     P operator()(const wire::Report& m) { return {0, 0, 0, m.words}; }
     P operator()(const wire::Verified& m) { return {0, 0, m.code, m.text}; }
     P operator()(const wire::HowLong&) { return {}; }

@@ -116,7 +116,7 @@ TEST_F(TimelineJob, AnotherClockIsFollowed) {
   const std::vector<Blocks> blocks = End();
   const auto clocks = blocks[1].Of<Clock>("CLCK");
   ASSERT_GE(clocks.size(), 2u);
-  EXPECT_EQ(static_cast<size_t>(asked_), 4 * clocks.size()) << "the quickest of four answers";
+  EXPECT_GE(static_cast<size_t>(asked_), 4 * clocks.size()) << "the quickest of four answers";
   for (const Clock& clock : clocks) {
     EXPECT_GT(clock.round_trip, 0);
     EXPECT_NEAR(static_cast<double>(clock.there - clock.here), static_cast<double>(kAhead),

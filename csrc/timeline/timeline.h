@@ -37,7 +37,7 @@ class Timeline {
   void NameChannel(uint32_t number, const std::string& name);
   // From now on messages can be sent. Before each look at the log, `note` adds the events that are under way.
   void Begin(std::function<void()> note = [] {});
-  // Hands over what is in the log, and the file's end. Waits some seconds at most, for reader 0's clock. Once.
+  // Hands over what is in the log, and the file's end. Waits for some seconds if reader 0 has never answered. Once.
   void End() EXCLUDES(mu_);
   // A process was lost: End() waits for nobody.
   void GiveUp() EXCLUDES(mu_);
@@ -75,6 +75,7 @@ class Timeline {
   int64_t asked_ GUARDED_BY(mu_) = 0;          // when the PING that waits for an answer was sent. 0: there is none
   int to_ask_ GUARDED_BY(mu_) = 0;             // PINGs after that one
   std::optional<Clock> best_ GUARDED_BY(mu_);  // the quickest answer of these
+  bool known_ GUARDED_BY(mu_) = false;         // what reader 0's clock shows
   bool same_clock_ GUARDED_BY(mu_) = false;    // reader 0 and this process read one clock: there is nothing more to ask
   bool ending_ GUARDED_BY(mu_) = false;
   bool given_up_ GUARDED_BY(mu_) = false;

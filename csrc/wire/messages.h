@@ -43,9 +43,23 @@ struct Open {  // the trainer asks for the epoch; the reader may send the lane's
   LaneStep limit;
   HVDATA_MESSAGE("OPEN") { codec->Int("limit", m.limit.n); }
 };
+struct Received {         // verified channels: what the trainer has found in the share that it took last
+  EpochStep step = 0;     // of the trainer
+  Position position = 0;  // as the DATA had it
+  uint64_t rows = 0, hash = 0;
+  std::string fingerprints;  // of its rows, 8 bytes each, if the hash is not that of the DATA
+};
 struct Taken {  // the trainer has taken so many steps of the lane; the reader may send those up to `limit`
   LaneStep taken, limit;
-  HVDATA_MESSAGE("TAKEN") { codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n); }
+  bool checked = false;  // the last of these steps is `received`
+  Received received = {};
+  HVDATA_MESSAGE("TAKEN") {
+    codec->Int("taken", m.taken.n), codec->Int("limit", m.limit.n), codec->Flag("checked", m.checked);
+    if (!m.checked) return;
+    codec->Int("epoch step", m.received.step), codec->Int("position", m.received.position);
+    codec->Int("rows", m.received.rows), codec->Int("hash", m.received.hash);
+    codec->Text("fingerprints", m.received.fingerprints);
+  }
 };
 struct Close {  // the trainer needs no more of the epoch; `dropped`: of this reader's leftovers
   LaneStep taken;
@@ -100,34 +114,17 @@ struct
   }
 };
 
-struct Checked {  // verified channels: the seal of a share when it was handed out
-  EpochStep step = 0;
-  Turn turn;  // of the DATA that it came with
-  Position position = 0;
-  bool tail = false;  // of a tail step: the reader's leftover number `left`
-  uint64_t left = 0;
-  bool filler = false;
-  uint64_t rows = 0, seal = 0;
-  std::string fingerprints;  // the hashes of its rows, 8 bytes each, if the seal is not that of the DATA
-  HVDATA_MESSAGE("CHECKED") {
-    codec->Int("epoch step", m.step), codec->Int("turn", m.turn.n), codec->Int("position", m.position),
-        codec->Flag("tail", m.tail);
-    codec->Int("left", m.left), codec->Flag("filler", m.filler), codec->Int("rows", m.rows), codec->Int("seal", m.seal);
-    codec->Text("fingerprints", m.fingerprints);
-  }
-};
-
 // ---- Reader -> trainer.
 
-struct Data {     // one share: components and payload
-  LaneStep step;  // a tail step, if this answers a Claim
+struct Data {  // one share: components and payload
+  LaneStep step;
   Turn turn;
   Position position = 0;  // elements up to and with this step
   uint64_t rows = 0;      // without padding
-  uint64_t seal = 0;      // verified channels (proof/promise.h)
+  uint64_t hash = 0;      // verified channels (proof/share_hash.h)
   HVDATA_MESSAGE("DATA") {
     codec->Int("step", m.step.n), codec->Int("turn", m.turn.n), codec->Int("position", m.position);
-    codec->Int("rows", m.rows), codec->Int("seal", m.seal);
+    codec->Int("rows", m.rows), codec->Int("hash", m.hash);
   }
 };
 struct End {  // the epoch has ended before `step`
@@ -293,7 +290,7 @@ struct Bye {                  // the sender has departed
 
 using Message = std::variant<Hello, Absent, Verdict, Open, Taken, Close, Recalled, Release, Why, Save, Restore,
                              Withdraw, Claim, Data, End, Recall, Because, State, Numbered, Ready, Go, Scatter, Gather,
-                             Called, WhoLeft, Left, Bye, Checked, Report, Verified, HowLong, Times, Ping, Pong>;
+                             Called, WhoLeft, Left, Bye, Report, Verified, HowLong, Times, Ping, Pong>;
 
 template <typename... Kinds>
 bool IsOneOf(const Message& message) {

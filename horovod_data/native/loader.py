@@ -62,7 +62,7 @@ def load() -> Library:
         ops = tf.load_op_library(str(_PATH))
         dll = ctypes.CDLL(str(_PATH), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         dll.hvdata_build_info.restype = ctypes.c_char_p
-        built = str(json.loads(dll.hvdata_build_info())["tensorflow"])
+        built = str(json.loads(dll.hvdata_build_info().splitlines()[0])["tensorflow"])
     except (tf.errors.OpError, OSError, AttributeError) as error:
         raise ImportError(_cannot_load(getattr(error, "message", None) or str(error), built, running)) from error
     if not _same_tensorflow(built, running):

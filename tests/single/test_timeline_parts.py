@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from horovod_data import timeline
-from horovod_data.observe import timeline_parts
-from horovod_data.observe.timeline_parts import Clock, Sample
+from horovod_data.timeline import parts as timeline_parts
+from horovod_data.timeline.parts import Clock, Sample
 
 MS = 1_000_000  # ns
 ZERO = 5_000_000_000  # reader 0's clock at the timeline's time 0
