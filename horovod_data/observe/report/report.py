@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class TimesReport:
     """The times of the channels on all processes that have answered. report() prints str() of it."""
 
     channels: Mapping[str, times.Channel]
@@ -32,7 +32,7 @@ class Report:
         )
 
 
-def report() -> Report:
+def report() -> TimesReport:
     """Prints where the time of every channel goes, on all ranks, as a table, and one sentence that says what it comes to.
 
     Not collective: any process may call it at any time. The others answer in the background. The report leaves out a process that
@@ -70,10 +70,10 @@ def report() -> Report:
     return made
 
 
-def make(processes: Iterable[Mapping[str, object]]) -> Report:
+def make(processes: Iterable[Mapping[str, object]]) -> TimesReport:
     """The report of the processes that times.of_all() returns."""
     channels = {channel.name: channel for channel in times.channels(processes)}
-    return Report(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
+    return TimesReport(channels, {name: verdict.judge(channel) for name, channel in channels.items()})
 
 
 def at_end() -> None:
