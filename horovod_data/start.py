@@ -29,33 +29,33 @@ def init(
     comm: Any = None,
     embedded: Optional[bool] = None,
 ) -> None:
-    """Makes this process part of a job in which few processes read and all others are given their own batches.
+    """Makes this process part of a job, in which few processes read and all others get batches of their own.
 
-    Call it instead of `hvd.init()`: it initialises MPI and then, on trainers, Horovod if that is installed. Dedicated
-    readers stay out of Horovod, so that `hvd.size()` counts trainers. It also works after a plain `hvd.init()` (then
-    `hvd.shutdown()` does `shutdown()` first), or after `from mpi4py import MPI`, if they got MPI_THREAD_MULTIPLE; and
-    without Horovod.
+    Call it instead of `hvd.init()`. It initialises MPI, and then, on trainers, Horovod if that is installed. Dedicated readers stay
+    out of Horovod, so `hvd.size()` counts trainers. It also works without Horovod. After a plain `hvd.init()`, or after
+    `from mpi4py import MPI`, it works if these got MPI_THREAD_MULTIPLE. (After `hvd.init()`, `hvd.shutdown()` does `shutdown()`
+    first.)
 
     Collective: every process of `comm` calls it, with the same arguments. A second call with the same arguments does
     nothing.
 
     Args:
-      readers: 0: rank 0 reads and trains. R > 0: the last R ranks read, each its own part of the data, and do nothing
-        else; they take turns, and all trainers get batches of each. None: what HOROVOD_DATA_READERS says, else 0.
-      readers_per_node: 1: every host has a reader of its own, its last rank, which deals to the trainers of that host
-        alone, so that no batch crosses the network. None (or 0): what HOROVOD_DATA_READERS_PER_NODE says if `readers` is
-        None too, else none.
-      comm: an mpi4py communicator whose processes form the job; None: all processes of MPI_COMM_WORLD.
-      embedded: with readers_per_node, True: not the last but the first rank of each host reads, and trains as well. None:
-        what HOROVOD_DATA_EMBEDDED (0 or 1) says, else False.
+      readers: 0: rank 0 reads and trains. R > 0: the last R ranks only read, each its own part of the data. They take turns, and all
+        trainers get batches of each. None stands for HOROVOD_DATA_READERS, by default 0.
+      readers_per_node: 1: the last rank of every host is a reader, which deals to the trainers of that host alone. So no
+        batch crosses the network. None or 0 stands for HOROVOD_DATA_READERS_PER_NODE if `readers` is None, too. By default no
+        host has a reader of its own.
+      comm: an mpi4py communicator whose processes form the job. None: all processes of MPI_COMM_WORLD.
+      embedded: with readers_per_node, True: the first rank of each host reads, and trains as well. None stands for
+        HOROVOD_DATA_EMBEDDED (0 or 1), by default False.
 
     Raises:
       TypeError, ValueError: an argument or a HOROVOD_DATA_* variable is wrong, or no process is left to train.
-      RuntimeError: the job was not started with the MPI that the library was built for; MPI can't be used from several
-        threads; this is a process that multiprocessing starts, which imports the program; too few files may be opened;
-        ranks disagree; Horovod was initialised for other processes; a second call with other arguments.
-      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. (In MPI_Init, and behind the meeting of all
-        ranks, where nothing can be interrupted, this process prints the error, and ends with status 1, and the job with it.)
+      RuntimeError: the job was started with another MPI than the library was built for. MPI can't be used from several threads.
+        multiprocessing has started this process, which imports the program. Too few files may be opened. The ranks disagree.
+        Horovod was initialised for other processes. A second call has other arguments.
+      TimeoutError: not all processes called it within HOROVOD_DATA_TIMEOUT seconds. Except: MPI_Init, and the part after the
+        meeting of all ranks, can't be interrupted. There this process prints the error and ends with status 1, and the job ends.
     """
     mpi = launch_checks.mpi_name(bindings.build_info()["mpi"])
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # before any call of MPI that could reach the wrong one
