@@ -130,9 +130,8 @@ def check_types(spec: Any) -> None:
             continue
         if isinstance(leaf, tf.TensorSpec) and leaf.dtype not in (tf.variant, tf.resource):
             continue
-        if not isinstance(
-            leaf, tf.TypeSpec
-        ):  # a Mapping, or a class of attrs or dataclasses, which other ranks don't have
+        # A Mapping, or a class of attrs or dataclasses, which other ranks don't have.
+        if not isinstance(leaf, tf.TypeSpec):
             raise TypeError(
                 explain(
                     f"component {name} of the dataset's elements is a {type(leaf).__name__}, a container that "
@@ -246,9 +245,7 @@ def put_together(spec: Any) -> Callable[..., Any]:
                 values = rest.pop(0)
                 splits = [rest.pop(0) for _ in range(leaf.ragged_rank)]
                 parts.append(tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False))
-            elif isinstance(
-                leaf, tf.RaggedTensorSpec
-            ):  # a row of a ragged tensor: a variant in a dataset, plain outside
+            elif isinstance(leaf, tf.RaggedTensorSpec):  # a row of a ragged tensor: a variant in datasets
                 parts.append(
                     tf.raw_ops.RaggedTensorToVariant(
                         rt_nested_splits=[], rt_dense_values=rest.pop(0), batched_input=False

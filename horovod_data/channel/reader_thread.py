@@ -81,9 +81,8 @@ class Dealer:
                 _run_epoch(self._reading, self._channel, self._label, *turn)
         finally:
             self._reading.close()  # on this thread, which shutdown() joins
-            if (
-                bindings.state() == bindings.State.RUNNING
-            ):  # the job goes on without this channel, whose dataset may be large
+            # The job may go on without this channel, whose dataset may be large.
+            if bindings.state() == bindings.State.RUNNING:
                 del self._reading
 
 

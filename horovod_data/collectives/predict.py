@@ -143,9 +143,7 @@ def _predict(
                         step += 1
             finally:
                 ctrl_c.close()
-        except (
-            BaseException
-        ) as error:  # also Ctrl-C, and sys.exit() in the model: the program may catch them, and go on
+        except BaseException as error:  # also Ctrl-C, and sys.exit() in the model, which the program may catch
             ctrl_c.close()  # a second signal may have come before the first close()
             failure = error
             _let_go(error)

@@ -26,7 +26,7 @@ _GRACE_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What every process sends to all others."""
+    """The message of every process to all others."""
 
     host: str
     version: str

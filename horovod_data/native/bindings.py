@@ -393,7 +393,7 @@ def abort(status: int, *, said: bool) -> NoReturn:
 
 
 def counters() -> dict[str, int]:
-    """What this process has moved since init(), by the names of stats(). {} before init()."""
+    """The counters of this process since init(), by the names of stats(). {} before init()."""
     return {name: int(number) for name, number in (line.split() for line in _text("stats").splitlines())}
 
 
