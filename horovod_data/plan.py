@@ -15,7 +15,7 @@ import re
 import sys
 from typing import Any, Callable, Optional, Sequence, Union
 
-from .errors import explain, whole
+from .errors import explained, whole
 from .job.settings import too_many_per_node
 
 # A plan that just keeps up falls behind at the first delay. A recommended one needs at most this part of a step.
@@ -61,9 +61,9 @@ def _counted(name: str, value: Any, least: int) -> int:
     """`value` as an int, also a number of numpy. Raises ValueError unless it is a whole number from `least` to MOST."""
     number = whole(value)
     if number is None or number < least:
-        raise ValueError(explain(f"{name} must be a whole number of {least} or more, not {value!r}"))
+        raise explained(ValueError, f"{name} must be a whole number of {least} or more, not {value!r}")
     if number > MOST:
-        raise ValueError(explain(f"{name} must be {MOST} or less, not {number}"))
+        raise explained(ValueError, f"{name} must be {MOST} or less, not {number}")
     return number
 
 
@@ -87,9 +87,9 @@ class Job:
         for name in ("batch_bytes", "link_gbit", "pipeline_bytes_per_second", "prefetch_bytes"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(explain(f"{name} must be a finite number above 0, not {value!r}"))
+                raise explained(ValueError, f"{name} must be a finite number above 0, not {value!r}")
         if not (math.isfinite(self.step_seconds) and self.step_seconds >= 0):
-            raise ValueError(explain(f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}"))
+            raise explained(ValueError, f"step_seconds must be a finite number of 0 or more, not {self.step_seconds!r}")
 
     @property
     def hosts(self) -> int:
@@ -126,10 +126,10 @@ class Readers:
         for name in ("dedicated", "per_node"):
             object.__setattr__(self, name, _counted(name, getattr(self, name), 0))
         if self.dedicated and self.per_node:
-            raise ValueError(
-                explain(
-                    f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other", "Give one of them"
-                )
+            raise explained(
+                ValueError,
+                f"dedicated={self.dedicated} and per_node={self.per_node} contradict each other",
+                "Give one of them",
             )
         if self.per_node > 1:
             raise ValueError(too_many_per_node(f"per_node={self.per_node}", "per_node=1", "dedicated=R"))

@@ -13,7 +13,7 @@ from .channel import receiver
 from .ending import exit_status, forks, signals
 from .ending import horovod as with_horovod
 from .ending.shutdown import end, hear_of_horovods_end
-from .errors import explain, fork_check, set_here
+from .errors import explain, explained, fork_check, set_here
 from .job import cgroups, handshake, launch_checks
 from .job.layout import make_layout
 from .job.settings import PAYLOADS, Roles, Settings, read_roles, read_settings
@@ -77,11 +77,10 @@ def init(
     launch_checks.check_one_mpi(loader.mpi_libraries(), mpi)  # Horovod may have brought another one
     before = bindings.mpi_query()
     if before.finalized:
-        raise RuntimeError(
-            explain(
-                "MPI has already been finalised in this process, and can't be started twice",
-                "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
-            )
+        raise explained(
+            RuntimeError,
+            "MPI has already been finalised in this process, and can't be started twice",
+            "Call horovod_data.init() before hvd.shutdown() or MPI.Finalize()",
         )
     if not before.initialized:
         with handshake.watched(os.environ, settings):
@@ -202,13 +201,12 @@ def _require_same(
     runs = Roles(job.settings.readers, job.settings.readers_per_node, job.settings.embedded)
     if (asked, comm) == (runs, job.comm):
         return
-    raise RuntimeError(
-        explain(
-            f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
-            f"{_arguments(runs, job.comm)}",
-            "Call it once, before anything else of horovod_data",
-            job.where,
-        )
+    raise explained(
+        RuntimeError,
+        f"init() was called a second time with other arguments: {_arguments(asked, comm)}; it runs with "
+        f"{_arguments(runs, job.comm)}",
+        "Call it once, before anything else of horovod_data",
+        job.where,
     )
 
 
@@ -222,18 +220,16 @@ def _checked_comm(comm: Any) -> Any:
         return None
     mpi4py: Any = sys.modules.get("mpi4py.MPI")  # a program with a communicator of mpi4py has imported it
     if mpi4py is None or not isinstance(comm, mpi4py.Intracomm):
-        raise TypeError(
-            explain(
-                f"comm must be an mpi4py intracommunicator, not {comm!r}",
-                "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
-            )
+        raise explained(
+            TypeError,
+            f"comm must be an mpi4py intracommunicator, not {comm!r}",
+            "Leave it out for all processes of the job, or pass what `MPI.COMM_WORLD.Split(...)` returns",
         )
     if comm == mpi4py.COMM_NULL:
-        raise ValueError(
-            explain(
-                "comm is MPI.COMM_NULL: this process is no member of that communicator",
-                "Call init() only on its members",
-            )
+        raise explained(
+            ValueError,
+            "comm is MPI.COMM_NULL: this process is no member of that communicator",
+            "Call init() only on its members",
         )
     return None if comm == mpi4py.COMM_WORLD else comm
 

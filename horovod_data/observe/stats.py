@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Union
 
-from ..errors import explain, forked
+from ..errors import explained, forked
 from ..native import bindings
 from . import times
 
@@ -76,7 +76,7 @@ def stats(*, reset: bool = False) -> dict[str, Union[int, float]]:
       RuntimeError: in a forked child.
     """
     if not isinstance(reset, bool):
-        raise TypeError(explain(f"reset must be True or False, not {reset!r}"))
+        raise explained(TypeError, f"reset must be True or False, not {reset!r}")
     if bindings.state() is bindings.State.FORKED:
         raise RuntimeError(forked("stats()"))
     global resets

@@ -9,7 +9,7 @@ import sys
 from statistics import fmean
 from typing import Iterable, Mapping, Sequence
 
-from ...errors import explain, forked, show
+from ...errors import explained, forked, show
 from ...native import bindings
 from .. import times
 from . import verdict
@@ -52,13 +52,14 @@ def report() -> TimesReport:
     if bindings.state() is bindings.State.FORKED:
         raise RuntimeError(forked("report()"))
     if bindings.state() is bindings.State.NEVER_STARTED:
-        raise RuntimeError(explain("report() was called before horovod_data.init()", "Call horovod_data.init() first"))
+        raise explained(
+            RuntimeError, "report() was called before horovod_data.init()", "Call horovod_data.init() first"
+        )
     if bindings.state() is bindings.State.SHUT_DOWN:  # no process answers any more
-        raise RuntimeError(
-            explain(
-                "report() was called after horovod_data.shutdown()",
-                "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
-            )
+        raise explained(
+            RuntimeError,
+            "report() was called after horovod_data.shutdown()",
+            "Call it before, or start the job with HOROVOD_DATA_REPORT=1, which has it made at the end",
         )
     made = make(times.of_all(_PATIENCE_SECONDS))
     with contextlib.suppress(OSError, ValueError):  # stdout is closed, or nobody reads it
