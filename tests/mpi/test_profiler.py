@@ -9,7 +9,8 @@ pytestmark = pytest.mark.world(np=1)
 
 
 def fields(message):
-    """(number, value) of a message of protobuf: TensorFlow's own module for traces has another place in every version."""
+    """(number, value) of each field of a protobuf message. TensorFlow's own module for traces moves with every
+    version."""
     at = 0
 
     def varint():
@@ -40,7 +41,7 @@ def named(plane, number):
 
 
 def events(trace):
-    """(name, what is said of it) of each event; the numbers of fields are those of TensorFlow's xplane.proto."""
+    """(name, attributes) of each event. The field numbers are those of TensorFlow's xplane.proto."""
     for plane in (plane for n, plane in fields(trace) if n == 1):
         names, kinds = named(plane, 4), named(plane, 5)
         for line in (line for n, line in fields(plane) if n == 3):
